@@ -4,6 +4,8 @@ python -m studies.fit_mllm                      parameters, then errors by engin
 python -m studies.fit_mllm --cells              every predicted cell too
 python -m studies.fit_mllm --prompts range      with other lengths of prompts
 python -m studies.fit_mllm --quadratic attention    with the baselines' other form
+python -m studies.fit_mllm --readings           mllm-NPU under each reading that the paper leaves open
+python -m studies.fit_mllm --left-out           each cell of a baseline by a fit to the other models
 
 Owns the yardsticks beside an error: the trivial predictor, and leaving one model out.
 
@@ -19,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, log
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +35,7 @@ from studies.mllm_closed_forms import (
     OURS,
     PROMPTS,
     QUADRATICS,
+    STARTED,
     SUPPORTED,
     Errors,
     Fits,
@@ -55,12 +58,22 @@ def nearest(column: str, models: Sequence[str]) -> Predict:
     return predict
 
 
-def left_out(form: Callable[[Sequence[str]], Form], column: str) -> Errors:
+def mean_rate(column: str, models: Sequence[str]) -> Predict:
+    """Another trivial predictor: the geometric mean of the models' times a weight, same dataset."""
+
+    def predict(model: str, dataset: str) -> float:
+        times = [published(cell(column, m, dataset)) / linears(m) for m in models]
+        return geometric_mean(times) * linears(model)
+
+    return predict
+
+
+def left_out(form: Callable[[Sequence[str]], Predict], column: str) -> Errors:
     """Errors of each model by a fit to all other models of a column."""
     found: Errors = {}
     for model in SUPPORTED[column]:
         others = [m for m in SUPPORTED[column] if m != model]
-        found |= errors(form(others).predict, column, [model])
+        found |= errors(form(others), column, [model])
     return found
 
 
@@ -134,7 +147,7 @@ def row(fits: Fits, one: FittedEngine) -> list[str]:
     predicted = errors(one.form.predict, one.column, one.predicted)
     trivial = errors(one.trivial, one.column, one.predicted)
     inside = errors(one.form.predict, one.column, CHOSEN[one.column]) if one.again else {}
-    apart = left_out(one.again, one.column) if one.again else {}
+    apart = left_out(predicting(one.again), one.column) if one.again else {}
     return [
         one.name,
         ", ".join(f"{name} {value:.3g}" for name, value in one.form.numbers.items()),
@@ -148,6 +161,39 @@ def row(fits: Fits, one: FittedEngine) -> list[str]:
     ]
 
 
+def predicting(again: Callable[[Sequence[str]], Form]) -> Callable[[Sequence[str]], Predict]:
+    """A fit that gives its prediction alone."""
+    return lambda models: again(models).predict
+
+
+READINGS = ("a start for each", *PROMPTS)
+LEFT_OUT = ("engine", "n", "fit", "mean of the others, by weights", "nearest other, by weights")
+
+
+def readings_rows() -> list[list[str]]:
+    """Errors of mllm-NPU's 20 requests under each reading, and the trivial predictor's."""
+    rows = []
+    for started in STARTED:
+        forms = [Fits(prompts, started=started).zero_shot() for prompts in PROMPTS]
+        rows.append([started, *(said(errors(form.predict, OURS, MODELS)) for form in forms)])
+    guesses = [errors(Fits(prompts).bound_by_weights, OURS, MODELS) for prompts in PROMPTS]
+    return [*rows, ["the trivial predictor", *map(said, guesses)]]
+
+
+def left_out_rows(fits: Fits) -> list[list[str]]:
+    """Errors of each baseline's cells by rules that know the other models alone, and of all baselines'."""
+    rules: list[dict[str, Errors]] = [
+        {column: left_out(predicting(partial(fits.baseline, column)), column) for column in BASELINES},
+        {column: left_out(partial(mean_rate, column), column) for column in BASELINES},
+        {column: left_out(partial(nearest, column), column) for column in BASELINES},
+    ]
+    rows = [
+        [column, str(len(rules[0][column])), *(said(rule[column]) for rule in rules)] for column in BASELINES
+    ]
+    every = [{(column, key): e for column in BASELINES for key, e in rule[column].items()} for rule in rules]
+    return [*rows, ["all", str(len(every[0])), *map(said, every)]]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,9 +201,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cells", action="store_true", help="every predicted cell too")
     parser.add_argument("--prompts", choices=PROMPTS, default=PROMPTS[0], help="lengths of prompts")
     parser.add_argument("--quadratic", choices=QUADRATICS, default=QUADRATICS[0], help="the baselines' form")
+    parser.add_argument("--readings", action="store_true", help="mllm-NPU under each reading")
+    parser.add_argument("--left-out", action="store_true", help="baselines, one model left out")
     options = parser.parse_args(arguments)
     fits = Fits(options.prompts, options.quadratic)
-    console, table = Console(width=160), Table(*HEADS, title="Median error (90th percentile)")
+    console = Console(width=160)
+    if options.readings or options.left_out:
+        heads, rows = (READINGS, readings_rows()) if options.readings else (LEFT_OUT, left_out_rows(fits))
+        table = Table(*heads, title="Median error (90th percentile)")
+        for line in rows:
+            table.add_row(*line)
+        console.print(table)
+        return 0
+    table = Table(*HEADS, title="Median error (90th percentile)")
     found = engines(fits)
     for one in found:
         table.add_row(*row(fits, one))

@@ -6,8 +6,9 @@ Owns `FITTED`. Must not know devices or the emulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from math import ceil, exp, log
 from typing import Any
 
@@ -66,8 +67,50 @@ PRODUCTS = (
 MICRO = tuple(f"mllm_npu_v2.table3.{m}x{k}x{n}.npu_int8" for m, k, n in PRODUCTS)
 BOUND = "mllm_npu.abstract.prefill_throughput"
 
+ANSWERS = {
+    "mlc": ("qwen1_5_1_8b", "llama_2_7b"),
+    "lcpp": ("qwen1_5_1_8b", "llama_2_7b"),
+    "mnn": ("qwen1_5_1_8b", "llama_2_7b"),
+    "pi": ("llama_2_7b",),
+    "tflite": (),
+}
+"""Models whose decoding an engine is fitted to: their rows of Persona-Chat, whose answers are the longest.
+
+Of TFLite none is known."""
+
+
+def answer_cell(column: str, model: str) -> str:
+    """The id of the seconds that an engine decodes an answer of Persona-Chat (version 2's Table 5)."""
+    return f"mllm_npu_v2.table5.persona.{PRINTED.get(model, model)}.{column}.decode"
+
+
+ODD = ("mllm_npu_v2.table5.applauncher.llama_2_7b.mnn.prefill",)
+"""A row whose parts miss its total by a second."""
+
+
+FASTEST = 5e12
+"""Most operations per second of a baseline: MNN's rows leave none for a rate beside its two other terms."""
+
+
+def prefill_cell(column: str, model: str, dataset: str) -> str:
+    """The id of the seconds of a request's prefill (version 2's Table 5)."""
+    return f"mllm_npu_v2.table5.{dataset}.{PRINTED.get(model, model)}.{column}.prefill"
+
+
+def fitted_row(column: str, model: str, dataset: str) -> str:
+    """What a prefill is fitted to: its printed seconds, or the whole request where they are not known."""
+    name = prefill_cell(column, model, dataset)
+    return name if name in load_cells() and name not in ODD else cell(column, model, dataset)
+
+
 FITTED: Mapping[str, tuple[str, ...]] = {
-    **{column: tuple(cell(column, m, d) for m in CHOSEN[column] for d in DATASETS) for column in BASELINES},
+    **{
+        column: (
+            *(fitted_row(column, m, d) for m in CHOSEN[column] for d in DATASETS),
+            *(answer_cell(column, m) for m in ANSWERS[column]),
+        )
+        for column in BASELINES
+    },
     "zero_shot": (*MICRO, BOUND),
     "anchored": tuple(cell(OURS, m, d) for m in CHOSEN[OURS] for d in DATASETS),
 }
@@ -77,16 +120,37 @@ RESTATED = (
     "mllm_npu.text.1.prefill_throughput",
     "mllm_npu_v2.abstract.prefill_throughput",
     "mllm_npu_v2.text.1.prefill_throughput",
+    "mllm_npu_v2.text.2_1.chat_latency",
+    *(cell(column, m, d) for column in BASELINES for m in CHOSEN[column] for d in DATASETS),
+    *(answer_cell(column, m).removesuffix(".decode") for column in BASELINES for m in ANSWERS[column]),
 )
-"""Cells that repeat `BOUND`; the ratios of Table 3 repeat `MICRO`."""
+"""Cells that repeat `BOUND`, and requests whose parts are fitted; the ratios of Table 3 repeat `MICRO`."""
 
 CHUNK = 256
 BOUND_AT = ("qwen1_5_1_8b", 1024)
 """The bound's model, which version 1 names, and Fig. 14's longest prompt, since no length is printed."""
 
-CPU, GPU = 44.15e9, 43.3e9
-DECODES = {"mlc": GPU, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU, OURS: CPU}
-"""Bytes per second of an answer's tokens, by column: the processors' own bandwidths."""
+CPU, GPU, MEMORY = 44.15e9, 43.3e9, 59.6e9
+"""Bytes per second of the phone's processors and of its memory, which none of them exceeds."""
+
+DECODES = {"mlc": MEMORY, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU}
+"""Bytes per second of an answer's tokens, by column, where they are not fitted: the processor's own.
+
+MLC's are the memory's: with the GPU's own, LLaMA-2-7B's 8-bit weights alone would take longer than printed.
+"""
+
+STARTS = ("mlc", "lcpp")
+"""Columns whose answers are fitted by a start for each layer; those of the others, by their bandwidth.
+
+The printed tokens of MLC and llama.cpp take longer a weight in the small model than in the large one, those
+of MNN as long in both; of PowerInfer-V2 one model is printed. Chosen with both models' rows seen.
+"""
+
+FREE = {"mlc": "bk", "lcpp": "bk", "mnn": "abk", "pi": "b", "tflite": "b"}
+"""Free numbers of a baseline's prefill: a start for each layer and row, a rate, its quadratic term.
+
+Chosen by what leaving a model out leaves, after one form for all had been seen to miss.
+"""
 
 
 @cache
@@ -128,18 +192,66 @@ def products(model: str) -> list[int]:
     return [query, keys, keys, query, *[s.hidden * s.intermediate] * (3 if s.gated else 2)]
 
 
-def decoding(column: str, model: str, dataset: str) -> float:
-    """Seconds of an answer's tokens after the first: each reads all 8-bit weights once."""
-    weights = linears(model) + shape(model).head_weights
-    return (int(setup(dataset)["max_tokens"]) - 1) * weights / DECODES[column]
+@dataclass(frozen=True)
+class Answer:
+    """How an engine decodes: each token reads all 8-bit weights and the cached keys and values once.
+
+    Attributes:
+        start: seconds before each layer, and before the output projection, the launch of its op included.
+        bandwidth: bytes per second.
+    """
+
+    start: float
+    bandwidth: float
+
+    def seconds(self, model: str, dataset: str) -> float:
+        """Seconds of the tokens after the first of a dataset's answer."""
+        size, steps = shape(model), int(setup(dataset)["max_tokens"]) - 1
+        context = int(setup(dataset)["prompt_tokens"]) + steps / 2
+        moved = linears(model) + size.head_weights + 2 * size.layers * size.cache_elements(context)
+        return steps * ((size.layers + 1) * self.start + moved / self.bandwidth)
 
 
-def prefill(model: str, prompt: int, start: float, bandwidth: float, rate: float) -> float:
+@cache
+def answer(column: str, models: tuple[str, ...]) -> Answer:
+    """An engine's decoding, fitted to Persona-Chat's rows of those of the models that are known.
+
+    mllm-NPU's is llama.cpp's: both decode on the same cores, and version 2 prints the same seconds for both.
+    """
+    column = "lcpp" if column == OURS else column
+    seen = [(m, published(answer_cell(column, m))) for m in ANSWERS[column] if m in models]
+    held = Answer(0.0, DECODES[column])
+
+    def form(x: Sequence[float]) -> Answer:
+        value = exp(x[0])
+        return replace(held, start=value) if column in STARTS else replace(held, bandwidth=value)
+
+    def misses(x: Sequence[float]) -> list[float]:
+        return [log(form(x).seconds(m, "persona") / value) for m, value in seen]
+
+    first = log(1e-3 if column in STARTS else held.bandwidth)
+    return form(least_squares(misses, [first], bounds=(-60, 60)).x) if seen else held
+
+
+def decoding(column: str, model: str, dataset: str, models: Sequence[str] = MODELS) -> float:
+    """Seconds of an answer's tokens after the first; the decoding is fitted to those of the models."""
+    return answer(column, tuple(models)).seconds(model, dataset)
+
+
+STARTED = {"product": 0, "subgraph": 3, "layer": 1}
+"""What takes a start on the NPU: so many parts of a layer; 0 for each of its matrix products."""
+
+
+def prefill(
+    model: str, prompt: int, start: float, bandwidth: float, rate: float, started: str = "product"
+) -> float:
     """Seconds of the NPU's work of a prompt in chunks of 256 rows; the CPU is taken to be hidden.
 
-    Each matrix product takes a start, then the longer of reading its weights and computing.
+    Each part takes a start, then the longer of reading its weights and computing.
     """
-    layer = sum(start + max(n / bandwidth, 2 * CHUNK * n / rate) for n in products(model))
+    starts = STARTED[started] or len(products(model))
+    weights = sum(products(model))
+    layer = starts * start + max(weights / bandwidth, 2 * CHUNK * weights / rate)
     return ceil(prompt / CHUNK) * shape(model).layers * layer
 
 
@@ -173,10 +285,12 @@ class Fits:
             the mean over all lengths of a `range`.
         quadratic: what the baselines' quadratic term grows with: the linears' weights, as a `rate` that falls
             with rows, or `attention`'s layers and channels.
+        started: what takes a start on the NPU, a key of `STARTED`.
     """
 
     prompts: str = PROMPTS[0]
     quadratic: str = QUADRATICS[0]
+    started: str = "product"
 
     def lengths(self, dataset: str) -> Sequence[int]:
         """Prompt lengths of a dataset, over which a prediction is the mean."""
@@ -189,25 +303,41 @@ class Fits:
         return [(low + high + 1) // 2] if self.prompts == "middle" else range(low, high + 1)
 
     def baseline(self, column: str, models: Sequence[str]) -> Form:
-        """`p a L + b N p (1 + k p)`, then the answer; a fit to one model has no `a`."""
+        """`p a L + b N p (1 + k p)`, then the answer; `FREE` says which of the numbers a program has."""
+        free = FREE[column]
 
-        def seconds(x: Sequence[float], model: str, dataset: str) -> float:
-            s, n = shape(model), linears(model)
-            a, b, k = np.exp(x) if len(x) == 3 else (0.0, *np.exp(x))
+        def numbers(x: Sequence[float]) -> dict[str, float]:
+            return {"a": 0.0, "k": 0.0, **dict(zip(free, map(exp, x), strict=True))}
+
+        def prefilling(x: Sequence[float], model: str, dataset: str) -> float:
+            s, n, by_name = shape(model), linears(model), numbers(x)
+            a, b, k = (by_name[name] for name in "abk")
             by = n if self.quadratic == "rate" else s.layers * s.hidden * SCALE
-            each = [p * a * s.layers + b * p * (n + k * p * by) for p in self.lengths(dataset)]
-            return float(np.mean(each)) + decoding(column, model, dataset)
+            return float(
+                np.mean([p * a * s.layers + b * p * (n + k * p * by) for p in self.lengths(dataset)])
+            )
 
-        first = [log(1e-5), log(1e-11), log(1e-4)]
-        x = solved(first if len(models) > 1 else first[1:], seconds, column, models)
-        a, b, k = map(float, np.exp(x) if len(x) == 3 else (0.0, *np.exp(x)))
-        return Form({"a": a, "b": b, "k": k}, partial(seconds, x))
+        def request(x: Sequence[float], model: str, dataset: str) -> float:
+            return prefilling(x, model, dataset) + decoding(column, model, dataset, models)
+
+        def misses(x: Sequence[float]) -> list[float]:
+            found = []
+            for m, d in product(models, DATASETS):
+                name = fitted_row(column, m, d)
+                seconds = request if name == cell(column, m, d) else prefilling
+                found.append(log(seconds(x, m, d) / published(name)))
+            return found
+
+        first = {"a": log(1e-5), "b": log(1e-11), "k": log(1e-4)}
+        least = [log(2 / FASTEST) if name == "b" else -60.0 for name in free]
+        x = least_squares(misses, [first[name] for name in free], bounds=(least, 60)).x
+        return Form(numbers(x), partial(request, x))
 
     def chunked(self, **numbers: float) -> Form:
         """mllm-NPU with an NPU of these numbers."""
 
         def seconds(model: str, dataset: str) -> float:
-            each = [prefill(model, prompt, **numbers) for prompt in self.lengths(dataset)]
+            each = [prefill(model, p, **numbers, started=self.started) for p in self.lengths(dataset)]
             return float(np.mean(each)) + decoding(OURS, model, dataset)
 
         return Form(numbers, seconds)
@@ -218,7 +348,8 @@ class Fits:
         model, prompt = BOUND_AT
 
         def above(rate: float) -> float:
-            return prompt / prefill(model, prompt, start, bandwidth, rate) - published(BOUND)
+            seconds = prefill(model, prompt, start, bandwidth, rate, self.started)
+            return prompt / seconds - published(BOUND)
 
         return self.chunked(start=start, bandwidth=bandwidth, rate=float(brentq(above, 1e11, 1e14)))
 
@@ -229,10 +360,11 @@ class Fits:
         def form(x: Sequence[float]) -> Form:
             return self.chunked(start=exp(x[0]), bandwidth=bandwidth, rate=exp(x[1]))
 
-        def seconds(x: Sequence[float], model: str, dataset: str) -> float:
-            return form(x).predict(model, dataset)
+        def misses(x: Sequence[float]) -> list[float]:
+            rows = product(models, DATASETS)
+            return [log(form(x).predict(m, d) / published(cell(OURS, m, d))) for m, d in rows]
 
-        return form(solved([log(5e-4), log(5e12)], seconds, OURS, models))
+        return form(least_squares(misses, [log(5e-4), log(5e12)], bounds=(-60, 60)).x)
 
     def floor(self, column: str, models: Sequence[str]) -> Errors:
         """Errors that remain with a free time for every model, a token or, of mllm-NPU, a chunk.
@@ -261,21 +393,6 @@ class Fits:
 def errors(predict: Predict, column: str, models: Sequence[str]) -> Errors:
     """Errors over models' rows."""
     return {(m, d): predict(m, d) / published(cell(column, m, d)) - 1 for m in models for d in DATASETS}
-
-
-def solved(
-    first: Sequence[float],
-    seconds: Callable[[Sequence[float], str, str], float],
-    column: str,
-    models: Sequence[str],
-) -> list[float]:
-    """Logarithms of the parameters with the least sum of squared log ratios over the models' rows."""
-    rows = [(m, d, published(cell(column, m, d))) for m in models for d in DATASETS]
-
-    def misses(x: Sequence[float]) -> list[float]:
-        return [log(seconds(x, m, d) / value) for m, d, value in rows]
-
-    return [float(one) for one in least_squares(misses, first, bounds=(-60, 60)).x]
 
 
 @cache

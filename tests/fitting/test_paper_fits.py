@@ -65,6 +65,8 @@ def test_nothing_is_fitted_that_no_specification_fits() -> None:
     found = set()
     for folder in ("device", "engine"):
         for path in sorted((conf_dir() / folder).glob("*.yaml")):
+            if path.stem == "mllm_npu_requests":  # an earlier fit, kept for the keys of ElastiLM's records
+                continue
             found |= {f"{folder}/{path.stem}: {at}" for at in fitted_to_papers(read_mapping(path))}
     xavier, phone = "devices.Xavier.processors", "devices.Snapdragon 8 Gen 3"
     apart = {
@@ -76,7 +78,8 @@ def test_nothing_is_fitted_that_no_specification_fits() -> None:
         "engine/edgellm: devices.Jetson Orin NX.processors.gpu.start.fp16",
         "engine/edgellm: devices.Jetson Orin NX.processors.gpu.start_exponent",
         f"engine/mllm_npu: {phone}.processors.npu.rate.int8",
-        f"engine/mllm_npu: {phone}.programs.tflite_gpu.gpu.rows_quadratic",
+        f"engine/mllm_npu: {phone}.processors.cpu.start.int8",  # llama.cpp's
+        f"engine/mllm_npu: {phone}.programs.mnn_cpu.cpu.peak.int8",  # held at its bound
     }
     variant = {f"engine/mllm_npu_anchored: {phone}.processors.npu.{one}.int8" for one in ("rate", "start")}
     assert found - places == apart | variant
@@ -89,11 +92,11 @@ def test_nothing_is_fitted_that_no_specification_fits() -> None:
 def test_only_baselines_and_single_passes_are_fitted_to() -> None:
     """Of mllm-NPU's latency table the rows of two models, of TFLite, which has neither, Gemma-2B's."""
     cells = {cell.id for name in specifications() for cell in specification(name).cells}
-    table = {cell for cell in cells if cell.startswith("mllm_npu.table4")}
-    assert len(table) == 32
+    table = {cell for cell in cells if re.match(r"mllm_npu\.table4|mllm_npu_v2\.table5", cell)}
+    assert len(table) == 32 + 27 + 7  # requests; their prefills but for one; answers of Persona-Chat
     for cell in table:
         chosen = r"qwen1_5_1_8b\.(mlc|lcpp|mnn)|llama_2_7b\.(mlc|lcpp|mnn|pi)|gemma_2b\.tflite"
-        assert re.fullmatch(rf".*\.({chosen})", cell)
+        assert re.fullmatch(rf".*\.({chosen})(\.prefill|\.decode)?", cell)
     rest = {cell.rpartition(".")[0] for cell in cells - table}
     assert rest == {
         "edgellm.fig3",

@@ -18,6 +18,7 @@ from repro.methods.mllm_npu.scheduling import (
     contribution,
     in_order,
     longest_first,
+    mixed,
     out_of_order,
     overlapped,
     schedule,
@@ -109,6 +110,21 @@ def test_the_npu_prefers_what_frees_least_work_elsewhere() -> None:
     ]
     assert out_of_order(Agenda(tasks), NPU) == 1
     assert longest_first(Agenda(tasks), NPU) == 0
+
+
+def test_the_mixed_order_is_eq_6_on_the_npu_alone() -> None:
+    tasks = [
+        SubgraphTask(CPU, 1),
+        SubgraphTask(CPU, 1),
+        SubgraphTask(NPU, 1),
+        SubgraphTask(NPU, 1),
+        SubgraphTask(NPU, 3, (0,)),
+        SubgraphTask(NPU, 7, (1,)),
+        SubgraphTask(CPU, 9, (2,)),
+        SubgraphTask(CPU, 2, (3,)),
+    ]
+    assert [mixed(Agenda(tasks), on) for on in (CPU, NPU)] == [0, 3]
+    assert [out_of_order(Agenda(tasks), on) for on in (CPU, NPU)] == [1, 3]
 
 
 def test_one_chunk_has_one_order() -> None:

@@ -32,16 +32,20 @@ def test_the_baselines_and_table_3_are_the_closed_forms(monkeypatch: pytest.Monk
     solved = anchored.start["int8"].at(1), anchored.peak["int8"]
     monkeypatch.setattr(emulated, "solve_anchored", lambda: solved)
     numbers = list(emulated.fitted_numbers())
-    assert len(numbers) == 15 + 6
+    assert len(numbers) == 5 * 4 + 1 + 6
     assert [name for name, ours, fit in numbers if emulated.differs(ours, fit)] == []
     assert emulated.differs(1.0, 1.01)
 
 
 def test_the_rate_is_the_least_that_meets_the_bound() -> None:
+    """A greedy order makes steps: it is met by 1%, and with a rate 0.5% lower it is not."""
     model, prompt = BOUND_AT
-    assert prompt / emulated.request(emulated.engine(), model, prompt, 1)[0] == pytest.approx(
-        published(BOUND), rel=0.005
-    )
+    rate = emulated.engine().processors["npu"].peak["int8"]
+
+    def speed(of: float) -> float:
+        return prompt / emulated.request(emulated.with_npu(*micro(), of), model, prompt, 1)[0]
+
+    assert speed(0.995 * rate) < published(BOUND) <= speed(rate) < 1.01 * published(BOUND)
 
 
 def test_the_anchored_npu_leaves_the_least_of_its_rows() -> None:
@@ -61,7 +65,10 @@ def test_the_anchored_npu_leaves_the_least_of_its_rows() -> None:
     ("engine", "cells"),
     [
         ("mllm_npu", {*RESTATED}.union(*(FITTED[name] for name in FITTED if name != "anchored"))),
-        ("mllm_npu_anchored", set().union(*FITTED.values()) - {BOUND}),  # baselines as it extends mllm_npu
+        (  # baselines as it extends mllm_npu
+            "mllm_npu_anchored",
+            {one for one in RESTATED if ".prefill_throughput" not in one}.union(*FITTED.values()) - {BOUND},
+        ),
     ],
 )
 def test_an_engine_file_names_the_cells_that_it_is_fitted_to(engine: str, cells: set[str]) -> None:

@@ -216,6 +216,17 @@ def prefill_seconds(method: str, model: str, setup: str) -> Measure:
     return lambda on: _request(on, method, model, prompt, answer)[0]
 
 
+def decode_seconds(method: str, model: str, setup: str) -> Measure:
+    """Seconds from the first to the last token of a setup's answer."""
+    prompt, answer = _lengths(setup)
+
+    def measure(on: Machine) -> float:
+        prefill, request = _request(on, method, model, prompt, answer)
+        return request - prefill
+
+    return measure
+
+
 TIMES_AND_ENERGIES = (
     pass_seconds,
     reading_seconds,
@@ -223,6 +234,7 @@ TIMES_AND_ENERGIES = (
     product_seconds,
     request_seconds,
     prefill_seconds,
+    decode_seconds,
     pass_joules,
 )
 RATIOS = (verification_speedup, rows_growth, reading_share)

@@ -120,11 +120,21 @@ def out_of_order(agenda: Agenda, on: str) -> int | None:
     return max(ready, key=lambda place: (contribution(agenda, place), -place))
 
 
+def mixed(agenda: Agenda, on: str) -> int | None:
+    """Eq. 6 for the NPU, the first ready task for the others.
+
+    Extension: the paper has Eq. 6 for all. C of the CPU's tasks looks one step ahead, so that with many
+    chunks the CPU serves later ones while the NPU's next input waits.
+    """
+    return out_of_order(agenda, on) if on == NPU else overlapped(agenda, on)
+
+
 ORDERS: dict[str, Policy] = {
     "in_order": in_order,
     "overlapped": overlapped,
     "longest_first": longest_first,
     "out_of_order": out_of_order,
+    "mixed": mixed,
 }
 
 
