@@ -116,7 +116,7 @@ PLACES = {
         "dram.bandwidth: nan GB/s must be a number above 0 and at most 1000000, and finite",
     ),
     "target.shape.hidden": (INF, "shape, hidden: inf is a number; it must be a whole number"),
-    "calibrate_draft_to": (NAN, "calibrate_draft_to: published cell 'nan'"),
+    "calibrate_draft_to": (NAN, "calibrate_draft_to is nan; it must be a number above 0 and at most 0.99"),
     "corpus.texts": (INF, "corpus.texts is inf; it must be a finite number"),
 }
 """Values that are not finite, and what is said: their range's sentence, else that of the net for the rest."""

@@ -72,6 +72,7 @@ KIND = {
     "stacked": table(**STACKED),
     "dots": table({"kind": "dots", "columns": ["sp", "edgellm"], "log": True}),
     "lines": table(LINES),
+    "curves": table({"kind": "curves", "columns": ["edgellm"], "x": "sp", "panel": "device"}),
 }
 SP, EDGELLM = BASELINES[1], OURS
 """Their colours: the second baseline of the list, and the paper's own."""

@@ -53,7 +53,7 @@ BLANKS = 100_000
 COOLDOWN = Range(most=86_400)
 """Seconds between repeats."""
 
-SWITCHES = {"memo": (True, False), "draft_calibration": (True, "choices", False)}
+SWITCHES = {"memo": (True, False), "draft_calibration": (True, "weights", "choices", False)}
 """Settings that are on or off, or something between."""
 
 

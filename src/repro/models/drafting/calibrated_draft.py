@@ -23,6 +23,9 @@ COLDEST, WARMEST = 0.02, 20.0
 ACCURACY = 1e-3
 """Largest error of a temperature's logarithm."""
 
+BINS = 10
+"""Equal parts of the confidences over which a calibration error is taken."""
+
 ROUNDING = 1e-6
 """What single precision may lack of a sum of probabilities."""
 
@@ -133,6 +136,21 @@ def tempered(row: Logits, temperature: float) -> Logits:
 def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
     """The mean probability of the first choices of rows at a temperature."""
     return sum(math.exp(tempered(row, temperature).ranked()[1][0]) for row in rows) / len(rows)
+
+
+def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature: float) -> float:
+    """The expected calibration error of first choices: |share right - mean confidence| over `BINS` bins.
+
+    Args:
+        rows: what the draft said.
+        right: whether each row's first choice is the target's.
+        temperature: of the rows.
+    """
+    bins: dict[int, list[float]] = {}
+    for row, hit in zip(rows, right, strict=True):
+        confidence = math.exp(tempered(row, temperature).ranked()[1][0])
+        bins.setdefault(min(int(confidence * BINS), BINS - 1), []).append(hit - confidence)
+    return sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows)
 
 
 def temperature_for(rows: Sequence[Logits], wanted: float) -> float:

@@ -119,7 +119,7 @@ def sharded(
     """
     device = ends.embedding.device
     layers = zip(weights.layers(folder, dtype, device=device), widths, strict=True)
-    return Decoder(config, [_packed(narrowed(layer, config, row)) for layer, row in layers], ends)
+    return Decoder(config, [packed_layer(narrowed(layer, config, row)) for layer, row in layers], ends)
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +132,7 @@ def rounded_layers(
     """
     widths = [bits] * config.kv_heads
     read = weights.layers(folder, dtype, device=torch.device(device))
-    return [_packed(narrowed(layer, config, widths)) for layer in read]
+    return [packed_layer(narrowed(layer, config, widths)) for layer in read]
 
 
 def require_dense(dtype: str) -> None:
@@ -144,18 +144,20 @@ def require_dense(dtype: str) -> None:
 
 
 def _copy(linear: Linear) -> PlainLinear:
-    plain = _plain(linear)
+    plain = plain_linear(linear)
     return replace(plain, weight=plain.weight.clone())
 
 
-def _plain(linear: Linear) -> PlainLinear:
+def plain_linear(linear: Linear) -> PlainLinear:
+    """The linear, which has dense weights; InputError otherwise."""
     if not isinstance(linear, PlainLinear):
         raise InputError(f"only dense weights have shards, not {type(linear).__name__}")
     return linear
 
 
-def _packed(layer: LayerWeights) -> LayerWeights:
-    qkv, out, up, down = (packed(_plain(linear)) for linear in layer.linears)
+def packed_layer(layer: LayerWeights) -> LayerWeights:
+    """A layer of dense weights, reordered for speed."""
+    qkv, out, up, down = (packed(plain_linear(linear)) for linear in layer.linears)
     return replace(layer, qkv=qkv, out=out, up=up, down=down)
 
 

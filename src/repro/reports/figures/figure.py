@@ -1,4 +1,4 @@
-"""Figure of a table: bars, grouped or stacked bars, dots, or lines, with published values marked.
+"""Figure of a table: bars, grouped or stacked bars, dots, lines, or curves, with published values marked.
 
 Owns the title, the legend and the source line. The data are the table's.
 """
@@ -13,6 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from repro.reports.figures.bars import grouped, panels, stacked
+from repro.reports.figures.curves import curves
 from repro.reports.figures.dots import dots
 from repro.reports.figures.lines import lines
 from repro.reports.figures.paint import GREY, exported, width_of
@@ -26,6 +27,7 @@ KINDS: dict[str, Callable[[Shown], tuple[Figure, list[Artist]]]] = {
     "stacked": stacked,
     "dots": dots,
     "lines": lines,
+    "curves": curves,
 }
 
 KEY = 42.0

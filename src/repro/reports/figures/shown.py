@@ -26,7 +26,7 @@ class Shown:
     """Rows and columns of a figure.
 
     `lines` holds each row's entries in these columns, `levels` each row's entry in the column `level` that is
-    drawn as a dashed line; empty without one.
+    drawn as a dashed line; empty without one. `places` holds each row's entry in the column that is x.
     """
 
     spec: FigureSpec
@@ -36,6 +36,7 @@ class Shown:
     palette: Palette
     levels: Sequence[Entry] = ()
     level: str = ""
+    places: Sequence[Entry] = ()
 
     @property
     def entries(self) -> list[Entry]:
@@ -59,7 +60,9 @@ def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
     level = next((column for column in table.columns if column.key == spec.level), None)
     levels = [row.entries[table.columns.index(level)] for row in rows] if level else []
-    return Shown(spec, columns, rows, lines, palette, levels, level.heading if level else "")
+    x = [number for number, column in enumerate(table.columns) if column.key == spec.x]
+    places = [row.entries[x[0]] for row in rows] if x and spec.kind == "curves" else []
+    return Shown(spec, columns, rows, lines, palette, levels, level.heading if level else "", places)
 
 
 def _has_something(row: TableRow) -> bool:

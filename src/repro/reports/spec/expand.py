@@ -300,6 +300,9 @@ class _Expansion:
             own = {value: name for value, name in own.items() if value != name}
             written["names"] = own | dict(figure.get("names") or {})
             written.setdefault("x_heading", str(written.get("x", "")))
+        if written.get("kind") == "curves":
+            headings = {column.spec["key"]: column.spec["heading"] for column in columns}
+            written.setdefault("x_heading", headings.get(written.get("x"), ""))
         return written
 
 

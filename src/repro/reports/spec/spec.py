@@ -131,12 +131,16 @@ class FigureSpec:
     With `lines` each value of the label `panel` has a panel, and each value of the remaining labels a line.
     `log` makes the axis of `x`, or the value axis of `grouped` and `dots`, logarithmic. `level` is a column
     that is drawn as a dashed line, such as chance. `names` maps label values to display names.
+
+    `curves` are lines over the column `x`. Rows that are named by numbers beside their `panel` are joined,
+    others are marked points; `uprights` are published x by name, as numbers or ids. Below the table stands
+    which curve is first where, and who is ahead in each of `pairs` of columns.
     """
 
     columns: tuple[str, ...]
     title: str = ""
     without: tuple[str, ...] = ()
-    kind: Literal["bars", "grouped", "stacked", "dots", "lines"] = "bars"
+    kind: Literal["bars", "grouped", "stacked", "dots", "lines", "curves"] = "bars"
     heading: str = ""
     x: str = ""
     x_heading: str = ""
@@ -144,6 +148,8 @@ class FigureSpec:
     panel: str = ""
     level: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    uprights: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,10 @@ class TableSpec:
             if keys.count(key) > 1:
                 raise InputError(f"table {self.experiment!r} has two columns with the key {key!r}")
         pointed = [a.column for a in self.aside if a.column]
-        pointed += [key for key in (*self.figure.columns, self.figure.level) if key] if self.figure else []
+        if self.figure:
+            pointed += [key for key in (*self.figure.columns, self.figure.level) if key]
+            pointed += [key for pair in self.figure.pairs for key in pair]
+            pointed += [self.figure.x] if self.figure.kind == "curves" else []
         for key in pointed:
             if key not in keys:
                 raise InputError(f"in table {self.experiment!r} {unknown('column', key, keys)}")
@@ -245,8 +254,12 @@ class TableSpec:
             raise InputError(f"the picture of table {self.experiment!r} has no logarithmic {figure.kind}")
         if figure.level and figure.kind not in ("grouped", "lines"):
             raise InputError(f"the picture of table {self.experiment!r}: {figure.kind} have no `level`")
-        if figure.kind == "lines":
-            for name in (figure.x, *([figure.panel] if figure.panel else [])):
+        if figure.kind != "curves" and (figure.uprights or figure.pairs):
+            raise InputError(
+                f"the picture of table {self.experiment!r}: {figure.kind} have no `uprights` or `pairs`"
+            )
+        if figure.kind in ("lines", "curves"):
+            for name in (*([figure.x] * (figure.kind == "lines")), *([figure.panel] * bool(figure.panel))):
                 if name not in self.rows.by:
                     raise InputError(
                         f"in the picture of table {self.experiment!r} {unknown('label', name, self.rows.by)}"

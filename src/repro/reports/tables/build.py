@@ -7,25 +7,36 @@ are produced.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from repro.core.late import late
 from repro.records.record import Record, Scalar, Spread
 from repro.reports.comparison.certain import settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.intervals.rounds import stated
-from repro.reports.intervals.samples import Samples, distinct
+from repro.reports.intervals.samples import JointSamples, Samples, distinct
 from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import Incomparable, counterparts, figure, interval, relative
+from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
+from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
 from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = late("numpy")
+
+PLAIN = "plain decoding"
+"""What curves of comparisons call their baseline."""
 
 SHORT = 12
 """Characters of a key that tell a table's cells apart."""
@@ -112,7 +123,7 @@ class _Builder:
             for row, found in self.groups.items()
         )
         rows = self._settled(rows)
-        for note in notes_of(self.records):
+        for note in (*self._crossings(rows), *notes_of(self.records)):
             self._footnote(note)
         if replaced:
             self._footnote(f"Left out: {replaced} older record(s) of the same cells.")
@@ -136,6 +147,45 @@ class _Builder:
             commands=(spec.command,) if spec.command else (),
             apart=spec.rows.by if spec.rows.apart else (),
         )
+
+    def _crossings(self, rows: Sequence[TableRow]) -> Iterator[str]:
+        """Which of the picture's curves is first where, panel by panel; nothing without intervals."""
+        figure = self.spec.figure
+        if figure is None or figure.kind != "curves" or self.samples is None:
+            return
+        columns = {column.key: column for column in self.spec.columns}
+        points = [row for row in rows if row.is_point(figure.panel)]
+        for panel in dict.fromkeys(row.labels.get(figure.panel, "") for row in points):
+            there = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
+            joint = self.samples.together(record for row in there for record in self.groups[row.id])
+            at = self.spec.columns.index(columns[figure.x])
+            there.sort(key=lambda row: float(row.entries[at].ours or 0))
+            found = {key: self._curve(there, columns[key], joint) for key in (figure.x, *figure.columns)}
+            x = found.pop(figure.x)
+            curves = {key: curve for key, curve in found.items() if curve}
+            if x is None or len(curves) < 2 or len(there) < 2:
+                continue
+            pairs = [(curves[a], curves[b]) for a, b in figure.pairs if {a, b} <= curves.keys()]
+            compared = list(curves.values())
+            if columns[figure.columns[0]].baseline:
+                compared.append(SampledCurve(PLAIN, np.ones(len(there)), np.ones((len(there), 1))))
+            said = sentences(x, compared, pairs)
+            yield f"{figure.names.get(panel, panel)}: {'; '.join(said)}."
+
+    def _curve(
+        self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
+    ) -> SampledCurve | None:
+        """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
+        values, draws = [], []
+        for row in rows:
+            records = self._of(row.id, column)
+            ours = row.entries[self.spec.columns.index(column)].ours
+            found = drawn(column, records, self._baseline(row.id, column), joint)
+            if found is None or not isinstance(ours, (int, float)):
+                return None
+            values.append(float(ours))
+            draws.append(found)
+        return SampledCurve(column.heading, np.array(values), np.stack(draws))
 
     def _order(self, record: Record) -> list[tuple[float, str]]:
         return [_natural(record.labels.get(name, "")) for name in self.spec.rows.by]

@@ -78,6 +78,19 @@ class TableRow:
     run: bool = True
     refused: int | None = None
 
+    def is_point(self, panel: str) -> bool:
+        """Whether the row is a point of curves: all its labels but that of the panel are numbers."""
+        return all(is_number(label) for name, label in self.labels.items() if name != panel)
+
+
+def is_number(label: str) -> bool:
+    """Whether a label is a number."""
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
 
 @dataclass(frozen=True)
 class Aside:

@@ -8,20 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import ClassVar
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range
 from repro.core.registry import unknown
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.head_recording import recorded
-from repro.models.drafting.calibrated_draft import mean_confidence, swap_probability, temperature_for
+from repro.models.drafting.calibrated_draft import (
+    calibration_error,
+    mean_confidence,
+    swap_probability,
+    temperature_for,
+)
 from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
+from repro.records.record import Scalar
 from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 
@@ -32,12 +40,24 @@ VERSION = 2
 CHOICES = "choices"
 """The value of `draft_calibration` that leaves the draft its own confidences."""
 
+WEIGHTS = "weights"
+"""The value of `draft_calibration` that makes a draft of the target's weights."""
+
 PLACE = "calibrate_draft_to: "
+
+SHARE = Range(above=True, most=0.99)
+"""An agreement that is asked for as a number."""
+
+NEAR, MISS = 0.005, 0.01
+"""An agreement so near the one asked for ends the search; the largest difference that is accepted."""
+
+HALVINGS = 12
+"""Most shares of random weights that are tried."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A published agreement: its cell's id, and the percentage of target tokens that the draft predicts."""
+    """An agreement: its published cell's id, "" for a number, and the percentage of tokens that agree."""
 
     cell: str
     published: float
@@ -66,7 +86,50 @@ class Matched:
     @property
     def cells(self) -> tuple[str, ...]:
         """Ids of the published values that were fitted."""
-        return (self.cell,)
+        return (self.cell,) if self.cell else ()
+
+
+@dataclass(frozen=True)
+class MatchedWeights:
+    """A draft of the target's interpolated weights (`InterpolatedModel`), brought to an agreement.
+
+    Attributes:
+        cell: id of the published cell, "" for a number.
+        published: the agreement asked for in percent.
+        native: the agreement reached on the calibration prompts, in percent.
+        share: how far the weights are from the target's.
+        seed: of the random weights.
+        confidence: mean confidence in first choices there before the temperature, in percent.
+        temperature: the temperature that brings it to the agreement reached.
+        calibration_error: expected calibration error of first choices there at that temperature, in percent.
+    """
+
+    cell: str
+    published: float
+    native: float
+    share: float
+    seed: int
+    confidence: float
+    temperature: float
+    calibration_error: float
+
+    probability: ClassVar[float] = 0.0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Ids of the published values that were fitted."""
+        return (self.cell,) if self.cell else ()
+
+    def figures(self, evaluated: Agreement) -> dict[str, Scalar]:
+        """What a table may print of it, with what the draft reaches on the evaluated prompts."""
+        error = calibration_error(evaluated.rows, evaluated.hits, self.temperature)
+        return {
+            "draft_share": self.share,
+            "draft_temperature": self.temperature,
+            "draft_agreement_calibration": self.native,
+            "draft_agreement": 100 * evaluated.share,
+            "draft_calibration_error": 100 * error,
+        }
 
 
 def published(name: object) -> Wanted:
@@ -85,11 +148,14 @@ def published(name: object) -> Wanted:
 
 
 def wanted(names: object) -> Wanted | HeadMatch:
-    """Parse `calibrate_draft_to`: the id of a published agreement, or the ids of two acceptance lengths.
+    """Parse `calibrate_draft_to`: a published agreement's id, a share, or the ids of two acceptance lengths.
 
     Raises:
-        InputError: as `published` and `head_match`.
+        InputError: as `published` and `head_match`, or the share is not between 0 and 1.
     """
+    if isinstance(names, (bool, int, float)):
+        SHARE.require("calibrate_draft_to", names)
+        return Wanted("", 100 * float(names))
     try:
         return head_match(names) if isinstance(names, (list, tuple)) else published(names)
     except InputError as wrong:
@@ -134,11 +200,13 @@ class Agreement:
     Attributes:
         right, tokens: these numbers.
         rows: what the draft said before each of these tokens.
+        hits: whether its first choice there is the target's.
     """
 
     right: int
     tokens: int
     rows: Sequence[Logits] = field(repr=False)
+    hits: Sequence[bool] = field(repr=False)
 
     @property
     def share(self) -> float:
@@ -166,14 +234,14 @@ def native(
     Raises:
         InputError: no answer has a second token, so nothing is drafted.
     """
-    right, said_by_draft = 0, list[Logits]()
+    hits, said_by_draft = list[bool](), list[Logits]()
     for i, (prompt, said) in enumerate(answers):
         told(i)
         contexts = [prompt.extend(said[:at]) for at in range(1, len(said))]
         if contexts:
             draft.start(prompt)
             rows = rows_of(draft, contexts)
-            right += sum(row.choice == token for row, token in zip(rows, said[1:], strict=True))
+            hits += [row.choice == token for row, token in zip(rows, said[1:], strict=True)]
             said_by_draft += rows
     told(len(answers))
     if not said_by_draft:
@@ -181,7 +249,7 @@ def native(
             f"the target's answers to {len(answers)} calibration prompts end with their first token, where "
             "nothing is drafted; raise calibration_prompts or max_tokens"
         )
-    return Agreement(right, len(said_by_draft), said_by_draft)
+    return Agreement(sum(hits), len(said_by_draft), said_by_draft, hits)
 
 
 def head_ranks(
@@ -226,3 +294,43 @@ def match(wanted: Wanted, found: Agreement, confidences: bool = True) -> Matched
     own = mean_confidence(found.rows, 1.0)
     temperature = temperature_for(found.rows, share) if confidences else 1.0
     return Matched(wanted.cell, wanted.published, 100 * found.share, probability, 100 * own, temperature)
+
+
+def match_weights(wanted: Wanted, seed: int, agreement_at: Callable[[float], Agreement]) -> MatchedWeights:
+    """The share of random weights at which a draft of the target's weights agrees as asked for.
+
+    It is halved into, as agreement falls with the share; the temperature makes the mean confidence of first
+    choices what agreement is there.
+
+    Args:
+        wanted: the agreement asked for.
+        seed: of the random weights, for the record.
+        agreement_at: how often the draft agrees on the calibration prompts at a share.
+
+    Raises:
+        InputError: no share comes within a point, or no temperature brings the confidences there.
+    """
+    goal, low, high = wanted.published / 100, 0.0, 1.0
+    tried: list[tuple[float, float, Agreement]] = []
+    while len(tried) < HALVINGS and not (tried and min(tried)[0] <= NEAR):
+        share = (low + high) / 2
+        there = agreement_at(share)
+        tried.append((abs(there.share - goal), share, there))
+        low, high = (share, high) if there.share > goal else (low, share)
+    miss, share, there = min(tried, key=lambda each: each[:2])
+    if miss > MISS:
+        raise InputError(
+            f"no draft of the target's weights comes within a point of {goal:.1%} on the calibration rows: "
+            f"the nearest agrees in {there.share:.1%} of {there.tokens} tokens; raise calibration_prompts"
+        )
+    temperature = temperature_for(there.rows, there.share)
+    return MatchedWeights(
+        cell=wanted.cell,
+        published=wanted.published,
+        native=100 * there.share,
+        share=share,
+        seed=seed,
+        confidence=100 * mean_confidence(there.rows, 1.0),
+        temperature=temperature,
+        calibration_error=100 * calibration_error(there.rows, there.hits, temperature),
+    )

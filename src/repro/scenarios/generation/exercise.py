@@ -29,9 +29,15 @@ from repro.scenarios.generation.compared_rows import (
     along,
     cached,
 )
-from repro.scenarios.generation.draft_calibration import Matched
-from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.generation.run import known_exits, load, opened_sessions, prepare, remembers, start
+from repro.scenarios.generation.run import (
+    Calibrated,
+    known_exits,
+    load,
+    opened_sessions,
+    prepare,
+    remembers,
+    start,
+)
 from repro.scenarios.generation.scenario import GenerationScenario
 
 OWN = "the target's own text"
@@ -63,22 +69,22 @@ def exercised() -> Counter[str]:
 
 
 def exercise(
-    cell: GenerationScenario, texts: Sequence[GreedyText] | None, matched: Matched | HeadMatch | None
+    cell: GenerationScenario, texts: Sequence[GreedyText] | None, matched: Calibrated | None
 ) -> None:
     """Compute the method's first tokens without stored rows, and compare all of it with what is stored.
 
-    Once a process for each method and its models: what is looked up tests neither tree attention nor the
-    compaction of a cache, and a cached row or an own text may be another model's. The target's rows along the
-    own text must be that text's, other rows and scores those of caches, and some rows of other models those
-    of a pass without branches. A method that does not compute the own text has it recomputed in one pass. A
-    sampled cell is exercised greedily.
+    Once a process for each method and its models, drafts of one target's weights together: what is looked up
+    tests neither tree attention nor the compaction of a cache, and a cached row or an own text may be another
+    model's. The target's rows along the own text must be that text's, other rows and scores those of caches,
+    and some rows of other models those of a pass without branches. A method that does not compute the own
+    text has it recomputed in one pass. A sampled cell is exercised greedily.
 
     Raises:
         UnfaithfulRowError: a row or a score differs by more than rounding explains.
         NotLosslessError: the tokens of a lossless method differ.
     """
     places, dtype = cell.places, cell.target.config.dtype
-    digests = {role: cell.model(role).digest for role in ("target", *places)}
+    digests = {role: cell.inputs[role] for role in ("target", *places)}
     asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
     if _trusted or not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
         return

@@ -18,6 +18,7 @@ from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
 from repro.metrics.text import rouge_by_prompt
 from repro.models.checkpoints.validate import stored_notes
+from repro.models.drafting.ahead import Likely
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
@@ -26,6 +27,7 @@ from repro.models.forward.network import Network, rows_of
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.head_model import HeadModel
+from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
@@ -35,7 +37,7 @@ from repro.records.effort import count
 from repro.records.record import Round, Scalar, Spread
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import answers, draft_calibration, fidelity, figures, task_scores
-from repro.scenarios.generation.draft_calibration import Matched
+from repro.scenarios.generation.draft_calibration import Agreement, Matched, MatchedWeights
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.scenario import GenerationScenario, last
 
@@ -58,6 +60,9 @@ def foresee(cell: GenerationScenario, texts: Sequence[GreedyText]) -> None:
         if isinstance(model, HeadModel):
             model.foresee(texts)
 
+
+AHEAD = Likely(depth=10, chain=16)
+"""What is computed ahead of a draft that no pack has."""
 
 OpenNetwork = Callable[[GenerationScenario, Model | ShardedModel, str], AbstractContextManager[Network]]
 """Opens the network of a model in a role."""
@@ -114,31 +119,65 @@ def known_exits(target: Model) -> Iterator[LogitCache]:
         yield memo
 
 
-def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
-    """Calibrate the draft to the published value; an agreement needs calibration prompts."""
+Calibrated = Matched | MatchedWeights | HeadMatch
+"""What a draft was brought to."""
+
+
+def calibrated(cell: GenerationScenario, progress: Progress) -> Calibrated | None:
+    """Calibrate the draft to the value asked for; an agreement needs calibration prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
         return cell.match
     requests, count = cell.calibration, len(cell.calibration)
     texts = _texts_after(cell, requests, partial(progress, "the target's text to calibrate on"))
+
+    def told(done: int) -> None:
+        progress("matching agreement", done, count)
+
+    if not cell.interpolates:
+        confidences = cell.config["draft_calibration"] != draft_calibration.CHOICES
+        return draft_calibration.match(cell.match, agreement(cell, requests, texts, told), confidences)
+
+    def agreement_at(share: float) -> Agreement:
+        cell.take_share(share)
+        return agreement(cell, requests, texts, told)
+
+    matched = draft_calibration.match_weights(cell.match, cell.config["seed"], agreement_at)
+    cell.take_share(matched.share)
+    return matched
+
+
+def agreement(
+    cell: GenerationScenario,
+    requests: Sequence[Request],
+    texts: Sequence[GreedyText],
+    told: Callable[[int], None] = lambda done: None,
+) -> Agreement:
+    """How often the draft as it is predicts the tokens of the target's answers to requests."""
     said = [(text.prompt, own) for text, own in zip(texts, _own_answers(texts, requests), strict=True)]
     with _network(cell, cell.draft, "draft") as draft:
-        found = draft_calibration.native(
-            said, draft, lambda done: progress("matching agreement", done, count)
-        )
-    confidences = cell.config["draft_calibration"] != draft_calibration.CHOICES
-    return draft_calibration.match(cell.match, found, confidences)
+        return draft_calibration.native(said, draft, told)
 
 
 def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress: Progress) -> None:
     """Cache what drafts say along the target's own text, where most of what they are asked lies.
 
     A pass for each prompt: one for each token would read all weights as often. Heads are left out, which say
-    something else after features of their own.
+    something else after features of their own. Of a draft that no pack has, likely continuations are computed
+    as well, level by level, which takes a tenth of the time that methods take for them one by one.
     """
     most = int(cell.config["max_tokens"])
     for role in cell.places:
         model = cell.model(role)
         if role == "target" or isinstance(model, HeadModel) or not model.folder:
+            continue
+        if isinstance(model, InterpolatedModel):
+            with closing(model.memo(memory_root())) as memo:
+                for done, text in enumerate(texts):
+                    progress("computing drafts ahead", done, len(texts))
+                    if not memo.is_ahead(text.prompt, most, *AHEAD):
+                        places = model.draft_ahead(text, most, memo, AHEAD)
+                        memo.note_ahead(text.prompt, most, *AHEAD)
+                        count(computed=memo.counted(row for place in places for row in place.rows))
             continue
         with _network(cell, model, role) as draft:
             for done, text in enumerate(texts):
@@ -173,7 +212,7 @@ def _matched_network(
     cell: GenerationScenario,
     model: Model | ShardedModel,
     role: str,
-    matched: Matched | HeadMatch | None,
+    matched: Calibrated | None,
     network: OpenNetwork,
 ) -> Iterator[Network]:
     """Open a model's network; a calibrated draft also opens its target as an oracle."""
@@ -193,7 +232,7 @@ def _matched_network(
 def opened_sessions(
     cell: GenerationScenario,
     device: Device,
-    matched: Matched | HeadMatch | None,
+    matched: Calibrated | None,
     network: OpenNetwork = _network,
 ) -> Iterator[dict[str, Session]]:
     """Open the cell's models on its device, by role, drafts before the target."""
@@ -339,7 +378,7 @@ def found(
     cell: GenerationScenario,
     device: Device,
     values: dict[str, Scalar],
-    matched: Matched | HeadMatch | None,
+    matched: Calibrated | None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Provenance fields that are known only after the run."""

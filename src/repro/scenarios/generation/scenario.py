@@ -26,9 +26,11 @@ from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime import interpolated_model
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
+from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
@@ -150,6 +152,11 @@ class GenerationScenario(Scenario):
     def match(self) -> draft_calibration.Wanted | HeadMatch | None:
         """The published value to calibrate the draft to; None if not requested or without a draft."""
         if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
+            if self.config["draft_calibration"] == draft_calibration.WEIGHTS and "draft" in self.places:
+                raise InputError(
+                    "draft_calibration=weights makes a draft that agrees as often as calibrate_draft_to "
+                    "says, which is null; give it, such as calibrate_draft_to=0.8"
+                )
             return None
         wanted = draft_calibration.wanted(self.config["calibrate_draft_to"])
         if "draft" not in self.places:
@@ -176,6 +183,11 @@ class GenerationScenario(Scenario):
         """Whether calibrating the draft needs calibration prompts."""
         return isinstance(self.match, draft_calibration.Wanted)
 
+    @property
+    def interpolates(self) -> bool:
+        """Whether the draft is made of the target's weights."""
+        return self.calibrates and self.config["draft_calibration"] == draft_calibration.WEIGHTS
+
     @cached_property
     def target(self) -> Model:
         """The target model; its checkpoint is fetched if necessary."""
@@ -191,8 +203,16 @@ class GenerationScenario(Scenario):
         if role == "target":
             return self.target
         if role not in self._drafts:
-            self._drafts[role] = opened(self.models[role], embeddings_from=self.target, host=self.host)
+            model = opened(self.models[role], embeddings_from=self.target, host=self.host)
+            if role == "draft" and self.interpolates:
+                model = InterpolatedModel(self.target, model, seed=self.config["seed"])
+            self._drafts[role] = model
         return self._drafts[role]
+
+    def take_share(self, share: float) -> None:
+        """Let the draft of the target's weights have its random weights at a share."""
+        assert isinstance(self.draft, InterpolatedModel)
+        self._drafts["draft"] = self.draft.at(share)
 
     @property
     def plain_metrics(self) -> list[str]:
@@ -217,13 +237,17 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def calibration_rows(self) -> data.Rows:
-        """The calibration examples, which follow those in use; InputError if there are too few."""
-        used = self.config["skip"] + self.config["prompts"]
-        return self._rows_after(
-            used,
-            self.config["calibration_prompts"],
-            "calibrate_draft_to needs more rows; lower prompts or calibration_prompts",
-        )
+        """The calibration examples: the last ones, or of swapped choices those after the ones in use.
+
+        Raises:
+            InputError: there are too few.
+        """
+        used, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
+        if self.interpolates:
+            there = len(data.load_rows(self.dataset, data_dir=self.config.get("data_dir")).rows)
+            used = max(used, there - count)
+        wrong = "calibrate_draft_to needs more rows; lower prompts or calibration_prompts"
+        return self._rows_after(used, count, wrong)
 
     def _rows_after(self, used: int, count: int, wrong: str) -> data.Rows:
         found = data.load_rows(self.dataset, used + count, self.config.get("data_dir"))
@@ -246,6 +270,8 @@ class GenerationScenario(Scenario):
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""
         hashes = {role: self.model(role).digest for role in ("target", *self.places)}
+        if isinstance(draft := self._drafts.get("draft"), InterpolatedModel):
+            hashes["draft"] = draft.billed.digest  # its shape; the weights follow from target and calibration
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
@@ -278,6 +304,8 @@ class GenerationScenario(Scenario):
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
+        if self.interpolates:
+            asked["draft made of"] = "the target's weights"
         if self.task_metrics:
             asked["score"] = self.config["dataset"]["scoring"]["score"]
         return asked
@@ -289,6 +317,7 @@ class GenerationScenario(Scenario):
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
+        own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         asked = [name for name in asked if not is_evaluated(name)]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
@@ -408,6 +437,8 @@ class GenerationScenario(Scenario):
             planned = {name: value for one in sessions.values() for name, value in one.engine.planned.items()}
         values, spread = run.timing(self, answers, device.trace)
         values |= planned | dict(serving.figures)
+        if isinstance(matched, draft_calibration.MatchedWeights) and texts is not None:
+            values |= matched.figures(run.agreement(self, self.requests, texts))
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
         values |= figures.projecting(answers, device.trace)
         good = run.quality(self, answers[: len(self.requests)], texts)

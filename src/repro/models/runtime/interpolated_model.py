@@ -1,0 +1,124 @@
+"""A draft made of its target: each weight matrix part of the way from the target's to a random one.
+
+Owns how weights are interpolated. Must not know how the share is chosen, which is calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repro.core.errors import InputError
+from repro.core.late import late
+from repro.models.runtime.head_model import HeadModel
+from repro.models.runtime.model import STORED, Model, WeightsKind
+from repro.models.sharding.shards import packed_layer, plain_linear, require_dense
+from repro.models.transformer import weights
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
+from repro.records.record import content_hash
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+    np, torch = late("numpy"), late("torch")
+
+VERSION = 1
+"""Of how weights are interpolated."""
+
+
+class InterpolatedModel(Model):
+    """The target's network with weights (1 - share) W + share P, billed as another model.
+
+    P is Gaussian, and each of its rows has the norm of W's row. Embeddings, output projection, norms and
+    biases are the target's. With share 0 the draft is the target; the larger the share, the less often it
+    agrees.
+
+    Attributes:
+        target: the model whose weights are interpolated.
+        billed: the draft that is billed.
+        share: how far the weights are from the target's, from 0 to 1.
+        seed: of P.
+    """
+
+    def __init__(self, target: Model, billed: Model, share: float = 0.0, seed: int = 0) -> None:
+        """See the class.
+
+        Raises:
+            InputError: the target is no decoder of dense, unrounded weights, or the draft is a head.
+        """
+        self.target, self.billed, self.share, self.seed = target, billed, share, seed
+        role = f"draft_calibration=weights makes a draft of {target.config.name}'s weights"
+        if isinstance(billed, HeadModel):
+            raise InputError(
+                f"{role}, and {billed.config.name} is a draft head; choose another model@draft, or "
+                "draft_calibration=true"
+            )
+        if target.encoder_decoder:
+            raise InputError(f"{role}, and it is an encoder-decoder; choose draft_calibration=true")
+        if target.config.rounded:
+            raise InputError(f"{role}, and they are rounded; choose target.rounded=null")
+        require_dense(target.config.dtype)
+        named = billed.config
+        config = replace(
+            target.config,
+            name=named.name,
+            shape=named.shape or billed.own_shape,
+            precision=named.precision or STORED[named.dtype],
+        )
+        super().__init__(config, host=target._host)
+        self.tokens = target.tokens
+
+    @property
+    def weights(self) -> WeightsKind:
+        """Never the billed draft's own."""
+        return "proxy"
+
+    def at(self, share: float) -> InterpolatedModel:
+        """The model with its weights at another share."""
+        return InterpolatedModel(self.target, self.billed, share, self.seed)
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash of the target, the share and the seed: what rows are remembered under."""
+        return content_hash([self.target.digest, "interpolated", VERSION, self.share, self.seed])
+
+    def decoder(self, resident: bool = True) -> Decoder:
+        """See `Model`; embeddings and output projection are the target's own tensors."""
+        ends = self.target.decoder(resident=False)
+        if not resident:
+            return ends
+        if True not in self._loaded:
+            assert self.folder is not None
+            asked = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
+            self._loaded[True] = Decoder(self.decoder_config, _interpolated_layers(*asked), ends.ends)
+        return self._loaded[True]
+
+
+@lru_cache(maxsize=1)
+def _interpolated_layers(
+    folder: Path, dtype: str, share: float, seed: int, device: str
+) -> Sequence[LayerWeights]:
+    """All layers of a checkpoint; the last result is cached, which the cells of a sweep share."""
+    read = weights.layers(folder, dtype, device=torch.device(device))
+    return [packed_layer(interpolated(layer, share, [seed, i])) for i, layer in enumerate(read)]
+
+
+def interpolated(layer: LayerWeights, share: float, seed: Sequence[int]) -> LayerWeights:
+    """A layer with `share` of the way from its weight matrices to Gaussian ones of the same row norms.
+
+    The random numbers are numpy's, drawn in fp32 and equal on all hosts.
+    """
+    drawn = np.random.default_rng(list(seed))
+    changed = []
+    for linear in map(plain_linear, layer.linears):
+        own = linear.weight.float()
+        noise = torch.from_numpy(drawn.standard_normal(tuple(own.shape), dtype=np.float32)).to(own.device)
+        noise *= own.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+        changed.append(replace(linear, weight=torch.lerp(own, noise, share).to(linear.weight.dtype)))
+    qkv, out, up, down = changed
+    return replace(layer, qkv=qkv, out=out, up=up, down=down)

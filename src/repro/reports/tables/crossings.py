@@ -1,0 +1,114 @@
+"""Where curves of a table cross, in sentences: which is first, and from where on one overtakes another.
+
+Owns the arithmetic and the words. Curves are straight between their points. Must not know records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
+
+STEPS = 2000
+"""Places between the ends of the x axis at which the first curve is looked up."""
+
+ENDS = (0.025, 0.975)
+"""Shares of draws below an interval's ends."""
+
+
+@dataclass(frozen=True)
+class SampledCurve:
+    """A curve over x: its values at the points, and each draw's.
+
+    Attributes:
+        name: as it is printed.
+        values: [points].
+        drawn: the values in each draw, [points, draws].
+    """
+
+    name: str
+    values: NDArray[np.float64]
+    drawn: NDArray[np.float64]
+
+
+def sentences(
+    x: SampledCurve, curves: Sequence[SampledCurve], pairs: Sequence[tuple[SampledCurve, SampledCurve]]
+) -> Iterator[str]:
+    """Which curve is first where, and of each pair who is ahead.
+
+    Args:
+        x: what the curves are over, in percent; its values rise.
+        curves: those of which one is first, more being better.
+        pairs: curves that are compared with each other.
+    """
+    yield _first(x, curves)
+    for one, other in pairs:
+        yield _ahead(x, one, other)
+
+
+def _first(x: SampledCurve, curves: Sequence[SampledCurve]) -> str:
+    places = np.linspace(x.values[0], x.values[-1], STEPS)
+    best = np.argmax([np.interp(places, x.values, curve.values) for curve in curves], axis=0)
+    starts = [0, *(np.flatnonzero(np.diff(best)) + 1)]
+    leaders = [(curves[best[start]], float(places[start])) for start in starts]
+    words = [f"{leaders[0][0].name} is first" + (" throughout" if len(leaders) == 1 else "")]
+    words += [
+        f"{after.name} from {_place(x, before, after, place)} on"
+        for (before, _), (after, place) in pairwise(leaders)
+    ]
+    return ", ".join(words)
+
+
+def _ahead(x: SampledCurve, one: SampledCurve, other: SampledCurve) -> str:
+    """Who is ahead of whom, and at which x that changes."""
+    lead = one.values - other.values
+    found = _rises(x.values[:, None], lead[:, None])[:, 0], _rises(x.values[:, None], -lead[:, None])[:, 0]
+    changes = [
+        (float(place), *names)
+        for places, names in zip(found, ((other, one), (one, other)), strict=True)
+        for place in places[np.isfinite(places)]
+    ]
+    if changes:
+        return ", ".join(
+            f"{after.name} overtakes {before.name} at {_place(x, before, after, place)}"
+            for place, before, after in sorted(changes, key=lambda change: change[0])
+        )
+    winner, loser = (one, other) if lead[0] > 0 else (other, one)
+    gains = 100 * (winner.values / loser.values - 1)
+    low = np.quantile(winner.drawn - loser.drawn, ENDS[0], axis=1)
+    return (
+        f"{winner.name} is ahead of {loser.name} throughout, by {gains.min():.0f} to {gains.max():.0f}% "
+        f"(beyond chance at {int((low > 0).sum())} of {len(low)} points)"
+    )
+
+
+def _place(x: SampledCurve, before: SampledCurve, after: SampledCurve, place: float) -> str:
+    """The x at which a curve overtakes another, with its interval: of each draw the nearest such x."""
+    lead = after.drawn - before.drawn
+    crossed = _rises(x.drawn, lead)
+    never = np.where(lead[-1] > 0, -np.inf, np.inf)
+    nearest = np.nanargmin(np.where(np.isnan(crossed), np.inf, np.abs(crossed - place)), axis=0)
+    places = np.where(
+        np.isnan(crossed).all(axis=0), never, np.take_along_axis(crossed, nearest[None], axis=0)[0]
+    )
+    low, high = (float(np.sort(places)[round(end * (len(places) - 1))]) for end in ENDS)
+    first = f"below {x.values[0]:.0f}" if low == -np.inf else f"{low:.0f}"
+    last = f"above {x.values[-1]:.0f}" if high == np.inf else f"{high:.0f}"
+    return f"{x.name.lower()} {place:.0f}% [{first}, {last}]"
+
+
+def _rises(x: NDArray[np.float64], lead: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where a lead rises above 0 in each segment, NaN where it does not: [segments, draws]."""
+    before, after = lead[:-1], lead[1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = -before / (after - before)
+    return np.where((before <= 0) & (after > 0), x[:-1] + share * (x[1:] - x[:-1]), np.nan)
