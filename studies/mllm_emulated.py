@@ -134,7 +134,8 @@ def solve_anchored() -> tuple[float, float]:
         on = with_npu(start, micro()[1], rate)
         return sum(log(row(on, m, d) / published(cell(OURS, m, d))) ** 2 for m, d in rows)
 
-    found, moved = tuple(Fits().anchored(CHOSEN[OURS]).numbers[name] for name in ("start", "rate")), True
+    numbers, moved = Fits().anchored(CHOSEN[OURS]).numbers, True
+    found = (numbers["start"], numbers["rate"])
     while moved:
         factors = [by**sign for by in (1.2, 1.1, 1.05, 1.02, 1.01) for sign in (1, -1)]
         moves = [(found[0] * by, found[1]) for by in factors] + [(found[0], found[1] * by) for by in factors]

@@ -236,8 +236,10 @@ class Engine:
             weights = None if first < held else await self._take(first, self._loading)
             streamed = None if weights is None else [weights]
             # With fewer costed layers than real ones, no costed layer may end where the predictor reads.
-            real = (exit_point.layer if exit_point and i == look else self._real(i) for i in (first, last))
-            compute = partial(forward_pass.step.layers, *real, streamed)
+            begin, end = (
+                exit_point.layer if exit_point and i == look else self._real(i) for i in (first, last)
+            )
+            compute = partial(forward_pass.step.layers, begin, end, streamed)
             rows, count = forward_pass.rows, last - first
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
