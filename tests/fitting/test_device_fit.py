@@ -149,7 +149,7 @@ def test_a_pass_computes_what_is_asked() -> None:
 def test_a_product_takes_its_start_and_the_longer_of_computing_and_reading() -> None:
     on = machine(device_with_engine("xiaomi_14", "mllm_npu"))
     start = on.processors["npu"].start["int8"].at(64)
-    for rows, seconds in ((64, 2048 * 8192 / 14.6e9), (512, 2 * 512 * 2048 * 8192 / 4.28e12)):
+    for rows, seconds in ((64, 2048 * 8192 / 14.6e9), (512, 2 * 512 * 2048 * 8192 / 4.58e12)):
         given = {"rows": rows, "inputs": 2048, "outputs": 8192}
         assert measure("product_seconds", given)(on) == pytest.approx(start + seconds)
 
@@ -158,20 +158,20 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
     text = (conf_dir() / "fit" / "mllm_npu_mnn.yaml").read_text(encoding="utf-8")
     cells = specification("mllm_npu_mnn").cells
     assert [cell.id for cell in cells[:3]] == [
-        "mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn",
-        "mllm_npu.table4.2wiki.llama_2_7b.mnn",
-        "mllm_npu.table4.triviaqa.qwen1_5_1_8b.mnn",
+        "mllm_npu_v2.table5.2wiki.qwen1_5_1_8b.mnn.prefill",
+        "mllm_npu_v2.table5.triviaqa.qwen1_5_1_8b.mnn.prefill",
+        "mllm_npu_v2.table5.clock.qwen1_5_1_8b.mnn.prefill",
     ]
-    assert cells[2].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
+    assert cells[1].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."), encoding="utf-8")
     monkeypatch.setattr("repro.fitting.specification.conf_dir", lambda: tmp_path)
     with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
         specification("wrong")
     for change, said in (
-        (("{dataset}.", "{}."), "must have names in its braces: dataset, model"),
-        (("{dataset}.", "2wiki."), "has the cell mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn twice"),
-        (("model: [qwen1_5_1_8b, llama_2_7b]", "model: llama_2_7b"), "a list for each name"),
+        (("{dataset}.", "{}."), "must have names in its braces: dataset"),
+        (("{dataset}.", "2wiki."), "has the cell mllm_npu_v2.table5.2wiki.qwen1_5_1_8b.mnn.prefill twice"),
+        (("dataset: [2wiki, triviaqa, clock, applauncher]", "dataset: 2wiki"), "a list for each name"),
     ):
         (tmp_path / "fit" / "wrong.yaml").write_text(text.replace(*change), encoding="utf-8")
         with pytest.raises(InputError, match=said):
