@@ -19,7 +19,7 @@ from pair_parts import PARTS, Plan, Stored
 from pair_report import Row, judged, order, over_datasets, row
 from pair_run import NULL, Answer, cell_of
 from paired import Interval, ends
-from repro.core.digits import csv_text
+from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.records.record import content_hash, write_atomically
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported, tidy
@@ -361,7 +361,7 @@ def write_page(folder: Path, plan: Plan, known: Stored, kept: Path) -> None:
     write_atomically(folder / "figure.png", draw(compared))
     runs: list[Mapping[str, Any]] = [{"head": known.head}, *(answer.fields() for answer in compared.answers)]
     runs += [{"probe": probe} for probe in known.probes] + list(known.thrown)
-    packed = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in runs)
+    packed = "".join(json.dumps(in_ten_digits(each), separators=(",", ":")) + "\n" for each in runs)
     write_atomically(folder / "runs.jsonl.gz", gzip.compress(packed.encode(), mtime=0))
 
 

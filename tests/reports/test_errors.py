@@ -22,6 +22,7 @@ from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report, to_csv
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
+from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import Comparisons, read_comparisons
 from repro.reports.fidelity.reasons import Reason, read_reasons
 from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
@@ -379,9 +380,9 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
     headlines = read_headlines(path, CELLS)
     reports = [report("edgellm", found, CELLS, NOTHING)]
     one = records.record("std", {"prompts": 3})
-    text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], {}, tmp_path).read_text(
-        encoding="utf-8"
-    )
+    text = write_fidelity(
+        reports, found, FigureSources(tmp_path, CELLS), headlines, [one], [one.key], {}, tmp_path
+    ).read_text(encoding="utf-8")
     assert "Of 2: 1 fails, 1 holds. By our figures alone: 1 fails, 1 holds." in text
     assert "| twice as fast | 2 × | 6 × |  | 200% above | fails | fails |  |" in text
     assert "| all five |" in text

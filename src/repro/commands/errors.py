@@ -20,6 +20,7 @@ from repro.records.results import open_results
 from repro.reports.fidelity.errors_page import Evidence, page, report, write_report
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
+from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
         if not options.papers:
             older, drawn = older_keys(records), draw_counts(options.results)
-            print(write_fidelity(reports, found, cells, headlines, records, older, drawn, out))
+            tables = FigureSources(options.results, cells)
+            print(write_fidelity(reports, found, tables, headlines, records, older, drawn, out))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -45,7 +45,7 @@ Lines = Iterator[str]
 def write_fidelity(
     reports: Sequence[Report],
     found: Comparisons,
-    cells: Mapping[str, PublishedCell],
+    tables: FigureSources,
     headlines: Headlines,
     records: Sequence[Record],
     older: Collection[str],
@@ -55,8 +55,8 @@ def write_fidelity(
     """Write the page into a folder; `drawn` has the draws of each table's bands."""
     sections = {
         "Headline claims": _headlines(headlines, found),
-        "With a real pair": _real_pairs(headlines, found, FigureSources(folder, cells)),
-        "Coverage of the published values": _coverage(cells, found, headlines),
+        "With a real pair": _real_pairs(headlines, found, tables),
+        "Coverage of the published values": _coverage(tables.cells, found, headlines),
         "Errors": _errors(reports),
         "Who wins": _winners(reports, headlines),
         "Undetermined": _undetermined(reports),
