@@ -52,7 +52,7 @@ class InterpolatedModel(Model):
             InputError: the target is no decoder of dense, unrounded weights, or the draft is a head.
         """
         self.target, self.billed, self.share, self.seed = target, billed, share, seed
-        role = f"draft_calibration=weights makes a draft of {target.config.name}'s weights"
+        role = f"a draft of interpolated weights has {target.config.name}'s weights"
         if isinstance(billed, HeadModel):
             raise InputError(
                 f"{role}, and {billed.config.name} is a draft head; choose another model@draft, or "

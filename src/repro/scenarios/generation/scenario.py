@@ -154,7 +154,7 @@ class GenerationScenario(Scenario):
         if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
             if self.config["draft_calibration"] == draft_calibration.WEIGHTS and "draft" in self.places:
                 raise InputError(
-                    "draft_calibration=weights makes a draft that agrees as often as calibrate_draft_to "
+                    "draft_calibration is weights: such a draft agrees as often as calibrate_draft_to "
                     "says, which is null; give it, such as calibrate_draft_to=0.8"
                 )
             return None
