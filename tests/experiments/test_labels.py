@@ -116,8 +116,8 @@ def test_a_column_is_of_the_weights_that_it_or_the_command_names(
     overrides: tuple[str, ...], columns: dict[str, str | None]
 ) -> None:
     """A real pair's column of a grid stands beside the stand-ins'; what a command names replaces both."""
-    pair = {"metric": "decode_speed", "key": "pair", "where": {"weights": "qwen2_5_coder"}}
-    speed = {"metric": "decode_speed", "key": "speed"}
-    section = {"title": "Speed", "rows": "method", "columns": [speed, pair]}
+    speed = {"key": "speed", "heading": "Speed", "value": "decode_speed"}
+    pair = {**speed, "key": "pair", "where": {"weights": "qwen2_5_coder"}}
+    section = {"title": "Speed", "rows": {"by": ["method"]}, "columns": [speed, pair]}
     spec = Asked("lever/table5", overrides).spec(section)
     assert {column.key: column.where.get("weights") for column in spec.columns} == columns
