@@ -1,6 +1,6 @@
 """Finds figures of one workload that differ between tables, and whether a footnote says why.
 
-Two figures are of one workload if method, device, target, dataset, length of blank prompts
+Two figures are of one workload if method, device, target, dataset, what computes, length of blank prompts
 and metric are equal.
 Where two tables with such figures share no cell, the two cells whose settings are most alike are compared;
 settings that either table varies, and so shows, do not count. A footnote explains a difference if it names
@@ -28,7 +28,7 @@ from repro.reports.files import ALTERED
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file, grid_of
 
-WORKLOAD = ("method", "service", "compression", "probe", "device", "target", "dataset", "trace")
+WORKLOAD = ("method", "service", "compression", "probe", "device", "target", "dataset", "trace", "weights")
 """Labels that name a workload."""
 
 NAMED = ("draft", "engine", "device", "app.dataset")
