@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
@@ -37,7 +37,7 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
-from repro.experiments.composing import Composer, load_components
+from repro.experiments.composing import Composer, load_components, opened
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
@@ -98,8 +98,8 @@ def _plain_value(config: DictConfig, name: str) -> Any:
 def experiment_names() -> list[str]:
     """Names of all experiments on Hydra's search path, as `experiment=` accepts them."""
     publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return sorted(_options(GlobalHydra.instance().config_loader(), "experiment"))
+    with opened(conf_dir()) as loader:
+        return sorted(_options(loader, "experiment"))
 
 
 def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with opened(conf_dir()):
         settings = composing.unswept(carried(overrides))
         return compose("config", overrides=settings, return_hydra_config=True)
 

@@ -57,6 +57,7 @@ from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
+from repro.scenarios.sections import OWN_WEIGHTS
 
 COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
@@ -64,9 +65,6 @@ EXPERIMENT = "experiment"
 """The group whose files are named by their path."""
 
 Needless = Callable[[str, Any], bool]
-
-OWN_WEIGHTS = "own"
-"""The choice of `weights` under which each billed model computes itself."""
 
 _published: list[str] = []
 
@@ -480,13 +478,23 @@ class SharedCompositions:
 
 
 @contextmanager
+def opened(conf: Path) -> Iterator[ConfigLoader]:
+    """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+@contextmanager
 def composing_in(conf: Path, needless: Needless) -> Iterator[SharedCompositions]:
     """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
     token = ConfFolder.needless.set(needless)
     ConfFolder.ours.add(str(conf))
     try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
-            loader = GlobalHydra.instance().config_loader()
+        with opened(conf) as loader:
             assert isinstance(loader, ConfigLoaderImpl)
             yield SharedCompositions(loader)
     finally:
