@@ -52,13 +52,13 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
-from repro.experiments.tables import WEIGHTS, Asked, matter
+from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
-from repro.scenarios.sections import FOLDERS, check_places
+from repro.scenarios.sections import FOLDERS, WEIGHTS, check_places
 
 FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
 NOT_TAKEN = {
