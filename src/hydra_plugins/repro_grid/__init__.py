@@ -121,8 +121,10 @@ class GridSweeper(BasicSweeper):
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Compose all jobs; when they are the whole sweep, its loader checks them together."""
-        super().validate_batch_is_legal(batch)
         loader: Any = self.hydra_context and self.hydra_context.config_loader
+        if self.overrides is not None and hasattr(loader, "cells"):
+            loader.cells = sum(map(len, self.overrides))
+        super().validate_batch_is_legal(batch)
         if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
             loader.check_together()
 

@@ -386,6 +386,7 @@ class Composer(Loader):
         needless: Needless,
         announce: Callable[[DictConfig], None] | None = None,
         check_together: Callable[[], None] = lambda: None,
+        settle: Callable[[DictConfig, int], None] = lambda config, cells: None,
     ) -> None:
         """Compose as `loader` does.
 
@@ -394,11 +395,14 @@ class Composer(Loader):
             needless: entries for which `needless(key, value)` is true are left out.
             announce: called with each cell that was composed ahead.
             check_together: called when all are composed, before the first one runs.
+            settle: called with each cell, wherever it is composed, and the number of the sweep's cells.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
         self._announce = announce
         self.check_together = check_together
+        self._settle = settle
+        self.cells = 1
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -423,6 +427,7 @@ class Composer(Loader):
             ConfFolder.needless.reset(token)
         # All cells leave their notes in one folder, whatever they choose.
         config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
+        self._settle(config, self.cells)
         return config
 
     def __getstate__(self) -> dict[str, Any]:
