@@ -1,0 +1,73 @@
+"""A target that answers prompts with the weights of a compression: `compression@target.compression=NAME`.
+
+Owns the compression's calibration and identity. Must not know methods, devices or how a compression computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.late import late
+from repro.methods.compression.base import Compression
+from repro.models.runtime.model import Altered, Model, ModelConfig, OutlierShares
+from repro.models.transformer.decoder import Decoder
+from repro.records.identity import files_read, version_of
+from repro.records.record import Scalar, content_hash
+from repro.scenarios.base import component
+from repro.scenarios.offline import calibration_corpus, corpus_settings
+
+torch = late("torch")
+
+
+class CompressedTarget:
+    """The compression of a cell's target.
+
+    Attributes:
+        name: the compression's registered name.
+        figures: what it reports, such as `bits_per_weight`; empty until it has compressed.
+    """
+
+    def __init__(self, config: Mapping[str, Any], section: Mapping[str, Any]) -> None:
+        """Check the settings; InputError for a wrong one."""
+        self.name = str(section.get("name"))
+        self.figures: dict[str, Scalar] = {}
+        self._section = section
+        self._compression: Compression = component("compression", section)
+        self._settings = corpus_settings(config)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the compression needs a corpus."""
+        return self._compression.calibrated
+
+    def altered(self, target: Model, data_dir: str | None) -> Altered:
+        """The compression as the target needs it; reads the corpus if the compression needs one."""
+        corpus = calibration_corpus(self._settings, target, data_dir) if self.calibrated else None
+
+        def alter(decoder: Decoder) -> tuple[Decoder, OutlierShares | None]:
+            texts = [torch.tensor(sequence) for sequence in corpus.sequences] if corpus else []
+            made = self._compression.compress(decoder, texts)
+            self.figures = dict(made.figures)
+            kept = made.outliers
+            return made.decoder, None if kept is None else {(*place,): share for place, share in kept.items()}
+
+        digests = corpus.digest if corpus else "none", files_read(self._compression)
+        settings = [self._settings.texts, self._settings.tokens] if corpus else []
+        version = version_of(type(self._compression))
+        return Altered(content_hash([dict(self._section), version, settings, *digests]), alter)
+
+
+def compressed_target(
+    config: Mapping[str, Any], models: Mapping[str, ModelConfig]
+) -> CompressedTarget | None:
+    """The compression of a configuration's target, if any; InputError for a draft that has one."""
+    for role, model in models.items():
+        if role != "target" and model.compression:
+            raise InputError(
+                f"{role} {model.name} has a compression, and only a target is compressed; choose "
+                f"compression@{role}.compression=null"
+            )
+    section = models["target"].compression
+    return CompressedTarget(config, section) if section else None
