@@ -26,14 +26,13 @@ from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring, WholeText
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
-from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import computed_once, memory_root
 from repro.records.effort import count
 from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, component
-from repro.scenarios.offline import OfflineScenario, dense
+from repro.scenarios.offline import OfflineScenario, dense_once
 
 BASELINE = "fp16"
 """The compression that leaves the model unchanged: the baseline."""
@@ -168,18 +167,7 @@ def _compressed(
 ) -> Compressed:
     """Compress a checkpoint; the last result is cached, so that a sweep over datasets compresses once."""
     texts = [torch.tensor(sequence) for sequence in corpus]
-    return compression.compress(_dense_once(folder, digest), texts)
-
-
-_held: dict[tuple[Path, str], Decoder] = {}
-"""The checkpoint that was compressed last: compressions of one decoder share what they measure of it."""
-
-
-def _dense_once(folder: Path, digest: str) -> Decoder:
-    if (folder, digest) not in _held:
-        _held.clear()  # before the next one is loaded
-        _held[folder, digest] = dense(folder)
-    return _held[folder, digest]
+    return compression.compress(dense_once(folder, digest), texts)
 
 
 def metric_of(scoring: Scoring) -> str:

@@ -12,11 +12,12 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.methods.compression.base import Compression
 from repro.models.runtime.model import Altered, Model, ModelConfig, OutlierShares
+from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import files_read, version_of
 from repro.records.record import Scalar, content_hash
 from repro.scenarios.base import component
-from repro.scenarios.offline import calibration_corpus, corpus_settings
+from repro.scenarios.offline import calibration_corpus, corpus_settings, dense_once
 
 torch = late("torch")
 
@@ -30,7 +31,9 @@ class CompressedTarget:
     """
 
     def __init__(self, config: Mapping[str, Any], section: Mapping[str, Any]) -> None:
-        """Check the settings; InputError for a wrong one."""
+        """Check the settings; InputError for a wrong one, or another host than the CPU."""
+        if config["host"] != "cpu":
+            raise InputError(f"host is {config['host']!r}; a compression computes on the cpu")
         self.name = str(section.get("name"))
         self.figures: dict[str, Scalar] = {}
         self._section = section
@@ -46,9 +49,11 @@ class CompressedTarget:
         """The compression as the target needs it; reads the corpus if the compression needs one."""
         corpus = calibration_corpus(self._settings, target, data_dir) if self.calibrated else None
 
-        def alter(decoder: Decoder) -> tuple[Decoder, OutlierShares | None]:
+        def decoder() -> tuple[Decoder, OutlierShares | None]:
+            assert target.folder is not None
             texts = [torch.tensor(sequence) for sequence in corpus.sequences] if corpus else []
-            made = self._compression.compress(decoder, texts)
+            dense = dense_once(target.folder, weights.digest(target.folder))
+            made = self._compression.compress(dense, texts)
             self.figures = dict(made.figures)
             kept = made.outliers
             return made.decoder, None if kept is None else {(*place,): share for place, share in kept.items()}
@@ -56,7 +61,7 @@ class CompressedTarget:
         digests = corpus.digest if corpus else "none", files_read(self._compression)
         settings = [self._settings.texts, self._settings.tokens] if corpus else []
         version = version_of(type(self._compression))
-        return Altered(content_hash([dict(self._section), version, settings, *digests]), alter)
+        return Altered(content_hash([dict(self._section), version, settings, *digests]), decoder)
 
 
 def compressed_target(
@@ -66,8 +71,8 @@ def compressed_target(
     for role, model in models.items():
         if role != "target" and model.compression:
             raise InputError(
-                f"{role} {model.name} has a compression, and only a target is compressed; choose "
-                f"compression@{role}.compression=null"
+                f"{role} {model.name} has a compression, and only a target is compressed; leave "
+                f"compression@{role}.compression out"
             )
     section = models["target"].compression
     return CompressedTarget(config, section) if section else None

@@ -112,8 +112,8 @@ class OfflineScenario(Scenario):
             )
         if self._model.compression:
             raise InputError(
-                f"{name} has a compression, and {what} takes its weights whole; choose "
-                "compression@target.compression=null"
+                f"{name} has a compression, and {what} takes its weights whole; leave "
+                "compression@target.compression out"
             )
         if self.config["host"] != "cpu":
             raise InputError(f"host is {self.config['host']!r}; {what} computes on the cpu")
@@ -198,3 +198,19 @@ class OfflineScenario(Scenario):
 def dense(folder: Path) -> Decoder:
     """Load a checkpoint in fp32, unpacked and fully in memory."""
     return weights.load(folder, "float32", packed=False)
+
+
+_held: dict[tuple[Path, str], Decoder] = {}
+
+
+def dense_once(folder: Path, digest: str) -> Decoder:
+    """As `dense`; the last one is kept, since compressions of one decoder share what they measure of it.
+
+    Args:
+        folder: the checkpoint.
+        digest: its content hash.
+    """
+    if (folder, digest) not in _held:
+        _held.clear()  # before the next one is loaded
+        _held[folder, digest] = dense(folder)
+    return _held[folder, digest]

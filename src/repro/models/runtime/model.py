@@ -63,12 +63,12 @@ class Altered:
 
     Attributes:
         digest: content hash of the compression, its version and its calibration data.
-        alter: takes the decoder in fp32, resident and unpacked; returns the compressed one, and the linears
-            that keep outliers (`methods.compression.base.Compressed`).
+        decoder: returns the compressed decoder, all layers resident, and its linears that keep outliers
+            (`methods.compression.base.Compressed`).
     """
 
     digest: str
-    alter: Callable[[Decoder], tuple[Decoder, OutlierShares | None]]
+    decoder: Callable[[], tuple[Decoder, OutlierShares | None]]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ModelConfig:
             lacks = "no checkpoint" if checkpoint is None else f"rounded={given['rounded']}"
             raise InputError(
                 f"model {given['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
-                "with a checkpoint and rounded=null, or compression=null"
+                "with a checkpoint and rounded=null, or leave compression@target.compression out"
             )
         given["checkpoint"] = Checkpoint.from_mapping(checkpoint) if checkpoint else None
         given["shape"] = Shape.parse(shape) if shape else None
@@ -271,15 +271,13 @@ class Model:
         """The weights, loaded once; with `resident=False`, without the layers."""
         if self.config.compression and not self._altered:
             raise InputError(
-                f"{self.config.name} has a compression, which is for a target that answers prompts; choose "
-                "compression@target.compression=null"
+                f"{self.config.name} has a compression, which is for a target that answers prompts; leave "
+                "compression@target.compression out"
             )
         if resident and resident not in self._loaded and self._altered:
-            assert self.folder is not None
-            dense = weights.load(self.folder, "float32", packed=False, device=self._host)
-            made, self._outliers = self._altered.alter(dense)
-            made.ends = replace(made.ends, tokens=self.tokens)
-            self._loaded[resident] = made
+            made, self._outliers = self._altered.decoder()
+            ends = replace(made.ends, tokens=self.tokens)
+            self._loaded[resident] = Decoder(made.config, made.layers, ends)
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
@@ -440,7 +438,7 @@ class Model:
         if self._altered:
             raise InputError(
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
-                f"choose compression@{role}.compression=null, or an emulated device"
+                f"leave compression@{role}.compression out, or choose an emulated device"
             )
         held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if held == self.own_shape.layers:

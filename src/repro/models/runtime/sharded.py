@@ -52,8 +52,8 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
         )
     if model.config.compression:
         raise InputError(
-            f"{model.config.name} has a compression, and shards are rounded from whole weights; choose "
-            "compression@target.compression=null"
+            f"{model.config.name} has a compression, and shards are rounded from whole weights; leave "
+            "compression@target.compression out"
         )
     if model.folder:
         shards.require_dense(model.config.dtype)
