@@ -162,6 +162,8 @@ def _settings(config: Mapping[str, Any]) -> dict[str, str]:
     found = {name: _named(config, name) for name in NAMED}
     for name in COMPARED:
         found |= dict(_flat(name, _part(config, name)))
+    if _part(config, "compression"):  # scored on the host, whatever the command says of these
+        found = {n: v for n, v in found.items() if n.partition(".")[0] not in ("device", "engine", "method")}
     return found
 
 

@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_every_verb_says_what_it_takes(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    verbs = ["table", "fetch", "device", "calibrate", "errors", "list", "show", "compare", "check"]
+    verbs = ["table", "fetch", "device", "calibrate", "errors", "cells", "list", "show", "compare", "check"]
     assert list(command.VERBS) == verbs
     for verb in verbs:
         assert run(monkeypatch, verb, "--help") == 0
