@@ -25,7 +25,8 @@ def test_a_layer_is_few_frames_below_the_command(tmp_path: Path, monkeypatch: py
             if frame.f_code.co_filename.startswith(source):
                 stack.append(frame.f_code.co_qualname)
             frame = frame.f_back
-        deepest[0] = max(deepest[0], tuple(reversed(stack)), key=len)
+        if "exercise" not in stack:  # once a version of the code, within the cache of what was built
+            deepest[0] = max(deepest[0], tuple(reversed(stack)), key=len)
         return layer(*arguments, **named)
 
     monkeypatch.setattr(Decoder, "layer", noted)

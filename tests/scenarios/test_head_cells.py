@@ -130,7 +130,10 @@ def test_recording_says_what_it_cannot_do(project: Project, capsys: pytest.Captu
     assert "has no Medusa heads" in capsys.readouterr().err
 
 
-def test_a_cell_that_is_computed_again_calls_no_layer(project: Project) -> None:
+def test_a_cell_that_is_computed_again_calls_no_layer(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path))
     first, again = project.layers("method=medusa", "method.width=8", MATCH, "seed=17")
     assert first
     assert again == 0

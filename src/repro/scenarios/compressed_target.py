@@ -6,11 +6,10 @@ Owns the compression's calibration and identity. Must not know methods, devices 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.methods.compression.base import Compression
 from repro.models.runtime.model import Altered, Model, ModelConfig, OutlierShares
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
@@ -19,7 +18,12 @@ from repro.records.record import Scalar, content_hash
 from repro.scenarios.base import component
 from repro.scenarios.offline import calibration_corpus, corpus_settings, dense_once
 
-torch = late("torch")
+if TYPE_CHECKING:
+    import torch
+
+    from repro.methods.compression.base import Compression
+else:
+    torch = late("torch")
 
 
 class CompressedTarget:
