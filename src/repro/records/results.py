@@ -78,6 +78,11 @@ class Results:
             raise InputError(damaged[0])
         return record
 
+    def finished(self) -> frozenset[str]:
+        """The keys of all finished records; what is damaged is left out."""
+        packed = (key for key, (_, line) in self._lines().items() if line.content.get("status") == "done")
+        return frozenset((*packed, *self.loose.finished()))
+
     def all(self, experiment: str | None = None) -> list[Record]:
         """All records, optionally of one experiment, sorted by key. What cannot be read is logged."""
         for sentence in [*self._damaged(), *self._outside()]:

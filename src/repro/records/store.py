@@ -67,6 +67,10 @@ class Store:
             log.warning("%s", sentence)
         return [r for r in records if experiment is None or r.experiment == experiment]
 
+    def finished(self) -> list[str]:
+        """The keys of all finished records; what is invalid is left out."""
+        return [record.key for record in self._scan()[0] if record.done]
+
     def problems(self) -> list[str]:
         """One sentence for each file that is corrupt, foreign, or left behind by a killed writer."""
         left = [
