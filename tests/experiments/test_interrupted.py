@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.experiments.interrupted import is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, running
+from repro.experiments.progress.notes import Note, running
 from repro.experiments.progress.timings import CellWork
 from repro.experiments.progress.watch import Watcher
 from tiny_project import Project, write_project
@@ -27,7 +27,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
     watcher = Watcher(tmp_path / "cells")
     for method in ("std", "lever", "edgellm"):
         watcher.plan.add(WORK, {"method": method})
-    note_down(tmp_path / "cells", 0, Note("", {}, "done", 1.0))
+    watcher.finish(0, Note("", {}, "done", 1.0))
     return watcher
 
 
@@ -36,8 +36,8 @@ def test_ctrl_c_in_a_sweep(watched: Watcher) -> None:
         "stopped; 1 of 3 cells is done and kept",
         "go on with: python -m repro -m method=std,lever 'labels={a: b}'",
     ]
-    note_down(watched.folder, 1, Note("", {}, "cached", 0.0))
-    note_down(watched.folder, 2, Note("", {}, "failed", 0.0))
+    watched.finish(1, Note("", {}, "cached", 0.0))
+    watched.finish(2, Note("", {}, "failed", 0.0))
     assert stopped(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
 
 

@@ -14,7 +14,7 @@ from repro.experiments.progress import notes, timings
 from repro.experiments.progress.display import Bars, Display, Lines
 from repro.experiments.progress.notes import Note, Running, note_down, results_in, running, running_in
 from repro.experiments.progress.plan import State, SweepPlan, in_words
-from repro.experiments.progress.timings import CellWork, Timing, expected
+from repro.experiments.progress.timings import CellWork, Estimates, Timing
 from repro.experiments.progress.watch import Watcher
 from repro.experiments.sweep import _with_reason
 from repro.records.effort import count, counting
@@ -33,10 +33,17 @@ def state(
     elapsed: Mapping[int, float] | None = None,
     known: tuple[Timing, ...] = (),
 ) -> State:
-    plan = SweepPlan()
+    plan = SweepPlan(known)
     for method in METHODS:
         plan.add(replace(WORK, method=method), {"method": method, "device": "OnePlus 12"})
-    return State(plan, finished, doing or {}, elapsed or {}, known)
+    for number, note in finished.items():
+        plan.finish(number, note)
+    doing = doing or {}
+    return State(plan, doing, {**dict.fromkeys(doing, 0.0), **(elapsed or {})})
+
+
+def expected(work: CellWork, timings: list[Timing]) -> float | None:
+    return Estimates(timings).expected(work)
 
 
 class TestExpected:
@@ -167,7 +174,15 @@ class TestLines:
         for device in ("OnePlus 12", "Xiaomi 14"):
             plan.add(WORK, {"method": "lever", "device": device, "dataset": "humaneval"})
         assert [plan.name(0), plan.name(1)] == ["OnePlus 12", "Xiaomi 14"]
-        assert SweepPlan([WORK], [{"method": "lever"}]).name(0) == "lever"
+        alone = SweepPlan()
+        alone.add(WORK, {"method": "lever"})
+        assert alone.name(0) == "lever"
+
+    def test_a_label_that_some_cells_lack_names_them(self) -> None:
+        plan = SweepPlan()
+        plan.add(WORK, {"method": "lever"})
+        plan.add(WORK, {"method": "lever", "alpha": "0.5"})
+        assert [plan.name(0), plan.name(1)] == ["lever", "0.5"]
 
 
 def test_bars_show_all_cells_and_each_running_one() -> None:
@@ -187,17 +202,27 @@ class TestWatcher:
         watcher = Watcher(tmp_path / "cells")
         for method in METHODS:
             watcher.plan.add(replace(WORK, method=method), {"method": method})
-        assert watcher.look(0.0).finished == {}
+        assert watcher.look(0.0).plan.finished == {}
         note_down(tmp_path / "cells", 0, done("std", 10.0))
         with running(tmp_path / "cells", 1, WORK):
             watcher.look(5.0)
-        timings.keep(Timing(WORK, 20.0, 1.0))
         found = watcher.look(8.0)
-        assert found.finished == {0: done("std", 10.0)}
+        assert found.plan.finished == {0: done("std", 10.0)}
         assert found.elapsed == {1: 3.0}
         note_down(tmp_path / "cells", 1, done("lever", 4.0))
-        assert watcher.look(9.0).timings == [Timing(WORK, 20.0, 1.0)]
         assert watcher.look(9.0).elapsed == {}
+
+    def test_the_driver_tells_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+        watcher = Watcher(tmp_path / "cells")
+        watcher.plan.add(WORK, {"method": "lever"})
+        with watcher.running(0) as tell:
+            tell("answering", 1, 4)
+            assert watcher.look(1.0).running == {0: Running("answering", 1, 4)}
+        watcher.finish(0, done("lever", 4.0))
+        ended = watcher.look(2.0)
+        assert ended.running == {}
+        assert ended.over
 
     def test_closing_shows_the_last_state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))

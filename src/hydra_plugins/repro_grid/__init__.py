@@ -120,11 +120,12 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Compose all jobs; when they are the whole sweep, its loader checks them together."""
-        super().validate_batch_is_legal(batch)
+        """Tell the sweep's loader of the jobs that a launcher of Hydra's starts; others plan theirs."""
         loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
-            loader.check_together()
+        if not hasattr(loader, "before"):
+            super().validate_batch_is_legal(batch)
+        elif not getattr(self.launcher, "plans", False):
+            loader.before(batch)
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

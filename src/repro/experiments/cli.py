@@ -23,12 +23,11 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import Container, DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
@@ -37,14 +36,15 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
+from repro.experiments.cell_configs import CellConfigs, plain, plain_value
 from repro.experiments.composing import Composer, load_components, opened
+from repro.experiments.driver import Driver, PlannedCell, chosen, expected_work, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
-from repro.experiments.interrupted import is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, results_in, running
+from repro.experiments.interrupted import go_on, is_launchers, stopped, worker_died
+from repro.experiments.progress.notes import Note, note_down, running
 from repro.experiments.progress.plan import SweepPlan
-from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
@@ -80,19 +80,6 @@ _watcher: Watcher | None = None
 def publish() -> None:
     """Make every registered method, compression, probe and service a Hydra option."""
     composing.publish(*GROUPS)
-
-
-def plain(config: DictConfig, *without: str) -> dict[str, Any]:
-    """Resolve the configuration into plain dictionaries, without `hydra`, `grid`, `table` and `without`."""
-    left = {"hydra", "grid", "table", "beside", *without}
-    return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
-
-
-def _plain_value(config: DictConfig, name: str) -> Any:
-    value = config[name]
-    if not isinstance(value, Container):
-        return value
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
 def experiment_names() -> list[str]:
@@ -144,12 +131,11 @@ class Finish(Callback):
         _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check the table, install `Composer`, which composes every cell once, and watch the cells' notes."""
+        """Check the table, install `Composer`, and watch the cells' notes."""
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        check = partial(_before_the_first, config)
-        hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check)
+        hydra.config_loader = Composer(hydra.config_loader, needless, partial(_announce, config))
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -174,8 +160,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
     """
     global _watcher
     try:
-        checked_mode(_plain_value(config, "sweep"))
-        places = {name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
+        checked_mode(plain_value(config, "sweep"))
+        places = {name: plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
         check_places(places)
         if config.hydra.job.chdir:
             raise InputError(
@@ -201,20 +187,47 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
         sys.exit(2)
 
 
-def _announce(config: DictConfig) -> None:
-    """Tell the watcher of a composed cell."""
+def run_cells(config: DictConfig, composer: Composer, jobs: Sequence[Sequence[str]], first: int) -> None:
+    """Run the cells of a sweep in this process.
+
+    Args:
+        config: the sweep's configuration.
+        composer: of its cells.
+        jobs: the overrides of each cell.
+        first: the number of the first.
+    """
     assert _watcher is not None
+    configs = composer.cells(config)
+    quiet()
+    with env_override(dict(config.hydra.job.env_set)):
+        driver = Driver(partial(_plan, configs), _watcher, screen(), partial(_require_labels, config))
+        driver.run(jobs, first)
+
+
+def _plan(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
+    """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
+    section = configs.choices(overrides).config.table
+    if section and computes_nothing(section):
+        whole = configs.composed(overrides)
+        named = {"method": str(whole.name)}
+        return PlannedCell(number, overrides, configs.plain(overrides), named, table=table_section(whole))
     try:
-        work = work_of(config)
-    except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
-        work = None
-    _watcher.plan.add(work, _labels(config))
+        return planned(number, overrides, configs.plain(overrides))
+    except (InputError, OmegaConfBaseException) as wrong:
+        return PlannedCell(number, overrides, None, _labels(configs.composed(overrides)), str(wrong))
 
 
-def _before_the_first(config: DictConfig) -> None:
-    """Check the table's labels, and share the cores among workers whose launcher does not."""
+def _announce(config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
+    """Plan all cells for a launcher of Hydra's, check the table's labels, and share the cores."""
+    assert _watcher is not None
+    loader = GlobalHydra.instance().config_loader()
+    assert isinstance(loader, Composer)
+    configs = loader.cells(config)
+    for number, overrides in enumerate(jobs):
+        cell = _plan(configs, number, overrides)
+        _watcher.plan.add(expected_work(cell), cell.labels)
     _require_labels(config)
-    workers = {"submitit_local": _watcher.plan.total if _watcher else 1, "submitit_slurm": 1}
+    workers = {"submitit_local": _watcher.plan.total, "submitit_slurm": 1}
     launcher = str(config.hydra.runtime.choices["hydra/launcher"])
     if launcher in workers:  # workers inherit it; joblib and ray set it themselves
         on_node = config.hydra.launcher.get("cpus_per_task") if launcher == "submitit_slurm" else None
@@ -227,7 +240,7 @@ def _require_labels(config: DictConfig) -> None:
     section = table_section(config)
     if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
         return
-    known = dict.fromkeys(name for labels in _watcher.plan.labels for name in labels)
+    known = _watcher.plan.label_names()
     spec = asked(config).spec(section)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
@@ -237,12 +250,11 @@ def _require_labels(config: DictConfig) -> None:
 
 def finish(config: DictConfig, plan: SweepPlan) -> int:
     """End a sweep: print and write its table. Returns the number of cells that failed or left no note."""
-    folder = notes_folder(config)
-    results = results_in(folder)
+    results = dict(sorted(plan.finished.items()))
     lost = [plan.name(number) for number in range(plan.total) if number not in results]
     if lost or not plan.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells left no note in {folder}: {_first_of(lost)}\n"
+            f"{len(lost)} of {plan.total} cells left no note in {notes_folder(config)}: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -268,8 +280,8 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
         tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {_first_of(cells)}")
-    if failed and sweep.mode != "list":
-        console.print("sweep=retry runs failed cells alone", style="red")
+    if (failed or lost) and sweep.mode != "list":
+        console.print(go_on([*map(as_typed, sys.argv)], sweep.mode), style="red", soft_wrap=True)
     return len(failed) + len(lost)
 
 
@@ -301,23 +313,9 @@ def _split(override: str) -> tuple[str, str]:
     return key, value
 
 
-def chosen(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {override.get_key_element(): _chosen(config, override) for override in parsed}
-
-
-def _chosen(config: DictConfig, override: Override) -> Any:
-    value = override.value()
-    if isinstance(value, (int, float)):
-        found = OmegaConf.select(config, override.key_or_group)
-        return found if isinstance(found, (int, float)) else value
-    return value if value is None or isinstance(value, (list, dict)) else str(value)
-
-
 def table_section(config: DictConfig) -> dict[str, Any] | None:
     """The experiment's `table:` section, written out; `None` without one."""
-    section = _plain_value(config, "table") if config.get("table") is not None else {}
+    section = plain_value(config, "table") if config.get("table") is not None else {}
     if section == {}:
         return None
     if not isinstance(section, dict):
@@ -350,7 +348,9 @@ def task(config: DictConfig) -> None:
             return
         if job.mode == RunMode.MULTIRUN:
             note = attempt(config, partial(running, folder, job.job.num))
-            note_down(folder, job.job.num, replace(note, chosen=chosen(config, job.overrides.task)))
+            note_down(
+                folder, job.job.num, replace(note, chosen=chosen(_unresolved(config), job.overrides.task))
+            )
             return
         given = plain(config)
         sweep = Sweep(given, screen())
@@ -366,6 +366,11 @@ def task(config: DictConfig) -> None:
             raise
         tell_error(str(wrong))
         sys.exit(2)
+
+
+def _unresolved(config: DictConfig) -> dict[str, Any]:
+    found: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+    return found
 
 
 def attempt(config: DictConfig, showing: Showing) -> Note:

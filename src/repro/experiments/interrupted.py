@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.experiments.progress.notes import notes_in, running_in
+from repro.experiments.progress.notes import running_in
 from repro.experiments.progress.watch import Watcher
 
 LAUNCHERS = ("joblib", "submitit", "ray", "cloudpickle")
@@ -30,7 +30,7 @@ def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:
         watched: the sweep; `None` for a single cell.
     """
     kept = _kept(watched) if watched else "the cell is not done"
-    return f"stopped; {kept}\n{_go_on(arguments)}"
+    return f"stopped; {kept}\n{go_on(arguments)}"
 
 
 def worker_died(arguments: Sequence[str], watched: Watcher) -> str:
@@ -38,17 +38,25 @@ def worker_died(arguments: Sequence[str], watched: Watcher) -> str:
     lost = ", ".join(watched.plan.name(number) for number in running_in(watched.folder))
     during = f" during {lost}" if lost else ""
     error = f"error: a worker died{during} (killed, or out of memory or time); {_kept(watched)}"
-    return f"{error}\n{_go_on(arguments)}"
+    return f"{error}\n{go_on(arguments)}"
 
 
 def _kept(watched: Watcher) -> str:
-    done = sum(note.state in ("done", "cached") for note in notes_in(watched.folder))
+    done = sum(note.state in ("done", "cached") for note in watched.plan.finished.values())
     if not watched.plan.total:
         return "no cell had begun"
     return f"{done} of {watched.plan.total} cells {'is' if done == 1 else 'are'} done and kept"
 
 
-def _go_on(arguments: Sequence[str]) -> str:
+def go_on(arguments: Sequence[str], mode: str = "run") -> str:
+    """The command that runs what is left: this one, which runs what has no finished record.
+
+    Args:
+        arguments: those of the command, its name first.
+        mode: its `sweep=`; what was forced is not forced again, and what was to be listed runs.
+    """
     command, *given = arguments
+    if mode in ("force", "list"):
+        given = [argument for argument in given if not argument.startswith("sweep=")]
     started = "python -m repro" if command.endswith("__main__.py") else Path(command).name
     return f"go on with: {shlex.join([*started.split(), *given])}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import record_like
 from repro.experiments.progress.notes import Note
-from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
+from repro.experiments.progress.timings import CellWork, Estimates, Timing, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tables import Asked, made_table, update_index
@@ -87,8 +88,7 @@ class Sweep:
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
-        check_known(config)
-        check_places(config)
+        self.require_known(config)
         self.mode = checked_mode(config["sweep"])
         self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
@@ -96,6 +96,16 @@ class Sweep:
         self.tracker = Tracker.parse(config["wandb"], self.outputs)
         self.console = console or Console()
         self.tracked: Path | None = None
+
+    @staticmethod
+    def require_known(config: Mapping[str, Any]) -> None:
+        """InputError for an unknown setting, or a place that is none."""
+        check_known(config)
+        check_places(config)
+
+    @cached_property
+    def _estimates(self) -> Estimates:
+        return Estimates(read_timings())
 
     def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
@@ -151,7 +161,7 @@ class Sweep:
         known = record_like(cell, self.store)
         if known and known.done:
             return Note(known.key, cell.labels, "done")
-        seconds = expected(work_of(cell.config), read_timings())
+        seconds = self._estimates.expected(work_of(cell.config))
         return Note(known.key if known else "", cell.labels, known.status if known else "todo", seconds)
 
     def _keep(

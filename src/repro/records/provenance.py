@@ -11,7 +11,7 @@ import resource
 import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -93,8 +93,8 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain dictionaries, for JSON."""
-        return asdict(self)
+        """The fields as plain data, for JSON; not copied."""
+        return dict(vars(self))
 
 
 @cache

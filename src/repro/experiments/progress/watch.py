@@ -1,6 +1,7 @@
-"""The thread that reads a sweep's notes and shows them, in the process of the command.
+"""The thread that shows a sweep's notes, in the process of the command.
 
-Owns that thread and what it has seen. Launchers differ in the processes that run cells; the notes do not.
+Owns that thread and what is known of the cells. Launchers of Hydra's run cells in processes that leave notes
+in a folder, which it reads; the driver tells it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ class Watcher:
     def __init__(self, folder: Path, shown: Display | None = None) -> None:
         """Watch a folder of notes, which may not exist yet."""
         self.folder = folder
-        self.plan = SweepPlan()
+        self.plan = SweepPlan(timings.read())
         self._display = shown
-        self._finished: dict[int, Note] = {}
         self._began: dict[int, float] = {}
-        self._timings = timings.read()
+        self._running: dict[int, Running] = {}
         self._clock = stopwatch()
         self.alone = ExitStack()
         self._over = threading.Event()
@@ -41,16 +41,29 @@ class Watcher:
         if shown:
             self._thread.start()
 
+    def finish(self, number: int, note: Note) -> None:
+        """A cell that this process runs has ended."""
+        self._running.pop(number, None)
+        self.plan.finish(number, note)
+
+    @contextmanager
+    def running(self, number: int) -> Iterator[Callable[[str, int, int], None]]:
+        """A cell of this process has begun. Yields its progress callback: (stage, steps done, all)."""
+
+        def tell(stage: str, done: int, total: int) -> None:
+            self._running[number] = Running(stage, done, total)
+
+        self._running[number] = Running()
+        yield tell
+
     def look(self, now: float) -> State:
         """Read the notes. Returns the state at `now`, a time in seconds."""
-        finished = results_in(self.folder, self._finished)
-        if len(finished) > len(self._finished):
-            self._timings = timings.read()
-        self._finished = finished
-        running = running_in(self.folder)
+        for number, note in results_in(self.folder, self.plan.finished).items():
+            self.plan.finish(number, note)
+        running = {**running_in(self.folder), **self._running}
         self._began = {number: self._began.get(number, now) for number in running}
         elapsed = {number: now - since for number, since in self._began.items()}
-        return State(self.plan, finished, running, elapsed, self._timings)
+        return State(self.plan, running, elapsed)
 
     def close(self) -> None:
         """Show the last state and stop."""
@@ -78,12 +91,12 @@ class Watcher:
 @contextmanager
 def alone(work: CellWork) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
-    shown, known, plan = display(), timings.read(), SweepPlan([work], [{"method": work.method}])
-    clock = stopwatch()
+    shown, plan, clock = display(), SweepPlan(timings.read()), stopwatch()
+    plan.add(work, {"method": work.method})
 
     def tell(stage: str, done: int, total: int) -> None:
         running, now = {0: Running(stage, done, total)}, clock()
-        shown.show(State(plan, {}, running, {0: now}, known), now)
+        shown.show(State(plan, running, {0: now}), now)
 
     try:
         yield tell
