@@ -146,6 +146,11 @@ class Project:
         assert record is not None
         return record
 
+    def layers(self, *overrides: str) -> tuple[int | None, int | None]:
+        """Calls of decoder layers of a cell that is computed, and then computed again."""
+        first, again = (self.record(*overrides, "sweep=force").provenance.layers for _ in range(2))
+        return first, again
+
     def sweep(self, *overrides: str) -> Sweep:
         """A sweep in this process, with nothing on the screen."""
         return Sweep(self.config(*overrides), Console(file=io.StringIO()))

@@ -16,6 +16,7 @@ VERBS = {
     "device": "repro.commands.device",
     "calibrate": "repro.commands.calibrate",
     "errors": "repro.commands.errors",
+    "cells": "repro.commands.cells",
     "list": "repro.experiments.guide.listing",
     "show": "repro.show",
     "compare": "repro.compare",

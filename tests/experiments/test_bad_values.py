@@ -49,6 +49,7 @@ ACCEPTED = {
     "wandb.mode": "null",
     "wandb.project": "misspelt null",
     "wandb.again": "null",
+    "wandb.cells": "null",
     "wandb.dir": "misspelt null",
     "wandb.entity": "misspelt null",
     "wandb.notes": "misspelt empty null",

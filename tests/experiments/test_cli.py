@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import wandb_logs
 from perfetto_rule import dropped
+from repro.experiments import cli
 from repro.experiments.cli import WIDE
 from tiny_project import Project, write_project
 
@@ -84,6 +86,27 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
     listed = [project.cell(QUICK, f"method={m}", "sweep=list") for m in reversed(methods)]
     assert [note.state for note in listed] == ["done"] * 2, "another process and order gave other keys"
+
+
+def test_a_large_sweep_is_one_run_and_its_cells_get_theirs_afterwards(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "MOST_RUNS", 1)
+    mine = project.apart(tmp_path, "wandb.mode=offline")
+    sweep, folder = (QUICK, "method=std,chain_sd"), mine.out / "outputs" / "wandb"
+
+    def named(*more: str) -> list[str]:
+        done = mine.here(*sweep, *more)
+        assert done.returncode == 0, done.stderr
+        return sorted(run["name"].split()[0] for run in wandb_runs(folder))
+
+    table = mine.asked().folder
+    assert named() == [table]
+    rows = next(folder.glob("offline-run-*/files/media/table/cells_*.table.json"))
+    assert len(json.loads(rows.read_text(encoding="utf-8"))["data"]) == 2
+    assert named("wandb.again=true") == ["chain_sd", table, "std"]
+    shutil.rmtree(folder)
+    assert named("sweep=force", "wandb.cells=true") == ["chain_sd", table, "std"]
 
 
 def test_one_cell_prints_its_figures(project: Project, tmp_path: Path) -> None:

@@ -225,3 +225,9 @@ def test_the_published_value_is_the_file_s() -> None:
     assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Wanted(
         "edgellm.table1.cnn_daily", 90.7
     )
+
+
+def test_a_cell_that_is_computed_again_calls_no_layer(project: Project) -> None:
+    first, again = project.layers("method=edgellm", MATCH, "seed=17")
+    assert first
+    assert again == 0

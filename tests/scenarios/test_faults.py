@@ -29,6 +29,7 @@ from repro.models.tokens import acceptance
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
+from repro.records.results import open_results
 from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_outcomes import ours
@@ -322,14 +323,14 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(method: str, config: Config, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache that a method's healthy run left, copied for this test, in a process that begins."""
+    """The cache that a method's healthy run left, copied without notes of what was exercised."""
     kept, own = warm / method.replace(" ", "_"), tmp_path / "cache"
     if not kept.exists():
         monkeypatch.setenv("REPRO_CACHE", str(kept))
         monkeypatch.setattr(exercise, "_exercised", {})
         note = computed(config, tmp_path / "healthy")
         assert (note.state, note.error) == ("done", "")
-    shutil.copytree(kept, own)
+    shutil.copytree(kept, own, ignore=shutil.ignore_patterns("*-exercised.json"))
     monkeypatch.setenv("REPRO_CACHE", str(own))
     monkeypatch.setattr(exercise, "_exercised", {})
     return own
@@ -357,6 +358,9 @@ def rows() -> Iterator[Any]:
 def test_a_method_without_a_fault_is_done_from_its_cache(config: Config, cache: Path, tmp_path: Path) -> None:
     note = computed(config, tmp_path)
     assert (note.state, note.error) == ("done", "")
+    record = open_results(tmp_path / "results").get(note.key)
+    assert record is not None
+    assert record.provenance.layers == 0, "its rows were stored, and layers were computed beside exercise"
 
 
 def combinations() -> Iterator[Any]:

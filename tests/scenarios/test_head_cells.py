@@ -128,3 +128,9 @@ def test_recording_says_what_it_cannot_do(project: Project, capsys: pytest.Captu
     own = "draft.checkpoint.shares_embeddings_with=null"
     assert head_ranks.main([*models, "--draft=smollm2_135m_draft", *overrides, own]) == 2
     assert "has no Medusa heads" in capsys.readouterr().err
+
+
+def test_a_cell_that_is_computed_again_calls_no_layer(project: Project) -> None:
+    first, again = project.layers("method=medusa", "method.width=8", MATCH, "seed=17")
+    assert first
+    assert again == 0

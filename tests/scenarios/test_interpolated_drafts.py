@@ -248,3 +248,9 @@ def test_the_draft_is_billed_as_the_file_says(project: Project) -> None:
     plain = GenerationScenario(project.config("method=chain_sd", "draft_calibration=false"))
     assert cell.draft.model_cost == plain.draft.model_cost
     assert cell.draft.config.name == plain.draft.config.name
+
+
+def test_a_cell_that_is_computed_again_calls_no_layer(project: Project) -> None:
+    first, again = project.layers("method=edgellm", "calibrate_draft_to=0.77", WEIGHTS)
+    assert first
+    assert again == 0

@@ -53,7 +53,7 @@ from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
-from repro.experiments.tracking.tracker import Tracker
+from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
 from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
@@ -135,7 +135,7 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, partial(_announce, config))
+        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs, partial(_announce, config))
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -185,6 +185,12 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             traceback.print_exc()
         tell_error(explain(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split()))
         sys.exit(2)
+
+
+def settle_runs(config: DictConfig, cells: int) -> None:
+    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not."""
+    if isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
+        config.wandb.cells = cells <= MOST_RUNS
 
 
 def run_cells(config: DictConfig, composer: Composer, jobs: Sequence[Sequence[str]], first: int) -> None:

@@ -434,12 +434,22 @@ class Composer(PartsLoader):
         self,
         loader: ConfigLoader,
         needless: Needless,
+        settle: Callable[[DictConfig, int], None],
         before: Callable[[Sequence[Sequence[str]]], None] | None = None,
     ) -> None:
-        """Search where `loader` does; entries for which `needless(key, value)` is true are left out."""
+        """Search where `loader` does.
+
+        Args:
+            loader: whose search path is used.
+            needless: entries for which `needless(key, value)` is true are left out.
+            settle: called with each configuration that is composed, and the number of the sweep's cells.
+            before: called with the overrides of all cells, before a launcher of Hydra's starts them.
+        """
         super().__init__(loader.get_search_path())
         self._needless = needless
+        self._settle = settle
         self.before = before
+        self.total = 1
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str], changed: Iterable[str] = ()
@@ -453,6 +463,7 @@ class Composer(PartsLoader):
             ConfFolder.needless.reset(token)
         # All cells leave their notes in one folder, whatever they choose.
         config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
+        self._settle(config, self.total)
         return config
 
     def cells(self, master_config: DictConfig) -> CellConfigs:

@@ -19,8 +19,8 @@ from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.records.record import Record
 from repro.records.results import open_results
+from repro.reports.cell_frame import cell_frame
 from repro.reports.files import path_of
-from repro.reports.tables.known import known_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +29,6 @@ else:
 
 SHORT = {"target": "model@target", "draft": "model@draft"}
 """Arguments that choose a model by name."""
-
-COUNTS = ("prompts", "rows", "requests")
-"""Values that say what a record's figures are computed from."""
 
 
 def run(overrides: Mapping[str, Any] | None = None, /, **settings: Any) -> Record:
@@ -57,7 +54,7 @@ def sweep(
 ) -> pd.DataFrame:
     """All combinations of some settings, as a frame like that of `cells`, in their order.
 
-    A column for each of the axes comes first; if a label or value has its name, it shows that. A cell that
+    The axes' columns come first; if a label, value or setting has an axis's name, it shows that. A cell that
     fails keeps its row, with the message in `error`.
 
     Args:
@@ -71,7 +68,7 @@ def sweep(
     for name, values in axes.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise InputError(f"axis {name} is {values!r}; it must be a list of values")
-    rows = []
+    points, records = [], dict[str, Record]()
     for chosen in product(*axes.values()):
         point = dict(zip(axes, chosen, strict=True))
         try:
@@ -79,16 +76,25 @@ def sweep(
             record, error = made.store.get(note.key), note.error
         except InputError as wrong:
             record, error = None, str(wrong)
-        rows.append({**point, **(_row(record) if record else {"status": "failed"}), "error": error})
-    return pd.DataFrame(rows)
+        if record:
+            records[record.key] = record
+        points.append({**point, "key": record.key if record else None, "error": error})
+    asked = pd.DataFrame(points)
+    frame = cell_frame([*records.values()]).set_index("key").reindex(asked["key"]).reset_index()
+    frame["status"] = frame["status"].fillna("failed")
+    for name in reversed([*axes]):
+        column = frame.pop(name) if name in frame else asked[name]
+        frame.insert(0, name, column.where(column.notna(), asked[name]))
+    return frame.assign(error=asked["error"])
 
 
 def cells(results: str | Path = "outputs/results", experiment: str | None = None) -> pd.DataFrame:
     """All records of a folder of results, or those of one experiment, one a row.
 
-    Columns are `key`, `experiment`, `status`, the labels, `n` (prompts, rows or requests), and the values.
+    Columns are those of `cell_frame`: labels, values, settings, and the units of columns in
+    `attrs["units"]`. `repro cells` writes them as a Parquet file.
     """
-    return pd.DataFrame([_row(record) for record in open_results(results).all(experiment)])
+    return cell_frame(open_results(results).all(experiment))
 
 
 def table(experiment: str, results: str | Path = "outputs/results") -> pd.DataFrame:
@@ -114,13 +120,3 @@ def _overrides(settings: Mapping[str, Any]) -> Iterable[str]:
     for name, value in settings.items():
         key = SHORT.get(name, name) if isinstance(value, str) else name
         yield override(key, value)
-
-
-def _row(record: Record) -> dict[str, Any]:
-    """A record as a row; a label that has the name of a value gets `_label` behind."""
-    labels = {
-        name if name not in record.values else f"{name}_label": label for name, label in record.labels.items()
-    }
-    n = next((record.values[name] for name in COUNTS if name in record.values), None)
-    about = {"key": record.key, "experiment": record.experiment, "status": record.status}
-    return {**about, **labels, "n": n, **known_values(record)}

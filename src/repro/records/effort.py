@@ -1,7 +1,7 @@
-"""Which results a run computed and which it found in a cache, for time estimates.
+"""What a run computed and what it found in a cache: for time estimates, and for its record.
 
-Owns the sets of their keys. Must not know what is computed or where it is cached; without `counting`, nothing
-is kept.
+Owns the sets of results' keys, and the number of decoder layers. Must not know what is computed or where it
+is cached; without `counting`, nothing is kept.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ResultCount:
-    """The keys of the results that were computed, and of those found in a cache, perhaps put there before."""
+    """What was computed within a block of `counting`.
+
+    Attributes:
+        computed: keys of the results that were computed.
+        found: keys of those found in a cache, perhaps put there before.
+        layers: calls of decoder layers, those of draft heads and encoder-decoders included.
+    """
 
     computed: set[Hashable] = field(default_factory=set)
     found: set[Hashable] = field(default_factory=set)
+    layers: int = 0
 
     @property
     def share(self) -> float:
@@ -46,3 +53,16 @@ def count(computed: Iterable[Hashable] = (), found: Iterable[Hashable] = ()) -> 
     if effort is not None:
         effort.computed.update(computed)
         effort.found.update(found)
+
+
+def count_layers(number: int = 1) -> None:
+    """Add calls of decoder layers to the enclosing `counting`, if there is one."""
+    effort = _effort.get()
+    if effort is not None:
+        effort.layers += number
+
+
+def layers_so_far() -> int | None:
+    """Calls of decoder layers in the enclosing `counting`; `None` if there is none."""
+    effort = _effort.get()
+    return None if effort is None else effort.layers

@@ -51,8 +51,10 @@ class Provenance:
     `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
     by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
-    `extrapolated` says which of the run's passes lie where the engine's numbers were neither measured nor
-    fitted. `started` and `finished` are ISO 8601 in UTC.
+    `layers` counts the calls of decoder layers that computed the cell, without those of `exercise`; 0 if all
+    of it was known before, `None` in records of before there was a counter. `extrapolated` says which of the
+    run's passes lie where the engine's numbers were neither measured nor fitted. `started` and `finished` are
+    ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -82,6 +84,7 @@ class Provenance:
     versions: Mapping[str, int] = field(default_factory=dict)
     carried_over: str | None = None
     notes: tuple[str, ...] = ()
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -93,8 +96,9 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON; not copied."""
-        return dict(vars(self))
+        """The fields as plain data, for JSON; not copied, and without `layers` where a record has none."""
+        fields = dict(vars(self))
+        return fields if self.layers is not None else {n: v for n, v in fields.items() if n != "layers"}
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from repro.core.registry import lookup
 from repro.core.typed import typed
 from repro.records.code_version import source_hash
+from repro.records.effort import layers_so_far
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.records.record import Record, Round, Scalar, Spread, content_hash
@@ -155,7 +156,7 @@ class Scenario(ABC):
         """
         started = _now()
         found = self.find(progress)
-        provenance = self._provenance(started, found.provenance)
+        provenance = self._provenance(started, {**found.provenance, "layers": layers_so_far()})
         record = Record(
             self.key, self.config["name"], self.labels, "done", found.values, provenance, found.uncertainty
         )

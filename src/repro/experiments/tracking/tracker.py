@@ -36,6 +36,8 @@ VARIABLES = {name: f"WANDB_{name.upper()}" for name in ("mode", "project", "enti
 REFUSED = "/\\#?%:"
 """Characters that wandb accepts in no project's name."""
 LONGEST_NAME = 128
+MOST_RUNS = 100
+"""Cells of a sweep up to which each gets a run; one takes 0.12 s of CPU time."""
 FLAGS = ("clock", "weights", "costs", "commit", "dirty", "config_hash", "sources", "started", "finished")
 NAMED = ("method", "device", "dataset")
 """Labels that a run's name begins with; those of a model or of its agreement are not in it."""
@@ -55,6 +57,7 @@ class Tracker:
         entity: user or team that they belong to; None for the login's own.
         tags: tags of all runs, beside those that each has by itself.
         notes: a note for all runs.
+        cells: whether cells that are computed get runs; that of their sweep has a row for each anyway.
         again: whether cells that were done before get their runs again, from their records.
         folder: runs lie in its folder `wandb`.
     """
@@ -64,6 +67,7 @@ class Tracker:
     entity: str | None = None
     tags: tuple[str, ...] = ()
     notes: str | None = None
+    cells: bool = True
     again: bool = False
     folder: Path = Path("outputs")
 
@@ -139,6 +143,9 @@ class Tracker:
         Returns:
             The run's folder; `None` if wandb is disabled or failed (which is logged).
         """
+
+        if not (self.cells or self.again):
+            return None
 
         def fill(run: Run) -> None:
             contents.log_values(run, record)

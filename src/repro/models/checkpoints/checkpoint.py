@@ -12,6 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import date
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -34,7 +35,8 @@ from repro.models.checkpoints.validate import (
     provenance,
 )
 from repro.models.checkpoints.weight_files import read_json
-from repro.records.build_cache import Unavailable, build_once, cache_root
+from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once
+from repro.records.row_file import RowFile
 
 __all__ = [
     "Checkpoint",
@@ -56,6 +58,18 @@ TODAY = date(2024, 7, 26)
 CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 """What a chat template may call whose answer neither the folder nor the messages decide."""
+
+TOKENIZER = 1
+"""Version of what is kept of a tokenizer in the cache."""
+PLAIN = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
+"""What a tokenizer's class must not do in its own way, so that `tokenizers` alone says the same."""
+PROBE = (
+    " Naïve  Café, 12345!\n\n\tdef f(x):\r\n 日本語 Привет مرحبا 🙂 e\u0301 "
+    "<s></s><unk><|im_start|>user<|endoftext|> "
+)
+"""A text of many scripts, spaces and control tokens."""
+WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
+"""Suffixes of files that say nothing of a tokenizer."""
 
 CONVERSIONS = {"wheel": 1, "folder": 2}
 """Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
@@ -193,28 +207,75 @@ def _converted(
 
 
 class CheckpointTokenizer:
-    """A checkpoint's tokenizer. A draft that shares its target's embeddings uses its target's tokenizer."""
+    """A checkpoint's tokenizer. A draft that shares its target's embeddings uses its target's tokenizer.
+
+    Importing `transformers` takes seconds. So what it makes of a folder's files is kept in the cache, and
+    later processes use `tokenizers` alone; a rendered chat is kept as well.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open the tokenizer in a folder returned by `open_checkpoint`; InputError if there is none."""
-        from transformers import AutoTokenizer
-
         if lack := missing_from(folder):
             raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
-        try:
-            self._inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        except Exception as error:  # `tokenizers` raises that class itself
-            raise InputError(f"the tokenizer in {folder} cannot be read: {_why(error)}") from error
         self._folder = folder
+        root, name = cache_root() / "tokenizers", _content_of(folder)
+        facts: dict[str, Any] = computed_once(root / f"{name}.json", self._described)
+        self._backend: Any = self._opened(facts["file"]) if facts["plain"] else None
+        self._chats = root / f"{name}-chats.sqlite"
+        self.has_chat: bool = facts["has_chat"]
+        self._end: int | None = facts["end"]
         self._rows = _rows(folder)
         self.eos_ids: frozenset[int] = self._ends()
+
+    @cached_property
+    def _inner(self) -> Any:
+        """The tokenizer of `transformers`."""
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False)
+        except Exception as error:  # `tokenizers` raises that class itself
+            raise InputError(f"the tokenizer in {self._folder} cannot be read: {_why(error)}") from error
+
+    def _described(self) -> dict[str, Any]:
+        """What `transformers` makes of the folder: whether `tokenizers` alone says the same, and from what.
+
+        `file` is the content of its `tokenizer.json`, "" for that of the folder.
+        """
+        from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+        inner, file, plain = self._inner, "", False
+        own_way = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
+        if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or own_way):
+            file = inner.backend_tokenizer.to_str()
+            if (self._folder / "tokenizer.json").is_file() and self._opened("").to_str() == file:
+                file = ""
+            plain = _same(inner, self._opened(file))
+        return {
+            "plain": plain,
+            "file": file if plain else "",
+            "has_chat": bool(inner.chat_template),
+            "end": inner.eos_token_id,
+        }
+
+    def _opened(self, file: str) -> Any:
+        from tokenizers import Tokenizer
+
+        if file:
+            return Tokenizer.from_str(file)
+        return Tokenizer.from_file(str(self._folder / "tokenizer.json"))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of a text, with special tokens such as BOS if `special`; InputError for one that the
         model has no row for."""
-        ids = list(self._inner.encode(text, add_special_tokens=special))
+        if self._backend is None:
+            ids = list(self._inner.encode(text, add_special_tokens=special))
+        else:
+            self._backend.no_truncation()
+            self._backend.no_padding()
+            ids = list(self._backend.encode(text, add_special_tokens=special).ids)
         if self._rows is not None and ids and max(ids) >= self._rows:
-            token = self._inner.convert_ids_to_tokens(max(ids))
+            token = next(token for token, number in self.vocabulary.items() if number == max(ids))
             raise InputError(
                 f"the tokenizer in {self._folder} makes id {max(ids)}, {token!r}, of a text, and its model "
                 f"has {self._rows} tokens (vocab_size in {CONFIG})"
@@ -223,14 +284,11 @@ class CheckpointTokenizer:
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """The text of token ids, including special tokens if `special`."""
+        if self._backend is not None:
+            return str(self._backend.decode(list(ids), skip_special_tokens=not special))
         return str(
             self._inner.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         )
-
-    @property
-    def has_chat(self) -> bool:
-        """Whether there is a chat template."""
-        return bool(self._inner.chat_template)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a conversation in the chat template, up to the start of the answer.
@@ -245,9 +303,20 @@ class CheckpointTokenizer:
             raise InputError(
                 f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
             )
+        if reads_more_than_messages(self._folder):
+            return self.encode(self._rendered(messages), special=False)
+        key = hashlib.sha256(json.dumps([dict(message) for message in messages]).encode()).digest()
+        with closing(RowFile(self._chats, ("chats",))) as known:
+            if (text := known.get("chats", key)) is None:
+                text = self._rendered(messages).encode()
+                known.put("chats", [(key, text)])
+        return self.encode(text.decode(), special=False)
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation as the chat template writes it; InputError as for `chat`."""
         try:
             self._chat_template.globals["strftime_now"] = TODAY.strftime
-            text = self._inner.apply_chat_template(
+            text: str = self._inner.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
             )
         except Exception as error:  # whatever the template's own code raises
@@ -258,7 +327,7 @@ class CheckpointTokenizer:
                     f"the chat template in {self._folder} leaves out what the {message['role']} says: "
                     "it is for other messages than texts"
                 )
-        return self.encode(text, special=False)
+        return text
 
     @property
     def _chat_template(self) -> Any:
@@ -270,7 +339,9 @@ class CheckpointTokenizer:
     @property
     def vocabulary(self) -> dict[str, int]:
         """Token ids by token string, including added tokens."""
-        return dict(self._inner.get_vocab())
+        if self._backend is None:
+            return dict(self._inner.get_vocab())
+        return dict(self._backend.get_vocab(with_added_tokens=True))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -280,7 +351,7 @@ class CheckpointTokenizer:
 
     def _ends(self) -> frozenset[int]:
         """All EOS tokens named by the tokenizer, `generation_config.json` or `config.json`."""
-        ends = {self._inner.eos_token_id}
+        ends: set[int | None] = {self._end}
         for name in ("generation_config.json", CONFIG):
             if (self._folder / name).is_file():
                 content = read_json(self._folder / name)
@@ -293,7 +364,26 @@ class CheckpointTokenizer:
                                 f"{self._folder / name} has eos_token_id={named!r}; it must be ids of tokens"
                             )
                         ends.add(end)
-        return frozenset(ends - {None})
+        return frozenset(end for end in ends if end is not None)
+
+
+def _same(theirs: Any, backend: Any) -> bool:
+    """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE`."""
+    try:
+        ids = theirs.encode(PROBE)
+        decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded))
+    except Exception:  # `tokenizers` raises that class itself
+        return False
+
+
+def _content_of(folder: Path) -> str:
+    """Hash of all files of a folder but its weights, and of the packages that make a tokenizer of them."""
+    content = hashlib.sha256(f"{TOKENIZER} {version('transformers')} {version('tokenizers')}".encode())
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in WEIGHTS and path.is_file():
+            content.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return content.hexdigest()[:24]
 
 
 def _rows(folder: Path) -> int | None:

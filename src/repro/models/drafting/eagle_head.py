@@ -24,6 +24,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.rope import frequencies, interleave, rotations
+from repro.records.effort import count_layers
 
 if TYPE_CHECKING:
     import torch
@@ -163,6 +164,7 @@ class EagleHead:
         The result `[rows, hidden]` is the head's guess at each token's feature. Positions and mask are as in
         `Decoder.layer`; keys and values are appended to the cache.
         """
+        count_layers()
         c = self.config.layer
         both = torch.cat(
             (self.token_norm(F.embedding(tokens, self.embedding)), self.feature_norm(hidden)), -1

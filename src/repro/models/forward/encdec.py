@@ -24,6 +24,7 @@ from repro.models.forward.network import Logits, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
+from repro.records.effort import count_layers
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,8 @@ class EncoderDecoder:
     @inference
     def encode(self, tokens: Sequence[int]) -> Tensor:
         """The encoder's output for a prompt, `[1, tokens, hidden]`."""
+        encoder = self.config.shape.encoder
+        count_layers(encoder.layers if encoder else 0)
         rows: Tensor = self._model.get_encoder()(input_ids=self._tensor([tokens])).last_hidden_state
         return rows
 
@@ -138,6 +141,7 @@ class EncoderDecoder:
     @inference
     def decode(self, sequences: Sequence[Sequence[int]], encoded: Tensor, cache: Any) -> Tensor:
         """Logits `[batch, tokens, vocab]` of equally long continuations of a cache; appends to the cache."""
+        count_layers(self.config.shape.layers)
         out = self._model(
             decoder_input_ids=self._tensor(sequences),
             encoder_outputs=(encoded.expand(len(sequences), -1, -1),),

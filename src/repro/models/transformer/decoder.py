@@ -20,6 +20,7 @@ from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear
 from repro.models.transformer.norm import Norm
 from repro.models.transformer.rope import frequencies, rotations
+from repro.records.effort import count_layers
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +156,7 @@ class Decoder:
         w = weights if weights is not None else self.layers[i]
         if w is None:
             raise InputError(f"layer {i} is not resident and no weights were given")
+        count_layers()
         block = self.config.block
         shared = self._sight(i, positions, mask, cache)
         h = x if w.before_attention is None else w.before_attention(x)

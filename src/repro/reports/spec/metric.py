@@ -5,6 +5,7 @@ Owns the reading of these files. Must not know records, tables or columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +18,9 @@ from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.core.yaml_file import read_mapping
+
+PREFIXES = {"u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
+"""What the first letter of a scaled unit multiplies."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,16 @@ class MetricSpec:
     def __post_init__(self) -> None:
         if (self.total is None) != (self.per is None) or (self.value is not None and self.total is not None):
             raise InputError(f"metric {self.name!r} needs either `value`, or `total` and `per`")
+
+    @property
+    def stored_unit(self) -> str:
+        """The unit of the number as a record has it, before scaling: bytes for GB; "" if it has none."""
+        if abs(self.scale) == 1:
+            return self.unit
+        if self.unit == "%" and self.scale == 100:
+            return "share"
+        prefix = PREFIXES.get(self.unit[:1], 0.0)
+        return self.unit[1:] if math.isclose(prefix * self.scale, 1) else f"{self.unit} / {self.scale:g}"
 
 
 class MetricSpecs(Mapping[str, MetricSpec]):

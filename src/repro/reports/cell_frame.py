@@ -1,0 +1,165 @@
+"""Records as a data frame, one a row, and as one Parquet file: labels, values with units, and settings.
+
+Owns the columns and their types. Must not know where records are stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.core.late import late
+from repro.records.identity import PLACES, PROSE
+from repro.records.record import Record, canonical, write_atomically
+from repro.reports.spec.metric import load_metrics
+from repro.reports.tables.known import known_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyarrow import parquet
+else:
+    pd, pa, parquet = late("pandas"), late("pyarrow"), late("pyarrow.parquet")
+
+ABOUT = ("key", "experiment", "status")
+"""The first columns."""
+
+COUNTS = ("prompts", "rows", "requests")
+"""Values that say what a record's figures are computed from."""
+
+OF_THE_CELL = "cell"
+"""Stands before a setting that is in no group, since labels and values may have its name."""
+
+OTHERWISE = frozenset({"name", "labels"})
+"""Entries of a configuration that a record has beside it."""
+
+UNSHOWN = PROSE | PLACES | {"cells"}
+"""Entries of a configuration that say where numbers and files come from."""
+
+STATED = ("clock", "weights", "costs", "commit", "finished")
+"""Entries of the provenance that say what kind of figures a record has."""
+
+UNITS = "units"
+"""The entry of a frame's `attrs`, and of a file's metadata, with the unit of each column that has one."""
+
+Row = Mapping[str, Any]
+Place = tuple[str, int]
+"""A section of a configuration: its name and its identity in memory."""
+
+
+def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Records as a frame: `key`, `experiment`, `status`, labels, `n`, values, settings, provenance.
+
+    A label that has the name of a value gets `_label` behind. A setting's column has its name on the command
+    line (`method.length`), with `cell.` before one without a dot (`cell.prompts`). Of what the files of
+    `conf/` say in deeper levels there are the names, and what differs between two cells with the same file
+    (`device.dram.budget.value`). Lists are JSON. A column has numbers, or booleans, or texts; where cells
+    differ in that, texts. `attrs["units"]` has units by column.
+    """
+    values = [known_values(record) for record in records]
+    settings, units = _settings(records)
+    reserved = {*load_metrics(), *(name for figures in values for name in figures)}
+    parts: list[Sequence[Row]] = [
+        [{name: getattr(r, name) for name in ABOUT} for r in records],
+        [{f"{n}_label" if n in reserved else n: text for n, text in r.labels.items()} for r in records],
+        [{"n": next((v[name] for name in COUNTS if name in v), None)} for v in values],
+        values,
+        settings,
+        [{f"provenance.{name}": getattr(r.provenance, name) for name in STATED} for r in records],
+    ]
+    columns = {name: _column([]) for name in ABOUT}
+    for rows in parts:
+        for name in sorted({name for row in rows for name in row}) if rows is settings else _names(rows):
+            columns[name] = _column([row.get(name) for row in rows])
+    frame = pd.DataFrame(columns)
+    frame.attrs[UNITS] = {**_value_units(_names(parts[3])), **units}
+    return frame
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame of cells as one Parquet file, with the units in its metadata.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    about = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
+    content = BytesIO()
+    parquet.write_table(table.replace_schema_metadata(about), content, compression="zstd")
+    write_atomically(path, content.getvalue())
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """The entries of all rows, in the order in which they come."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _column(values: Sequence[Any]) -> pd.Series[Any]:
+    """Values of one kind: booleans, whole numbers, fractions or texts, and absent ones."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return pd.Series(values, dtype="boolean")
+    if kinds == {int}:
+        return pd.Series(values, dtype="Int64")
+    if kinds and kinds <= {int, float}:
+        return pd.Series(values, dtype="float64")
+    return pd.Series([v if v is None or isinstance(v, str) else canonical(v) for v in values], dtype="str")
+
+
+def _value_units(names: Sequence[str]) -> dict[str, str]:
+    """Units of values as records have them, by `conf/metric/`."""
+    metrics = load_metrics()
+    units = {name: metric.stored_unit for name in names if (metric := metrics.of_value(name))}
+    return {name: unit for name, unit in units.items() if unit}
+
+
+def _settings(records: Sequence[Record]) -> tuple[list[Row], dict[str, str]]:
+    """The settings of each record by column, and the units of columns."""
+    places: list[list[Place]] = []
+    sections: dict[Place, Row] = {}  # packed records share their equal sections
+    for record in records:
+        config = record.provenance.config
+        names = [name for name in config if name not in OTHERWISE]
+        places.append([(name, id(config[name])) for name in names])
+        for name, place in zip(names, places[-1], strict=True):
+            if place not in sections:
+                sections[place] = dict(_leaves(config[name], name))
+    paths = _telling(sections)
+    columns: dict[Place, Row] = {}
+    units: dict[str, set[str]] = defaultdict(set)
+    for place, leaves in sections.items():
+        shown = leaves.keys() & paths
+        columns[place] = {p if "." in p else f"{OF_THE_CELL}.{p}": leaves[p] for p in shown}
+        for path in shown:
+            units[path].add(str(leaves.get(f"{path.removesuffix('.value')}.unit", "")))
+    rows: list[Row] = [
+        {name: v for place in of_record for name, v in columns[place].items()} for of_record in places
+    ]
+    return rows, {path: unit for path, (unit, *others) in units.items() if unit and not others}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The entries of nested settings by path, without absent ones and those that explain others."""
+    if isinstance(value, Mapping):
+        for name in value.keys() - UNSHOWN:
+            yield from _leaves(value[name], f"{path}.{name}")
+    elif value is not None:
+        yield path, value
+
+
+def _telling(sections: Mapping[Place, Row]) -> set[str]:
+    """Paths of settings of at most two levels, names, and what differs between sections of one name."""
+    paths: set[str] = set()
+    first: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for (group, _), leaves in sections.items():
+        alike = first[group, str(leaves.get(f"{group}.name"))]
+        paths.update(
+            path
+            for path, value in leaves.items()
+            if path.count(".") < 2 or path.endswith(".name") or alike.setdefault(path, value) != value
+        )
+    return paths

@@ -1,0 +1,149 @@
+"""All cells as data: columns, their types and units, and one file that pandas, Polars and DuckDB read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from records import provenance, record
+from repro.commands.cells import main
+from repro.core.paths import project_root
+from repro.records.record import Record
+from repro.records.results import Results
+from repro.reports.cell_frame import cell_frame
+from repro.reports.spec.metric import MetricSpec, load_metrics
+
+
+def with_config(method: str, config: dict[str, Any], **labels: str) -> Record:
+    return record(method, {"ttft": 0.5}, labels=labels, provenance=provenance(config=config))
+
+
+def budget(gigabytes: float) -> dict[str, Any]:
+    """A device with a number that the command can change, and one that it leaves."""
+    dram = {
+        "budget": {"value": gigabytes, "unit": "GB", "source": "assumed", "note": "half"},
+        "bandwidth": {"value": 60, "unit": "GB/s", "source": "paper"},
+    }
+    return {"name": "Phone", "dram": dram}
+
+
+def test_settings_are_columns_named_as_on_the_command_line() -> None:
+    config = {
+        "method": {"name": "chain_sd", "length": 8, "expansion": [1, 1, 3]},
+        "prompts": 3,
+        "target": {"name": "T", "checkpoint": {"name": "small", "hub": {"repo": "a/b"}}},
+        "draft": None,
+        "name": "table",
+        "labels": {"length": 8},
+    }
+    frame = cell_frame([with_config("chain_sd", config, length="8")])
+    assert frame.loc[0, "method.length"] == 8
+    assert frame.loc[0, "length"] == "8", "a label is a text"
+    assert frame.loc[0, "cell.prompts"] == 3
+    assert frame.loc[0, "method.expansion"] == "[1,1,3]"
+    assert frame.loc[0, "target.checkpoint.name"] == "small"
+    assert not {"cell.draft", "cell.name", "cell.labels", "target.checkpoint.hub.repo"} & {*frame.columns}
+
+
+def test_what_differs_between_cells_of_one_device_is_a_column_and_the_rest_of_its_file_is_not() -> None:
+    cells = [with_config("std", {"device": budget(gigabytes)}, part=str(gigabytes)) for gigabytes in (2, 6)]
+    frame = cell_frame(cells)
+    assert [*frame["device.dram.budget.value"]] == [2, 6]
+    assert frame.attrs["units"]["device.dram.budget.value"] == "GB"
+    assert not [name for name in frame if "bandwidth" in name or name.endswith(("note", "source"))]
+
+
+def test_a_column_has_one_type() -> None:
+    settings: list[dict[str, Any]] = [
+        {"a": True, "b": 1, "c": 1, "d": False, "e": "auto"},
+        {"a": False, "b": 2, "c": 0.5, "d": 0.3, "e": 4},
+        {},
+    ]
+    cells = [with_config(str(n), {"method": each, "seed": 0}) for n, each in enumerate(settings)]
+    frame = cell_frame(cells)
+    types = {name: str(frame[f"method.{name}"].dtype) for name in "abcde"}
+    assert types == {"a": "boolean", "b": "Int64", "c": "float64", "d": "str", "e": "str"}
+    assert [*frame["method.d"][:2]] == ["false", "0.3"]
+    assert frame[[f"method.{name}" for name in "abcde"]].isna().sum(axis=1).tolist() == [0, 0, 5]
+
+
+def test_a_label_never_shares_a_column_with_a_value() -> None:
+    """Also where its own cell has no value of that name: the column is the same in every folder."""
+    frame = cell_frame([record("std", {"prompts": 3}, labels={"ttft": "0.6", "part": "mlp"})])
+    assert frame.loc[0, "ttft_label"] == "0.6"
+    assert frame.loc[0, "part"] == "mlp"
+    assert frame.loc[0, "n"] == 3
+    assert "ttft" not in frame
+
+
+def test_units_are_those_of_the_numbers_and_not_of_how_tables_show_them() -> None:
+    units = cell_frame([record("std", {"ttft": 1.0, "memory_bytes": 2e9, "error_rate": 0.1})]).attrs["units"]
+    assert units == {"ttft": "s", "memory_bytes": "B", "error_rate": "share"}
+    milliseconds = MetricSpec("m", "latency", "M", "m", value="m", scale=1000, unit="ms")
+    assert milliseconds.stored_unit == "s"
+    assert not [name for name, metric in load_metrics().items() if " / " in metric.stored_unit]
+
+
+def test_a_folder_without_records_has_a_frame_without_rows(tmp_path: Path) -> None:
+    assert list(cell_frame([])) == ["key", "experiment", "status"]
+    assert main(["--results", str(tmp_path)]) == 2
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the file `all.parquet` of three cells, one of them LEVER's at length 8, one failed."""
+    results = Results(tmp_path / "results")
+    for experiment, length in (("lever/fig10", 8), ("lever/fig10", 4), ("edgellm/fig10", 8)):
+        config = {"method": {"name": "chain_sd", "length": length}}
+        results.put(
+            record(
+                "chain_sd",
+                {"ttft": 0.5},
+                labels={"part": f"{experiment} {length}"},
+                experiment=experiment,
+                provenance=provenance(config=config),
+            )
+        )
+    results.put(record("std", {}, status="failed", error="Traceback"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["--results", "results", "--out", "all.parquet"]) == 0
+    return tmp_path
+
+
+def documented(language: str, word: str) -> str:
+    """The block of the page that has a word."""
+    page = (project_root() / "docs" / "python.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if word in block)
+
+
+def test_pandas_reads_the_file_as_it_was_written(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_parquet("all.parquet")
+    assert frame.attrs["units"] == {"ttft": "s"}
+    lever = frame[frame["experiment"].str.startswith("lever/") & (frame["method.length"] == 8)]
+    assert [*lever["part"]] == ["lever/fig10 8"]
+    assert frame["status"].value_counts().to_dict() == {"done": 3, "failed": 1}
+    pd.testing.assert_frame_equal(frame, cell_frame(Results("results").all()))
+    assert main(["--results", "results", "--experiment", "lever/fig10", "--out", "lever.parquet"]) == 0
+    assert len(pd.read_parquet("lever.parquet")) == 2
+    assert main(["--results", "results", "--out", "absent/all.parquet"]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_polars_reads_the_file(stored: Path) -> None:
+    pytest.importorskip("polars")
+    names: dict[str, Any] = {}
+    exec(documented("python", "polars"), names)
+    assert names["lever"]["part"].to_list() == ["lever/fig10 8"]
+    assert json.loads(names["units"]) == {"ttft": "s"}
+
+
+def test_duckdb_reads_the_file(stored: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    cells, units = documented("sql", "SELECT").strip().removesuffix(";").split(";\n")
+    assert duckdb.sql(cells.replace("*", "part")).fetchall() == [("lever/fig10 8",)]
+    assert json.loads(duckdb.sql(units).fetchall()[0][0]) == {"ttft": "s"}
