@@ -74,7 +74,7 @@ def gaps(tasks: Sequence[SubgraphTask], best: float) -> dict[str, float]:
 
 def decided(choose: Policy, seconds: float) -> Iterator[tuple[int, float]]:
     """Number of decisions and their seconds, per prefill, until `seconds` of deciding have passed."""
-    layout = Layout(CHUNK, shadowed=shadowed(QWEN.shape.layers, 0.85), outliers=0.003, cold=0.2)
+    layout = Layout(CHUNK, shadowed=shadowed(QWEN.shape.layers, 0.85, 0.003), cold=0.2)
     tasks = [SubgraphTask(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(QWEN, layout, 4 * CHUNK)]
     spent = 0.0
     while spent < seconds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -30,6 +30,9 @@ def _translation(source: str) -> Invented:
 def _passage() -> Invented:
     words = " ".join(f"word{i}" for i in range(40))
     return Invented({"text": f" {words} \n"}, words, "")
+
+
+_REST = _passage().ends.partition(" ")[2]
 
 
 def _last_word(row: dict[str, Any]) -> Invented:
@@ -285,6 +288,7 @@ INVENTED: dict[str, Invented] = {
         (" round", " square"),
     ),
     "wikitext2": _passage(),
+    "wikitext2_texts": replace(_passage(), reference=_REST, answer=0, continuations=(f" {_REST}",)),
     "wikitext2_train": _passage(),
     "winogrande": Invented(
         {"sentence": "Ann saw Bea and _ waved.", "option1": "Ann", "option2": "Bea", "answer": "2"},

@@ -31,6 +31,7 @@ REAL_ROWS = {
     "longbench_triviaqa": 12, "mbpp": 200, "mmlu": 200, "mmlu_dev": 285, "mmlu_pro": 200, "mt_bench": 80,
     "mt_bench_prompts": 80, "octopus": 210, "openbookqa": 200, "parrot": 200, "piqa": 200, "sciq": 200,
     "spec_bench": 480, "squad": 91, "truthfulqa": 200, "truthfulqa_mc": 200, "wikitext2": 1760,
+    "wikitext2_texts": 1760,
     "wikitext2_train": 2658, "winogrande": 200, "wmt14": 80, "wmt14_validation": 200, "wmt22_de_en": 200,
     "wmt22_zh_en": 200, "arc_easy_5shot": 200, "llamatouch_5shot": 200, "octopus_5shot": 210,
     "openbookqa_5shot": 200, "piqa_5shot": 200, "sciq_5shot": 200,

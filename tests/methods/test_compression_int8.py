@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,9 @@ from repro.methods.compression.quantization.llm_int8 import LlmInt8
 from repro.methods.compression.quantization.shadow import Shadow, important
 from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
-from repro.models.analysis.hooks import Place, places, read, watched
+from repro.models.analysis.hooks import Place, matrices, places, read, watched
 from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, profile
-from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear
+from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear, scale_per_output
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits
 from tiny_families import FAMILIES
@@ -157,6 +158,86 @@ def test_what_becomes_of_the_others(rest: str, share: float) -> None:
         assert linear.step == pytest.approx((one.largest if whole else one.threshold) / 127)
 
 
+@pytest.mark.parametrize("weights", ["row", "matrix"])
+def test_the_scales_of_weights_are_rows_or_matrices(weights: str) -> None:
+    made = Shadow(weights=weights, quantile=0.99).compress(dense("llama-2"), CORPUS)
+    for place, linear in places(made.decoder):
+        assert isinstance(linear, W8A8Linear)
+        own = dict(places(dense("llama-2")))[place].tensors()["weight"]
+        scales = scale_per_output(own)
+        if weights == "matrix":
+            sizes = list(matrices(made.decoder.config, place.part))
+            scales = torch.cat([part.max().expand(len(part)) for part in torch.split(scales, sizes)])
+        assert torch.equal(linear.held.scale, scales)
+
+
+def test_a_finer_scale_is_nearer() -> None:
+    errors = [
+        error(Shadow(weights=weights, quantile=0.99).compress(dense("phi-2"), CORPUS).decoder, "phi-2")
+        for weights in ("row", "matrix")
+    ]
+    assert errors[0] < errors[1]
+
+
+def test_which_linears_keep_their_outliers() -> None:
+    """By rank, by the layer's nearness to an end, and by the release's threshold, which needs no share."""
+    importance = {
+        **{Place(0, part): 2.0 for part in ("qkv", "out", "up", "down")},
+        **{Place(1, part): 5.1 for part in ("qkv", "out", "up", "down")},
+        **{Place(2, part): 5.0 for part in ("qkv", "out", "up", "down")},
+    }
+    profiles = {place: OutlierProfile(1.0, most) for place, most in importance.items()}
+
+    def layers(**given: Any) -> set[int]:
+        return {place.layer for place in Shadow(**given).kept(profiles, 3)}
+
+    assert layers(keeps="ranked", pruned=2 / 3) == {1}
+    assert layers(keeps="ends", pruned=2 / 3) == {0}
+    assert layers(keeps="ends", pruned=1 / 3) == {0, 2}
+    assert layers(keeps="release", pruned=0.0) == layers(keeps="release", pruned=1.0) == {1}
+
+
+@pytest.mark.parametrize("keeps", ["ranked", "ends", "release"])
+def test_what_the_arithmetic_keeps_is_what_it_says_that_it_keeps(keeps: str) -> None:
+    made = Shadow(keeps=keeps, pruned=0.5, quantile=0.8).compress(dense("qwen-3"), CORPUS)
+    kept = {
+        place for place, linear in places(made.decoder) if isinstance(linear, W8A8Linear) and linear.shadow
+    }
+    assert made.outliers is not None
+    assert made.outliers.keys() == kept
+    assert made.figures["shadowed_linears"] == len(kept)
+
+
+def test_the_share_of_channels_with_outliers_is_counted_text_by_text() -> None:
+    given, place = dense("llama-2"), Place(1, "up")
+    threshold = profile(given, CORPUS, 0.95)[place].threshold
+    shares = []
+    for text in CORPUS:
+        seen: list[torch.Tensor] = []
+        read(watched(given, lambda at, x, seen=seen: seen.append(x) if at == place else None), [text])
+        shares.append(float((seen[0].abs().amax(0) > threshold).float().mean()))
+    made = Shadow(pruned=0.0, quantile=0.95).compress(given, CORPUS)
+    assert made.outliers is not None
+    assert made.outliers[place] == pytest.approx(sum(shares) / len(shares))
+
+
+def test_outputs_are_rounded_to_a_127th_of_their_matrix_largest() -> None:
+    given = dense("llama-2")
+    made = Shadow(outputs=True, pruned=1.0, quantile=0.99).compress(given, CORPUS)
+    linear = dict(places(made.decoder))[Place(0, "qkv")]
+    assert isinstance(linear, W8A8Linear)
+    steps = linear.output_steps
+    assert steps is not None
+    assert len(steps.unique()) == 3
+    largest = largest_by_channel(given, CORPUS, outputs=True)[Place(0, "qkv")]
+    assert float(steps.max()) == pytest.approx(float(largest.max()) / 127)
+    y = linear(torch.randn(5, 64, generator=torch.Generator().manual_seed(0)))
+    codes = y / steps
+    assert torch.allclose(codes, codes.round(), atol=1e-4)
+    assert int(codes.abs().max()) <= 128
+    assert error(made.decoder, "llama-2") < 0.5
+
+
 def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None:
     """A channel 50 times as large as others, by a larger norm weight and smaller weights behind it."""
     given = dense("llama-2")
@@ -171,7 +252,7 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
             "smooth": SmoothQuant(),
             "rowwise": LlmInt8(),
             "shadow": Shadow(pruned=0.0, quantile=0.98),
-            "clamped": Shadow(pruned=1.0, quantile=0.98),
+            "clamped": Shadow(pruned=1.0, quantile=0.98, rest="clamp"),
         }.items()
     }
     assert max(errors["smooth"], errors["rowwise"], errors["shadow"]) < 0.5 * errors["naive"]
@@ -184,6 +265,8 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
         (lambda: Shadow(pruned=1.5), "pruned"),
         (lambda: Shadow(quantile=0.0), "quantile"),
         (lambda: Shadow(rest="drop"), "no compression.rest 'drop'. Choices: clamp, rescale"),
+        (lambda: Shadow(weights="rows"), "no compression.weights 'rows'. Did you mean row"),
+        (lambda: Shadow(keeps="all"), "no compression.keeps 'all'. Choices: ends, ranked, release"),
         (lambda: SmoothQuant(alpha=-0.1), "alpha"),
         (lambda: LlmInt8(threshold=0.0), "threshold"),
     ],

@@ -24,7 +24,7 @@ from repro.methods.mllm_npu.scheduling import (
     schedule,
 )
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.subgraphs import Layout, subgraphs
+from repro.models.costs.subgraphs import LINEARS, Layout, subgraphs
 
 MODEL_COST = ModelCost(
     Shape(layers=2, hidden=8, heads=2, kv_heads=2, head_dim=4, intermediate=16, vocab=9), precision("int8")
@@ -34,7 +34,8 @@ MODEL_COST = ModelCost(
 def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> list[SubgraphTask]:
     """A prefill's subgraphs with random durations."""
     chance = random.Random(seed)
-    parts = subgraphs(MODEL_COST, Layout(4, shadowed=layers, outliers=0.1), 4 * chunks)
+    kept = {(layer, stage): 0.1 for layer in layers for stage in LINEARS}
+    parts = subgraphs(MODEL_COST, Layout(4, shadowed=kept), 4 * chunks)
     return [SubgraphTask(part.op.on, chance.randint(1, 9), part.after) for part in parts]
 
 

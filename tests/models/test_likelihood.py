@@ -27,13 +27,15 @@ def plainly(made: Decoder, context: tuple[int, ...], continuation: tuple[int, ..
     said = logits[len(context) - 1 : -1].log_softmax(-1)
     wanted = whole[len(context) :]
     nats = said[torch.arange(len(wanted)), wanted].sum()
-    return Likelihood(float(nats), bool((said.argmax(-1) == wanted).all()))
+    likeliest = said.argmax(-1) == wanted
+    return Likelihood(float(nats), bool(likeliest.all()), bool(likeliest[-1]))
 
 
 def require_same(found: list[Likelihood], made: Decoder, pairs: list[Pair]) -> None:
     expected = [plainly(made, *pair) for pair in pairs]
     assert [one.nats for one in found] == pytest.approx([one.nats for one in expected], abs=1e-4)
     assert [one.greedy for one in found] == [one.greedy for one in expected]
+    assert [one.last for one in found] == [one.last for one in expected]
 
 
 def rows() -> list[list[Pair]]:

@@ -11,15 +11,20 @@ from repro.device.op import CPU, FLASH, NPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import (
     ATTENTION,
+    DOWN,
     FFN,
     LINEARS,
     OUTPUT,
     QKV,
     STAGES,
+    UP,
     Layout,
+    Shadowed,
     Subgraph,
     beyond,
     graphs,
+    layers_at_ends,
+    measured,
     shadow_bytes,
     shadowed,
     static_buffers,
@@ -70,9 +75,14 @@ def test_without_chunks_a_prompt_is_one_chunk_of_its_own_length() -> None:
     assert {part.op.rows for part in parts} == {37}
 
 
+def layers_shadowed(*layers: int, outliers: float = 0.1) -> Shadowed:
+    """All linears of some layers, a stage each."""
+    return {(layer, stage): outliers for layer in layers for stage in LINEARS}
+
+
 @given(chunks=st.integers(1, 4), kept=st.sets(st.integers(0, 2)))
 def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]) -> None:
-    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset(kept), outliers=0.1, cold=0.2), 8 * chunks)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(*kept), cold=0.2), 8 * chunks)
     for place, part in enumerate(parts):
         before = [parts[i] for i in part.after]
         assert all(i < place for i in part.after)
@@ -85,7 +95,7 @@ def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]
 
 
 def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> None:
-    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset([1]), outliers=0.1, cold=0.2), 8)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(1), cold=0.2), 8)
     beside = [part for part in parts if part.layer == 1 and part.stage == QKV]
     assert [part.op.on for part in beside] == [NPU, FLASH, CPU]
     linear, read, product = beside
@@ -100,8 +110,33 @@ def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> Non
 
 
 def test_no_outlier_is_read_when_all_are_in_memory() -> None:
-    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset([0]), outliers=0.1), 8)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(0)), 8)
     assert {part.op.on for part in parts} == {CPU, NPU}
+
+
+def test_linears_that_keep_outliers_of_their_own_have_shadows_of_their_own_shares() -> None:
+    """An FFN is cut where its up or its down keeps them; the up's join the product before the activation."""
+    kept = {(0, "qkv"): 0.25, (1, "down"): 0.125, (2, "up"): 0.5}
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=measured(kept)), 16)
+    shadows = {(p.layer, p.stage): p for p in parts if p.op.kind == "shadow" and p.chunk == 1}
+    assert shadows.keys() == {(0, QKV), (1, FFN), (2, UP)}
+    sizes = {(0, QKV): weights(SHAPE, QKV), (1, FFN): weights(SHAPE, DOWN), (2, UP): weights(SHAPE, UP)}
+    for (place, size), share in zip(sizes.items(), kept.values(), strict=True):
+        assert shadows[place].op.flops == pytest.approx(share * 2 * 8 * size)
+    assert weights(SHAPE, UP) + weights(SHAPE, DOWN) == weights(SHAPE, FFN)
+    for layer, stages in {0: [FFN], 1: [UP, FFN], 2: [UP, FFN]}.items():
+        ffn = [p for p in parts if (p.chunk, p.layer) == (1, layer) and p.stage in (UP, FFN)]
+        linear = [p for p in ffn if p.op.on == NPU]
+        assert [p.stage for p in linear] == stages
+        assert sum(p.op.flops for p in linear) == 2 * 8 * weights(SHAPE, FFN)
+        assert sum(p.op.launches for p in linear) == 3
+    down = next(p for p in parts if (p.chunk, p.layer, p.stage) == (1, 1, FFN) and p.op.on == NPU)
+    assert [parts[i].stage for i in down.after] == [UP]
+    assert shadows[1, FFN].after == down.after
+    last = next(p for p in parts if (p.chunk, p.layer, p.stage) == (1, 2, FFN))
+    (join,) = (parts[i] for i in last.after)
+    assert (join.op.kind, join.op.on, join.op.synced) == ("norm", CPU, True)
+    assert {parts[i].op.kind for i in join.after} == {"linear", "shadow"}
 
 
 def test_the_ffns_are_the_first_in_the_window() -> None:
@@ -119,10 +154,11 @@ def test_the_ffns_are_the_first_in_the_window() -> None:
 
 
 def test_layers_at_both_ends_keep_their_outliers() -> None:
-    assert shadowed(24, 0.85) == {0, 1, 22, 23}
-    assert shadowed(24, 0.0) == set(range(24))
-    assert shadowed(24, 1.0) == set()
-    assert shadowed(3, 0.6) == {0}
+    assert layers_at_ends(24, 0.85) == {0, 1, 22, 23}
+    assert layers_at_ends(24, 0.0) == set(range(24))
+    assert layers_at_ends(24, 1.0) == set()
+    assert layers_at_ends(3, 0.6) == {0}
+    assert shadowed(24, 0.85, 0.1) == layers_shadowed(0, 1, 22, 23)
 
 
 def test_qwens_graphs_are_those_of_section_3_2() -> None:
@@ -139,7 +175,7 @@ def test_one_chunk_saves_nothing() -> None:
 
 
 def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> None:
-    layout = Layout(8, shadowed=frozenset([0, 2]))
+    layout = Layout(8, shadowed=layers_shadowed(0, 2))
     assert shadow_bytes(MODEL_COST, layout, 0.5) == 2 * 0.5 * 4 * SHAPE.layer_weights
 
 
@@ -147,8 +183,8 @@ def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> No
     ("wrong", "sentence"),
     [
         (lambda: Layout(-1), "a chunk has -1 rows"),
-        (lambda: Layout(outliers=1.5), r"outliers is 1\.5; it is a share"),
-        (lambda: shadowed(4, 2.0), r"pruned is 2\.0"),
+        (lambda: Layout(shadowed={(0, QKV): 1.5}), r"outliers is 1\.5; it is a share"),
+        (lambda: shadowed(4, 2.0, 0.1), r"pruned is 2\.0"),
     ],
 )
 def test_bad_settings_are_said(wrong: type[Layout], sentence: str) -> None:

@@ -22,6 +22,7 @@ from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from repro.records.record import Record
+from repro.reports.intervals.rounds import with_interval
 from repro.scenarios import accuracy
 from repro.scenarios.accuracy import AccuracyScenario, findings
 from repro.scenarios.registry import is_current
@@ -244,6 +245,33 @@ def test_verdicts_by_sum_by_byte_and_by_greediness() -> None:
         assert [one["right"] for one in found.rounds] == right
         assert found.values["accuracy"] == found.values[metric]
     words = [prompt(0, "word"), prompt(0, "word")]
-    found = findings(words, [[Likelihood(-9.0, True)], [Likelihood(-1.0, False)]], said, "greedy")
+    before = [[Likelihood(-2.0, True, True)], [Likelihood(-2.0, False, True)]]
+    after = [[Likelihood(-9.0, True, True)], [Likelihood(-1.0, False, False)]]
+    found = findings(words, after, before, "greedy")
     assert [one["right"] for one in found.rounds] == [1, 0]
     assert found.values["chance"] is None
+    assert (found.values["last_token"], found.values["last_token_difference"]) == (50.0, -50.0)
+    assert (found.values["nats_per_token"], found.values["nats_lost"]) == (5.0, 3.0)
+
+
+def test_a_whole_text_has_nats_and_no_verdict(made: Project) -> None:
+    """Totals over totals, all tokens after the first word; the interval is of the same texts."""
+    texts = [
+        Prompt(f"t/{i}", (1,), "", "", (Continuation((1,), (2,) * n, "x"),), 0) for i, n in enumerate((2, 6))
+    ]
+    after = [[Likelihood(-4.0, False)], [Likelihood(-8.0, False)]]
+    before = [[Likelihood(-1.0, False)], [Likelihood(-7.0, False)]]
+    found = findings(texts, after, before, "none")
+    assert found.values == {"nats_per_token": 12 / 8, "nats_lost": 4 / 8, "scored_tokens": 8, "rows": 2}
+    assert "accuracy" not in found.values
+    (made.root / "data" / "wikitext-2-raw-v1_test.jsonl").write_text(
+        "".join(json.dumps({"text": f"first{i} " + f"word{i} " * 40}) + "\n" for i in range(6)),
+        encoding="utf-8",
+    )
+    config = made.config("dataset=wikitext2_texts", "compression=worsened", "prompts=6", "corpus.texts=2")
+    cell = AccuracyScenario(config)
+    (continuation,) = cell.prompts[0].continuations
+    assert cell.target.tokenizer.decode(continuation.context) == "first0"
+    outcome = cell.run(lambda what, done, total: None)
+    low, high = with_interval(outcome.record, outcome.rounds).uncertainty["nats_lost"]  # type: ignore[misc]
+    assert low <= float(str(outcome.record.values["nats_lost"])) <= high

@@ -101,6 +101,28 @@ class LastWord:
         return Target(word, ((context, f" {word}"),), (word,), 0)
 
 
+@register("scoring", "whole_text")
+@dataclass(frozen=True)
+class WholeText:
+    """The likelihood of a text after its first word; nothing is right or wrong."""
+
+    passage: str = "text"
+
+    scores_continuations: ClassVar[bool] = True
+
+    def columns(self) -> set[str]:
+        """The passage's column."""
+        return {self.passage.split(".")[0]}
+
+    def target(self, row: Row, context: str) -> Target:
+        """All after the first word as the only continuation."""
+        text = str(at(row, self.passage)).strip()
+        first, _, rest = text.partition(" ")
+        if not rest.strip():
+            raise InputError(f"text {text!r} has fewer than two words, so nothing of it can be scored")
+        return Target(rest, ((first, f" {rest}"),), (rest,), 0)
+
+
 METRICS = ("acc", "acc_norm")
 
 

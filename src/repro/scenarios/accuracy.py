@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from math import fsum
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, NamedTuple
@@ -22,7 +23,7 @@ from repro.core.registry import registered
 from repro.data.config import scoring_of
 from repro.data.naming import Named
 from repro.data.prompts import Prompt
-from repro.data.scoring import Choice, Scoring
+from repro.data.scoring import Choice, Scoring, WholeText
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
@@ -31,7 +32,7 @@ from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, component
-from repro.scenarios.offline import OfflineScenario, dense
+from repro.scenarios.offline import OfflineScenario, dense_once
 
 BASELINE = "fp16"
 """The compression that leaves the model unchanged: the baseline."""
@@ -134,9 +135,8 @@ class AccuracyScenario(OfflineScenario):
     def _plain(self, progress: Progress) -> ScoredRows:
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
         made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
-        key = content_hash(
-            [self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"]), made_by]
-        )
+        asked = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
+        key = content_hash([*asked, made_by, *Likelihood._fields])
 
         kept = memory_root() / "scores" / f"{key}.json"
         scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))
@@ -166,11 +166,14 @@ def _compressed(
     folder: Path, digest: str, compression: Compression, corpus: tuple[tuple[int, ...], ...]
 ) -> Compressed:
     """Compress a checkpoint; the last result is cached, so that a sweep over datasets compresses once."""
-    return compression.compress(dense(folder), [torch.tensor(sequence) for sequence in corpus])
+    texts = [torch.tensor(sequence) for sequence in corpus]
+    return compression.compress(dense_once(folder, digest), texts)
 
 
 def metric_of(scoring: Scoring) -> str:
-    """The criterion for a correct answer: `acc` or `acc_norm` of a `Choice`, else `greedy`."""
+    """The criterion for a correct answer: `acc` or `acc_norm` of a `Choice`, `greedy`, or `none`."""
+    if isinstance(scoring, WholeText):
+        return "none"
     return scoring.metric if isinstance(scoring, Choice) else "greedy"
 
 
@@ -184,8 +187,12 @@ def findings(
 ) -> Findings:
     """The figures of a model's likelihoods, compared with a baseline's on the same examples.
 
-    `accuracy` is top-`best` accuracy; `acc` and `acc_norm` are top-1.
+    `accuracy` is top-`best` accuracy; `acc` and `acc_norm` are top-1. A text that is scored whole (`none`)
+    has nats alone, and one with a single continuation (`greedy`) has them as well.
     """
+    if metric == "none":
+        lines = [_likelihood_line(*one) for one in zip(prompts, scores, baseline, strict=True)]
+        return Findings({**_nats(lines), "rows": len(lines)}, {}, lines)
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     right, before = (
@@ -206,11 +213,48 @@ def findings(
     low, high = values["difference_low"], values["difference_high"]
     if isinstance(low, float) and isinstance(high, float):
         spread["difference"] = (low, high)
-    rounds: list[Round] = [
+    rounds: list[dict[str, Scalar]] = [
         {"id": prompt.id, "right": a, "baseline_right": b, "choice": choice(prompt, row, metric)}
         for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)
     ]
+    if metric == "greedy":
+        for line, prompt, row, plain in zip(rounds, prompts, scores, baseline, strict=True):
+            line |= _likelihood_line(prompt, row, plain) | _last_token(row, plain)
+        values |= _nats(rounds)
+        last, last_before = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST)
+        values |= {"last_token": last, "last_token_difference": last - last_before}
     return Findings(values, spread, rounds)
+
+
+LAST = ("last_right", "baseline_last")
+"""Entries of a line: whether the last token is the likeliest one, compressed and not."""
+
+NATS_DIGITS = 4
+"""Digits of a text's nats, from which the figures are computed."""
+
+
+def _likelihood_line(
+    prompt: Prompt, row: Sequence[Likelihood], before: Sequence[Likelihood]
+) -> dict[str, Scalar]:
+    """Nats of an example's only continuation, compressed and not, and its tokens."""
+    nats, baseline = (-round(each[0].nats, NATS_DIGITS) for each in (row, before))
+    (continuation,) = prompt.continuations
+    tokens = len(continuation.token_ids)
+    return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}
+
+
+def _last_token(row: Sequence[Likelihood], before: Sequence[Likelihood]) -> dict[str, Scalar]:
+    return dict(zip(LAST, (int(row[0].last), int(before[0].last)), strict=True))
+
+
+def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:
+    """Nats a token over all lines, and how many more than the uncompressed model's."""
+    sums = {
+        name: fsum(float(line[name] or 0) for line in lines) for name in ("nats", "baseline_nats", "tokens")
+    }
+    per_token = sums["nats"] / sums["tokens"]
+    more = (sums["nats"] - sums["baseline_nats"]) / sums["tokens"]
+    return {"nats_per_token": per_token, "nats_lost": more, "scored_tokens": int(sums["tokens"])}
 
 
 def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -> dict[str, Scalar]:

@@ -49,6 +49,25 @@ class CorpusSettings:
     tokens: int
 
 
+def corpus_settings(config: Mapping[str, Any]) -> CorpusSettings:
+    """The calibration corpus of a resolved configuration; InputError for a wrong setting."""
+    settings = typed(CorpusSettings, config["corpus"], "corpus")
+    require("corpus", settings, dict.fromkeys(("texts", "tokens"), CORPUS))
+    data.parse(settings.dataset)
+    return settings
+
+
+def corpus_asked(corpus: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a corpus's settings that can change an outcome."""
+    return {**corpus, "dataset": dataset_asked(corpus["dataset"])}
+
+
+def calibration_corpus(settings: CorpusSettings, target: Model, data_dir: str | None) -> Corpus:
+    """The texts to calibrate on, tokenized for a target."""
+    dataset = data.parse(settings.dataset)
+    return load_corpus(dataset, target.tokenizer, settings.texts, settings.tokens, data_dir)
+
+
 class OfflineScenario(Scenario):
     """A cell without decoding; see `Scenario`.
 
@@ -63,9 +82,7 @@ class OfflineScenario(Scenario):
         super().__init__(config)
         self._component = component(self.group, config[self.group])
         self.dataset = data.parse(config["dataset"])
-        self.settings = typed(CorpusSettings, config["corpus"], "corpus")
-        require("corpus", self.settings, dict.fromkeys(("texts", "tokens"), CORPUS))
-        data.parse(self.settings.dataset)
+        self.settings = corpus_settings(config)
         self._model = ModelConfig.parse(config["target"])
         self._require_whole()
 
@@ -93,6 +110,11 @@ class OfflineScenario(Scenario):
                 f"{name} is rounded to {self._model.rounded} bits before {what} sees it; choose "
                 "target.rounded=null"
             )
+        if self._model.compression:
+            raise InputError(
+                f"{name} has a compression, and {what} takes its weights whole; leave "
+                "compression@target.compression out"
+            )
         if self.config["host"] != "cpu":
             raise InputError(f"host is {self.config['host']!r}; {what} computes on the cpu")
 
@@ -117,9 +139,7 @@ class OfflineScenario(Scenario):
         """The corpus; empty if the component does not need it."""
         if not self.reads_corpus:
             return Corpus((), "none")
-        wanted, folder = self.settings, self.config.get("data_dir")
-        dataset = data.parse(wanted.dataset)
-        return load_corpus(dataset, self.target.tokenizer, wanted.texts, wanted.tokens, folder)
+        return calibration_corpus(self.settings, self.target, self.config.get("data_dir"))
 
     @property
     def sequences(self) -> list[Tensor]:
@@ -138,8 +158,7 @@ class OfflineScenario(Scenario):
         asked: dict[str, Any] = {self.group: self.config[self.group]}
         asked["target"] = model_asked(self.config["target"])
         if self.reads_corpus:
-            corpus = self.config["corpus"]
-            asked["corpus"] = corpus | {"dataset": dataset_asked(corpus["dataset"])}
+            asked["corpus"] = corpus_asked(self.config["corpus"])
         return asked
 
     @property
@@ -179,3 +198,19 @@ class OfflineScenario(Scenario):
 def dense(folder: Path) -> Decoder:
     """Load a checkpoint in fp32, unpacked and fully in memory."""
     return weights.load(folder, "float32", packed=False)
+
+
+_held: dict[tuple[Path, str], Decoder] = {}
+
+
+def dense_once(folder: Path, digest: str) -> Decoder:
+    """As `dense`; the last one is kept, since compressions of one decoder share what they measure of it.
+
+    Args:
+        folder: the checkpoint.
+        digest: its content hash.
+    """
+    if (folder, digest) not in _held:
+        _held.clear()  # before the next one is loaded
+        _held[folder, digest] = dense(folder)
+    return _held[folder, digest]

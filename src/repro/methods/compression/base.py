@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from repro.models.analysis.hooks import Place
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
@@ -23,10 +24,13 @@ class Compressed:
     Attributes:
         decoder: the compressed decoder.
         figures: figures for the record, such as `bits_per_weight` or `shadowed_linears`.
+        outliers: linears that keep outliers, each with the mean share of its input channels that have one in
+            a text of the corpus; None if the compression keeps none anywhere by its nature.
     """
 
     decoder: Decoder
     figures: Mapping[str, Scalar] = field(default_factory=dict)
+    outliers: Mapping[Place, float] | None = None
 
 
 class Compression(Protocol):

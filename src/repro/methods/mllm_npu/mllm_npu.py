@@ -23,10 +23,14 @@ from repro.methods.plain.autoregressive import decode
 from repro.models.costs.subgraphs import (
     FFN,
     QKV,
+    STAGE_OF,
+    UP,
     Layout,
+    Shadowed,
     Subgraph,
     beyond,
     graphs,
+    measured,
     shadow_bytes,
     shadowed,
     subgraphs,
@@ -51,8 +55,10 @@ class MllmNpu(Method):
         chunks: cut prompts into chunks that share graphs built once; else a graph is built per request.
         shadow: per-tensor quantized linears with outliers on the CPU; else per-group linears on the NPU.
         order: scheduling policy of subgraphs, a key of `ORDERS`.
-        pruned: share of the layers whose outliers are dropped.
-        outliers: share of a linear's input channels that have outliers (sec. 3.3: 0.1% to 0.3%).
+        pruned: share of the layers whose outliers are dropped; of a target that is itself so quantized
+            (`compression@target.compression=shadow`) the share of linears, which must be its own.
+        outliers: share of a linear's input channels that have outliers (sec. 3.3: 0.1% to 0.3%), where none
+            were counted.
         hot: share of all channels whose float weights stay in memory (below 3%).
         cold: share of the outliers in other channels (below 20%).
         shapes: use the equivalent input shapes that are fastest on the NPU.
@@ -98,16 +104,38 @@ class MllmNpu(Method):
     def layout(self, target: Session) -> Layout:
         """Layout of the subgraphs of the target's prompts."""
         flat = "linear" if self.shapes else "linear_flat"
-        layers = target.engine.model_cost.shape.layers
         reach = self.window or target.engine.device.addressable(NPU)
         return Layout(
             chunk=self.chunk if self.chunks else 0,
             linear=flat if self.shadow else "linear_per_group",
-            shadowed=shadowed(layers, self.pruned) if self.shadow else frozenset(),
-            outliers=self.outliers,
+            shadowed=self._shadowed(target.engine),
             cold=self.cold,
             beyond=beyond(target.engine.model_cost, reach),
         )
+
+    def _shadowed(self, engine: Engine) -> Shadowed:
+        """The linears that keep outliers: those of the target's own arithmetic, where that has any.
+
+        Raises:
+            InputError: schedule and arithmetic would keep the outliers of different linears.
+        """
+        layers, counted = engine.model_cost.shape.layers, engine.outliers
+        if counted is None:
+            return shadowed(layers, self.pruned, self.outliers) if self.shadow else {}
+        if not self.shadow:
+            raise InputError(
+                "method.shadow is false, and the target's arithmetic keeps outliers beside the NPU's; choose "
+                "method.shadow=true, or a target without that compression"
+            )
+        linears = len(STAGE_OF) * layers
+        kept = len(counted)
+        if kept != linears - round(self.pruned * linears):
+            raise InputError(
+                f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {kept} "
+                f"of {linears} linears; choose method.pruned={round(1 - kept / linears, 4)}, or another "
+                "target.compression.pruned"
+            )
+        return measured(counted)
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Build the graphs that chunks share, profile subgraphs, reserve memory for hot channels' weights."""
@@ -120,16 +148,20 @@ class MllmNpu(Method):
             with device.phase("profile"):
                 parts = subgraphs(target.engine.model_cost, layout, 2 * self.chunk, target.name)
                 await profile.measure(device, parts)
-            for stage in (QKV, FFN):
-                op = next(part.op for part in parts if part.stage == stage)
-                figures[f"{stage}_per_token"] = profile.seconds(op) / self.chunk
+            first = {
+                part.stage: part.op for part in reversed(parts) if part.layer == 0
+            }  # each stage's linear
+            for stage, cut in ((QKV, ()), (FFN, (UP,))):
+                products = [first[own] for own in (stage, *cut) if own in first]
+                figures[f"{stage}_per_token"] = sum(map(profile.seconds, products)) / self.chunk
             for on in (NPU, CPU):
                 own = [part.op for part in parts if part.chunk == 0 and part.op.on == on]
                 figures[f"chunk_{on}_seconds"] = sum(map(profile.seconds, own))
         if layout.shadowed:
             size = shadow_bytes(target.engine.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
-            figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
+            kept = {layer for layer, _ in layout.shadowed}
+            figures |= {"shadow_layers": len(kept), "shadow_bytes": size}
         figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
         target.engine.arrange(prefill)
@@ -140,6 +172,7 @@ class MllmNpu(Method):
         known = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
         buffers = known.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
+        cut = sum(map(layout.cuts, range(target.engine.model_cost.shape.layers)))
         start, on = device.now, device.resource(NPU, target.engine.model_cost.stored.arithmetic)
         name = f"{target.name} chunk graphs"
         await device.run(
@@ -154,8 +187,8 @@ class MllmNpu(Method):
         )
         return {
             "graph_seconds": device.now - start,
-            "subgraphs": known.total,
-            "shared_subgraphs": known.shared,
+            "subgraphs": known.total + cut,
+            "shared_subgraphs": known.shared + cut,
             "graph_buffers": buffers,
         }
 

@@ -31,7 +31,7 @@ PARTS = ("qkv", "out", "up", "down")
 """Linears of a layer, in execution order."""
 
 Observer = Callable[[Place, Tensor], None]
-"""Called with a linear's place and its input, `[rows, inputs]`."""
+"""Called with a linear's place and its input, `[rows, inputs]`, or output, `[rows, outputs]`."""
 
 
 def places(decoder: Decoder) -> Iterator[tuple[Place, Linear]]:
@@ -63,15 +63,17 @@ def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A linear that passes its input to an observer first."""
+    """A linear that passes its input, or its output, to an observer."""
 
     linear: Linear
     place: Place
     observer: Observer
+    outputs: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        self.observer(self.place, x)
-        return self.linear(x)
+        y = self.linear(x)
+        self.observer(self.place, y if self.outputs else x)
+        return y
 
     def tensors(self) -> dict[str, Tensor]:
         return self.linear.tensors()
@@ -84,9 +86,11 @@ class _Watched:
         return self.linear.weight_bytes
 
 
-def watched(decoder: Decoder, observer: Observer) -> Decoder:
-    """A decoder with the same outputs that passes every linear's input to the observer."""
-    return replaced(decoder, {place: _Watched(linear, place, observer) for place, linear in places(decoder)})
+def watched(decoder: Decoder, observer: Observer, outputs: bool = False) -> Decoder:
+    """A decoder that computes the same and passes every linear's input, or `outputs`, to the observer."""
+    return replaced(
+        decoder, {place: _Watched(linear, place, observer, outputs) for place, linear in places(decoder)}
+    )
 
 
 @torch.no_grad()

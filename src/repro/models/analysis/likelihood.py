@@ -28,11 +28,13 @@ LOGITS = 1 << 24
 class Likelihood(NamedTuple):
     """Score of a continuation.
 
-    `nats` is its total log-likelihood; `greedy` is whether every token is the argmax.
+    `nats` is its total log-likelihood; `greedy` is whether every token is the argmax, `last` whether the last
+    one is, after the true ones before it.
     """
 
     nats: float
     greedy: bool
+    last: bool = False
 
 
 class Reader:
@@ -103,17 +105,21 @@ class Reader:
             logits = self._decoder.head(hidden[rows])
             normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
             require_finite(float(normal.max()))
-            pairs = [one for one in asked if one[0] in rows]
-            at = torch.tensor([rows.index(row) for row, _ in pairs], device=logits.device)
+            where = {row: i for i, row in enumerate(rows)}
+            pairs = [one for one in asked if one[0] in where]
+            at = torch.tensor([where[row] for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)
             nats, greedy = logits[at, token] - normal[at], likeliest[at] == token
-            said |= zip(pairs, map(Likelihood, nats.tolist(), greedy.tolist()), strict=True)
+            likeliest_ones = greedy.tolist()
+            found = map(Likelihood, nats.tolist(), likeliest_ones, likeliest_ones)
+            said |= zip(pairs, found, strict=True)
         return said
 
 
 def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
     """Combine token likelihoods to that of the continuation."""
-    return Likelihood(sum(one.nats for one in tokens), all(one.greedy for one in tokens))
+    nats, greedy = sum(one.nats for one in tokens), all(one.greedy for one in tokens)
+    return Likelihood(nats, greedy, tokens[-1].greedy)
 
 
 def common(texts: Iterable[Tokens]) -> int:

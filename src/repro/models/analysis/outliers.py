@@ -36,8 +36,10 @@ class OutlierProfile:
         return self.largest / self.threshold if self.threshold else inf
 
 
-def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place, Tensor]:
-    """Largest magnitude of every input channel of every linear, fp32 `[inputs]`.
+def largest_by_channel(
+    decoder: Decoder, corpus: Sequence[Tensor], outputs: bool = False
+) -> dict[Place, Tensor]:
+    """Largest magnitude of every input (or output) channel of every linear, fp32 `[channels]`.
 
     Raises:
         InputError: the corpus has no tokens.
@@ -49,7 +51,7 @@ def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place
         found[place] = torch.maximum(found[place], most) if place in found else most
 
     _tokens(corpus)
-    read(watched(decoder, observe), corpus)
+    read(watched(decoder, observe, outputs), corpus)
     return found
 
 

@@ -5,7 +5,7 @@ Knows nothing of the order in which subgraphs run, of their durations, or of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
@@ -27,6 +27,15 @@ NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (
 LINEARS = (FFN, QKV, OUTPUT)
 """Stages with weights, by priority for the NPU's memory window: FFN first (sec. 4)."""
 
+UP, DOWN = "ffn_up", "ffn_down"
+"""The FFN's linears. Where one keeps outliers of its own, the FFN is two subgraphs, `UP` and `FFN`."""
+
+STAGE_OF = {"qkv": QKV, "out": OUTPUT, "up": UP, "down": DOWN}
+"""The stage of each of a decoder layer's linears, as `analysis.hooks.Place` calls them."""
+
+Shadowed = Mapping[tuple[int, str], float]
+"""The linears that keep outliers, by layer and stage: the share of their input channels that have one."""
+
 DYNAMIC = (ATTENTION,)
 """Stages whose size depends on the chunk's position in the prompt, so chunks cannot share them."""
 
@@ -41,29 +50,32 @@ class Layout:
     Attributes:
         chunk: tokens per chunk; 0 makes the whole prompt one chunk.
         linear: op kind of the linears, which selects their efficiency on a device.
-        shadowed: layers whose outliers the CPU computes separately (shadow outlier execution).
-        outliers: share of a linear's input channels with outliers.
-        cold: share of those channels whose weights are read from flash.
+        shadowed: linears whose outliers the CPU computes separately (shadow outlier execution).
+        cold: share of the outliers' channels whose weights are read from flash.
         beyond: linears, by layer and stage, that run on the CPU because they do not fit the NPU.
     """
 
     chunk: int = 256
     linear: str = "linear"
-    shadowed: frozenset[int] = frozenset()
-    outliers: float = 0.0
+    shadowed: Shadowed = field(default_factory=dict)
     cold: float = 0.0
     beyond: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
         if self.chunk < 0:
             raise InputError(f"a chunk has {self.chunk} rows; it has 1 or more, or 0 for the whole prompt")
-        for name, share in (("outliers", self.outliers), ("cold", self.cold)):
+        for name, share in (("cold", self.cold), *(("outliers", own) for own in self.shadowed.values())):
             if not 0 <= share <= 1:
                 raise InputError(f"{name} is {share}; it is a share from 0 to 1")
 
     def rows(self, prompt: int) -> list[int]:
         """Tokens of each chunk of a prompt; the last chunk is padded."""
         return [self.chunk] * ceil(prompt / self.chunk) if self.chunk else [prompt]
+
+    def cuts(self, layer: int) -> bool:
+        """Whether a layer's FFN is two subgraphs: one of its linears keeps outliers of its own."""
+        whole = (layer, FFN) not in self.beyond
+        return whole and ((layer, UP) in self.shadowed or (layer, DOWN) in self.shadowed)
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,8 @@ class Subgraph:
         after: indices of its dependencies in the list of subgraphs.
         chunk: chunk index, from 0.
         layer: layer index, from 0.
-        stage: one of `STAGES`; a shadow product or its flash read has the stage of its linear.
+        stage: one of `STAGES`, or `UP` for the first part of an FFN that is cut; a shadow product or its
+            flash read has the stage of its linear.
     """
 
     op: Op
@@ -88,12 +101,20 @@ class Subgraph:
 def weights(shape: Shape, stage: str) -> int:
     """Number of weights of a layer's stage."""
     output = shape.hidden * shape.head_dim * shape.heads
-    return {QKV: shape.attention_weights - output, OUTPUT: output, FFN: shape.mlp_weights}.get(stage, 0)
+    down = shape.hidden * shape.intermediate
+    return {
+        QKV: shape.attention_weights - output,
+        OUTPUT: output,
+        FFN: shape.mlp_weights,
+        UP: shape.mlp_weights - down,
+        DOWN: down,
+    }.get(stage, 0)
 
 
 def products(shape: Shape, stage: str) -> int:
     """Number of matrix products of a layer's stage: Q, K and V; the output; two or three of the FFN."""
-    return {QKV: 3, OUTPUT: 1, FFN: 3 if shape.gated else 2}.get(stage, 0)
+    ups = 2 if shape.gated else 1
+    return {QKV: 3, OUTPUT: 1, FFN: ups + 1, UP: ups, DOWN: 1}.get(stage, 0)
 
 
 def width(shape: Shape, stage: str) -> tuple[int, int]:
@@ -101,6 +122,10 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
     attended = shape.heads * shape.head_dim
     if stage == FFN:
         return shape.hidden + shape.intermediate, shape.hidden + shape.intermediate
+    if stage == UP:
+        return shape.hidden, products(shape, UP) * shape.intermediate
+    if stage == DOWN:
+        return shape.intermediate, shape.hidden
     if stage == QKV:
         return shape.hidden, attended + 2 * shape.kv_heads * shape.head_dim
     return attended, shape.hidden
@@ -119,11 +144,21 @@ def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
     return frozenset(out)
 
 
-def shadowed(layers: int, pruned: float) -> frozenset[int]:
-    """Layers that keep shadow outlier execution if a share `pruned` of all loses it: those nearest both ends.
+def measured(outliers: Mapping[tuple[int, str], float]) -> Shadowed:
+    """The linears that keep outliers by a measurement: layers and linears (`STAGE_OF`) to shares."""
+    return {(layer, STAGE_OF[part]): share for (layer, part), share in outliers.items()}
+
+
+def shadowed(layers: int, pruned: float, outliers: float) -> Shadowed:
+    """The linears that keep outliers where nothing was measured: all those of the layers nearest both ends.
 
     Deviation: the paper does not state which layers it keeps, only that those near both ends are important.
     """
+    return {(layer, stage): outliers for layer in layers_at_ends(layers, pruned) for stage in LINEARS}
+
+
+def layers_at_ends(layers: int, pruned: float) -> frozenset[int]:
+    """The layers nearest both ends that remain if a share `pruned` of all is left out."""
     if not 0 <= pruned <= 1:
         raise InputError(f"pruned is {pruned}; it is a share of the layers from 0 to 1")
     kept = round((1 - pruned) * layers)
@@ -172,20 +207,50 @@ class _Cutter:
     ) -> Iterator[Subgraph]:
         """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
         here = f"chunk {chunk} layer {layer} {stage}"
-        first, ends = self._count, [self._count]
+        first = self._count
         if stage not in LINEARS:
             yield Subgraph(self._float(stage, rows, context, here, joins), before, chunk, layer, stage)
-        else:
-            on = CPU if (layer, stage) in self.layout.beyond else NPU
-            yield Subgraph(self._linear(on, stage, rows, here), before, chunk, layer, stage)
-            if on == NPU and layer in self.layout.shadowed:
-                read, after = self._cold(stage, here), before
-                if read:
-                    yield Subgraph(read, before, chunk, layer, stage)
-                    after = (*before, first + 1)
-                ends.append(first + 1 + bool(read))
-                yield Subgraph(self._shadow(stage, rows, here), after, chunk, layer, stage)
-        self._ends[chunk, layer, stage] = tuple(ends)
+            self._ends[chunk, layer, stage] = (first,)
+            return
+        if stage == FFN and self.layout.cuts(layer):
+            yield from self._up(chunk, layer, rows, before)
+            before, first = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
+            stage = DOWN
+        made = list(self._product(chunk, layer, stage, rows, before, first))
+        yield from made
+        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first, made)
+
+    def _up(self, chunk: int, layer: int, rows: int, before: tuple[int, ...]) -> Iterator[Subgraph]:
+        """The first part of an FFN that is cut; its shadow product is added before the activation."""
+        first = self._count
+        made = list(self._product(chunk, layer, UP, rows, before, first))
+        ends = _ends(first, made)
+        if len(ends) > 1:
+            # Read gate and up of both products; write the activated ones in int8.
+            inner = rows * self.model_cost.shape.intermediate
+            moved = inner * (2 * products(self.model_cost.shape, UP) * FLOAT + 1)
+            here = f"chunk {chunk} layer {layer} {UP}"
+            op = self._op(CPU, NORM, rows, 8.0 * inner, moved, here, precision="fp32", synced=True)
+            made.append(Subgraph(op, ends, chunk, layer, UP))
+            ends = (first + len(made) - 1,)
+        yield from made
+        self._ends[chunk, layer, UP] = ends
+
+    def _product(
+        self, chunk: int, layer: int, stage: str, rows: int, before: tuple[int, ...], first: int
+    ) -> Iterator[Subgraph]:
+        """A linear's subgraph, number `first`; for outliers also the flash read and the shadow product."""
+        here = f"chunk {chunk} layer {layer} {stage}"
+        named = FFN if stage == DOWN else stage
+        on = CPU if (layer, stage) in self.layout.beyond else NPU
+        yield Subgraph(self._linear(on, stage, rows, here), before, chunk, layer, named)
+        share = self.layout.shadowed.get((layer, stage))
+        if on == NPU and share is not None:
+            read, after = self._cold(stage, share, here), before
+            if read:
+                yield Subgraph(read, before, chunk, layer, named)
+                after = (*before, first + 1)
+            yield Subgraph(self._shadow(stage, share, rows, here), after, chunk, layer, named)
 
     def _float(self, stage: str, rows: int, context: int, here: str, joins: bool) -> Op:
         shape = self.model_cost.shape
@@ -207,15 +272,15 @@ class _Cutter:
         launches = products(self.model_cost.shape, stage)
         return self._op(on, kind, rows, flops, moved, here, arithmetic, launches=launches)
 
-    def _shadow(self, stage: str, rows: int, here: str) -> Op:
+    def _shadow(self, stage: str, share: float, rows: int, here: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
-        used = self.layout.outliers * weights(self.model_cost.shape, stage)
+        used = share * weights(self.model_cost.shape, stage)
         moved = FLOAT * (used + rows * (inputs + outputs))
         return self._op(CPU, "shadow", rows, 2.0 * rows * used, moved, f"{here} shadow", "fp32")
 
-    def _cold(self, stage: str, here: str) -> Op | None:
-        count = self.layout.cold * self.layout.outliers * weights(self.model_cost.shape, stage)
+    def _cold(self, stage: str, share: float, here: str) -> Op | None:
+        count = self.layout.cold * share * weights(self.model_cost.shape, stage)
         if not count:
             return None
         name, request = (
@@ -238,6 +303,11 @@ class _Cutter:
     ) -> Op:
         name = f"{self.name} {on} {here}"
         return Op(on, kind, name, rows, flops, moved, precision, synced=synced, launches=launches)
+
+
+def _ends(first: int, made: Sequence[Subgraph]) -> tuple[int, ...]:
+    """The numbers of a product and of its shadow product, the last of what was made, if it has one."""
+    return (first,) if len(made) == 1 else (first, first + len(made) - 1)
 
 
 def _starts(rows: Sequence[int]) -> Iterator[int]:
@@ -313,5 +383,4 @@ def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:
     """Bytes of the float weights kept in memory for shadow products, a share `hot` of the input channels."""
-    own = sum(weights(model_cost.shape, stage) for stage in LINEARS)
-    return len(layout.shadowed) * hot * own * FLOAT
+    return hot * FLOAT * sum(weights(model_cost.shape, stage) for _, stage in layout.shadowed)

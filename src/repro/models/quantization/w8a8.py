@@ -83,7 +83,8 @@ class Int8Weight(TensorFields):
 class W8A8Linear:
     """Static per-tensor input quantization with a fixed `step`; codes are clamped to int8.
 
-    With `shadow`, the clamped-off part is multiplied in float and added (mllm-NPU Eq. 1).
+    With `shadow`, the clamped-off part is multiplied in float and added (mllm-NPU Eq. 1). With
+    `output_steps`, fp32 `[outputs]`, the integer product is rounded to 8 bits before that part is added.
     Deviation: Eq. 1 as printed is not an identity; the part beyond the scale is
     `round(x/s) - clamp(round(x/s))`, as in the text and the release, and the clamp is to int8's range, not to
     [-127, 128].
@@ -92,11 +93,14 @@ class W8A8Linear:
     held: Int8Weight
     step: float
     shadow: bool = False
+    output_steps: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         x = x.float()
         y = self.held.times(_codes(x, self.step), self.step)
+        if self.output_steps is not None:
+            y = y.div_(self.output_steps).round_().clamp_(LOW, HIGH).mul_(self.output_steps)
         if self.shadow and (at := self.channels(x)).shape[0]:
             steps = x[:, at].mul_(1.0 / self.step).round_()
             beyond = steps - steps.clamp(LOW, HIGH)
@@ -175,8 +179,21 @@ def scale_per_output(weight: Tensor) -> Tensor:
     return (weight.float().abs().amax(1) / HIGH).clamp_min_(_TINY)
 
 
-def static(decoder: Decoder, steps: Mapping[Place, float], shadowed: Container[Place] = ()) -> Decoder:
-    """A decoder with one weight scale per checkpoint matrix and a static input step per linear.
+def static(
+    decoder: Decoder,
+    steps: Mapping[Place, float],
+    shadowed: Container[Place] = (),
+    rows: bool = False,
+    output_steps: Mapping[Place, Tensor] | None = None,
+) -> Decoder:
+    """A decoder with a static input step per linear, and one weight scale per checkpoint matrix.
+
+    Args:
+        decoder: all layers resident.
+        steps: the step of each linear's inputs.
+        shadowed: linears whose outliers are multiplied in float.
+        rows: one weight scale per row (output) instead.
+        output_steps: steps of the outputs, fp32 `[outputs]`; None leaves outputs in float.
 
     Raises:
         InputError: a linear is not dense.
@@ -184,9 +201,11 @@ def static(decoder: Decoder, steps: Mapping[Place, float], shadowed: Container[P
     linears: dict[Place, Linear] = {}
     for place, linear in places(decoder):
         dense = plain(linear)
-        scale = scale_per_matrix(dense.weight, matrices(decoder.config, place.part))
-        step = max(steps[place], _TINY)
-        linears[place] = W8A8Linear(Int8Weight.of(dense, scale), step, place in shadowed)
+        outputs = matrices(decoder.config, place.part)
+        scale = scale_per_output(dense.weight) if rows else scale_per_matrix(dense.weight, outputs)
+        held, step = Int8Weight.of(dense, scale), max(steps[place], _TINY)
+        rounded = output_steps[place].clamp_min(_TINY) if output_steps else None
+        linears[place] = W8A8Linear(held, step, place in shadowed, rounded)
     return replaced(decoder, linears)
 
 

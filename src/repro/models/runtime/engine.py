@@ -7,7 +7,7 @@ the costed layers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from math import inf
@@ -49,6 +49,8 @@ class Engine:
         network: computes the logits.
         residency: weights that stay in memory.
         split: how passes are divided between two processors on an emulated device; None if undivided.
+        outliers: linears whose outliers the network computes in float, by costed layer and linear: the share
+            of their input channels that have one. None if its arithmetic has nothing of the kind.
         waited: seconds that the last pass waited for weight loads.
     """
 
@@ -62,10 +64,12 @@ class Engine:
         source: LayerSource | None = None,
         tokens: int = 0,
         plan: ShardPlan | None = None,
+        outliers: Mapping[tuple[int, str], float] | None = None,
     ) -> None:
         """Open a network with a model cost and room for a KV cache of `tokens`.
 
-        With a `plan`, each layer loads the bytes that the shard plan lists.
+        With a `plan`, each layer loads the bytes that the shard plan lists. `outliers` are by layer of the
+        network; a costed layer has those of the layer that it computes.
         """
         self.name = name
         self.device = device
@@ -88,6 +92,16 @@ class Engine:
         self._source, self._encoded = 0, not model_cost.shape.encoder
         self.split: Split | None = None
         self._arrangement: Arrangement | None = None
+        self.outliers = None if outliers is None else self._costed(outliers)
+
+    def _costed(self, outliers: Mapping[tuple[int, str], float]) -> Mapping[tuple[int, str], float]:
+        layers = range(self.model_cost.shape.layers)
+        return {
+            (layer, part): share
+            for layer in layers
+            for (real, part), share in outliers.items()
+            if real == self._real(layer)
+        }
 
     def arrange(self, arrangement: Arrangement | None) -> None:
         """Set the arrangement that runs the layers of passes it takes; None removes it."""

@@ -6,7 +6,7 @@ checkpoint is a proxy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
+from repro.records.record import content_hash
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
 """Default stored precision for each compute dtype of `weights.DTYPES`."""
@@ -51,6 +52,23 @@ WIDTHS = range(2, 9)
 """Bit widths that weights can be rounded to."""
 
 WeightsKind = Literal["real", "proxy", "none"]
+
+OutlierShares = Mapping[tuple[int, str], float]
+"""Linears that keep outliers, by layer and name: the share of their input channels that have one."""
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A compression of a model, as the model needs it.
+
+    Attributes:
+        digest: content hash of the compression, its version and its calibration data.
+        decoder: returns the compressed decoder, all layers resident, and its linears that keep outliers
+            (`methods.compression.base.Compressed`).
+    """
+
+    digest: str
+    decoder: Callable[[], tuple[Decoder, OutlierShares | None]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,7 @@ class ModelConfig:
         precision: stored precision of the costed weights; `None` follows `dtype`.
         dtype: compute dtype of the checkpoint, one of `weights.DTYPES`.
         rounded: bits to which all layer weights are rounded before they compute; `None` does not round.
+        compression: the compression with which they compute, as its section of a configuration, or `None`.
     """
 
     name: str
@@ -72,6 +91,7 @@ class ModelConfig:
     precision: str | None
     dtype: str
     rounded: int | None = None
+    compression: dict[str, Any] | None = None
 
     @property
     def stored(self) -> Precision:
@@ -99,6 +119,12 @@ class ModelConfig:
                 raise InputError(
                     f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits"
                 )
+        if given.get("compression") is not None and (given.get("rounded") or checkpoint is None):
+            lacks = "no checkpoint" if checkpoint is None else f"rounded={given['rounded']}"
+            raise InputError(
+                f"model {given['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
+                "with a checkpoint and rounded=null, or leave compression@target.compression out"
+            )
         given["checkpoint"] = Checkpoint.from_mapping(checkpoint) if checkpoint else None
         given["shape"] = Shape.parse(shape) if shape else None
         return typed(cls, given, f"model {given['name']!r}")
@@ -120,6 +146,8 @@ class Model:
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None
+        self._altered: Altered | None = None
+        self._outliers: OutlierShares | None = None
         self.tokens: int | None = None  # ids that logits are of; `None` for all of the checkpoint's
         uses_target_embeddings = self.uses_target_embeddings
         self._embeddings_from = embeddings_from if uses_target_embeddings else None
@@ -198,6 +226,8 @@ class Model:
         own = weights.digest(self.folder)
         if self.config.rounded:
             own = f"{self.config.rounded}bit-{own}"
+        if self._altered:
+            own = content_hash([self._altered.digest, own])
         return f"{own}+{self._embeddings_from.digest}" if self._embeddings_from else own
 
     @cached_property
@@ -215,8 +245,39 @@ class Model:
             raise InputError(f"{self.config.name} has no checkpoint, hence no tokenizer for real prompts")
         return tokenizer(self.folder)
 
+    def alter(self, altered: Altered) -> None:
+        """Compute with compressed weights from now on.
+
+        Raises:
+            InputError: it is an encoder-decoder.
+        """
+        if self.encoder_decoder:
+            raise InputError(f"{self.config.name} is an encoder-decoder, and a compression is for decoders")
+        self._altered = altered
+
+    @property
+    def outliers(self) -> OutlierShares | None:
+        """The checkpoint's linears that keep outliers; None if its arithmetic has nothing of the kind."""
+        if self._altered:
+            self.decoder()
+        return self._outliers
+
+    @property
+    def computes_in(self) -> str:
+        """The dtype by which its logits are judged: inputs that a compression rounds make them coarse."""
+        return "int8" if self._altered else self.config.dtype
+
     def decoder(self, resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
+        if self.config.compression and not self._altered:
+            raise InputError(
+                f"{self.config.name} has a compression, which is for a target that answers prompts; leave "
+                "compression@target.compression out"
+            )
+        if resident and resident not in self._loaded and self._altered:
+            made, self._outliers = self._altered.decoder()
+            ends = replace(made.ends, tokens=self.tokens)
+            self._loaded[resident] = Decoder(made.config, made.layers, ends)
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
@@ -324,7 +385,7 @@ class Model:
     def observed(self, variant: str = "") -> str:
         """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
         variant += f"-tokens{self.tokens}" if self.tokens else ""
-        return f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-runtime{VERSION}{variant}"
+        return f"{self.digest[:24].replace('+', '-')}-{self.computes_in}-runtime{VERSION}{variant}"
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:
         """Logit cache file of this checkpoint, or of a variant of it."""
@@ -357,7 +418,8 @@ class Model:
         plan: ShardPlan | None = None,
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
-        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, plan)
+        kept = self.outliers
+        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, plan, kept)
         return Session(engine, self.predictor(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
@@ -372,6 +434,11 @@ class Model:
                 f"{device.name} computes for real, but {self.config.name} is only billed there: "
                 f"{self.config.checkpoint.name if self.config.checkpoint else None!r} computes in its place; "
                 "choose a model without a `shape` of its own"
+            )
+        if self._altered:
+            raise InputError(
+                f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
+                f"leave compression@{role}.compression out, or choose an emulated device"
             )
         held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if held == self.own_shape.layers:

@@ -50,6 +50,11 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
             f"{model.config.name} is rounded to {model.config.rounded} bits, and shards are rounded from "
             "whole weights; choose target.rounded=null"
         )
+    if model.config.compression:
+        raise InputError(
+            f"{model.config.name} has a compression, and shards are rounded from whole weights; leave "
+            "compression@target.compression out"
+        )
     if model.folder:
         shards.require_dense(model.config.dtype)
     return ShardedModel(model, placement.shards, pace(model.model_cost, device, placement))

@@ -72,6 +72,10 @@ ACCURACY = {
     "accuracy": ("right", ONE),
     "baseline_accuracy": ("baseline_right", ONE),
     "difference": ("gained", ONE),
+    "last_token": ("last_right", ONE),
+    "last_token_difference": ("last_gained", ONE),
+    "nats_per_token": ("nats", "tokens"),
+    "nats_lost": ("nats_more", "tokens"),
 }
 SERVING = {
     "ttft": ("ttft", ONE),
@@ -96,7 +100,7 @@ SERVING = {
 }
 """Figures of examples and of requests that are ratios of two sums over them."""
 
-PERCENT = ("right", "baseline_right", "met", "fell_back")
+PERCENT = ("right", "baseline_right", "last_right", "baseline_last", "met", "fell_back")
 """Fields of examples and requests that are 0 or 1, and whose mean is in percent."""
 
 
@@ -149,7 +153,8 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
         return _generated(_answered(lines, answers), _by_round(lines))
     if {"met", "ttft"} <= names:
         return _ratios(_each(lines, _request_row), SERVING)
-    return _ratios(_each(lines, _example_row), ACCURACY) if "baseline_right" in names else {}
+    scored = not names.isdisjoint(("baseline_right", "baseline_nats"))
+    return _ratios(_each(lines, _example_row), ACCURACY) if scored else {}
 
 
 def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
@@ -230,6 +235,10 @@ def _each(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str,
         own[ONE] = 1.0
         if {"right", "baseline_right"} <= own.keys():
             own["gained"] = own["right"] - own["baseline_right"]
+        if {"last_right", "baseline_last"} <= own.keys():
+            own["last_gained"] = own["last_right"] - own["baseline_last"]
+        if {"nats", "baseline_nats"} <= own.keys():
+            own["nats_more"] = own["nats"] - own["baseline_nats"]
         if "switch" in own:
             own["switched"] = float(own["switch"] > 0)
         if {"right", "met"} <= own.keys():

@@ -88,7 +88,7 @@ def exercise(
         UnfaithfulRowError: a row or a score differs by more than rounding explains.
         NotLosslessError: the tokens of a lossless method differ.
     """
-    places, dtype = cell.places, cell.target.config.dtype
+    places, dtype = cell.places, cell.target.computes_in
     digests = {role: cell.inputs[role] for role in ("target", *places)}
     asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
     if _trusted or not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
@@ -137,7 +137,7 @@ def _compared(
     @contextmanager
     def computed(_: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
         network = model.network()
-        if cell.model(role).config.dtype not in BOUNDS or not model.folder:
+        if cell.model(role).computes_in not in BOUNDS or not model.folder:
             yield network
             return
         with ExitStack() as opened:

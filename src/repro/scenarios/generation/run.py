@@ -370,7 +370,7 @@ def _against_target(
     verified, metrics = "target" in cell.places, cell.plain_metrics
     found = fidelity.scores(generations, own, text_of, metrics, verified, cell.method.round_metric)
     if texts is not None and cell.method.lossless:
-        found["ties"] = fidelity.require_lossless(generations, texts, cell.target.config.dtype)
+        found["ties"] = fidelity.require_lossless(generations, texts, cell.target.computes_in)
     return found
 
 

@@ -40,9 +40,11 @@ from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
+from repro.scenarios.compressed_target import compressed_target
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
+from repro.scenarios.offline import corpus_asked
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
@@ -88,6 +90,7 @@ class GenerationScenario(Scenario):
         self.dataset = data.parse(config["dataset"])
         roles = dict.fromkeys(["target", "draft", *self.places])
         self.models = {role: model_of(config, role) for role in roles}
+        self.compressed = compressed_target(config, self.models)
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
         method, device = self.method, self.cell.described
@@ -190,8 +193,11 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def target(self) -> Model:
-        """The target model; its checkpoint is fetched if necessary."""
-        return opened(self.models["target"], host=self.host)
+        """The target model, compressed if asked for; its checkpoint is fetched if necessary."""
+        target = opened(self.models["target"], host=self.host)
+        if self.compressed:
+            target.alter(self.compressed.altered(target, self.config.get("data_dir")))
+        return target
 
     @property
     def draft(self) -> Model:
@@ -306,6 +312,8 @@ class GenerationScenario(Scenario):
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
         if self.interpolates:
             asked["draft made of"] = "the target's weights"
+        if self.compressed and self.compressed.calibrated:
+            asked["corpus"] = corpus_asked(self.config["corpus"])
         if self.task_metrics:
             asked["score"] = self.config["dataset"]["scoring"]["score"]
         return asked
@@ -316,6 +324,7 @@ class GenerationScenario(Scenario):
         against = () if self.cost_only else fidelity.AGAINST_TARGET
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
+        own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
@@ -436,7 +445,7 @@ class GenerationScenario(Scenario):
             answers = run.serve(self, device, sessions, serving, progress)
             planned = {name: value for one in sessions.values() for name, value in one.engine.planned.items()}
         values, spread = run.timing(self, answers, device.trace)
-        values |= planned | dict(serving.figures)
+        values |= planned | dict(serving.figures) | (self.compressed.figures if self.compressed else {})
         if isinstance(matched, draft_calibration.MatchedWeights) and texts is not None:
             values |= matched.figures(run.agreement(self, self.requests, texts))
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
