@@ -107,7 +107,7 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
 
 
 def begun(project: Project) -> Iterator[Path]:
-    return (project.out / "outputs").rglob("*.running")
+    return (project.out / "results" / "records").glob("[0-9a-f]*.lock")
 
 
 def test_ctrl_c_for_real(project: Project, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ NOT_TAKEN = {
 }
 """Hydra's flags that would have others' files where ours belong."""
 HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
 """Width of the output in columns if it is not a terminal."""
@@ -193,16 +194,20 @@ def settle_runs(config: DictConfig, cells: int) -> None:
         config.wandb.cells = cells <= MOST_RUNS
 
 
-def run_cells(config: DictConfig, composer: Composer, jobs: Sequence[Sequence[str]], first: int) -> None:
+def run_cells(config: DictConfig, composer: ConfigLoader, jobs: Sequence[Sequence[str]], first: int) -> None:
     """Run the cells of a sweep in this process.
 
     Args:
         config: the sweep's configuration.
-        composer: of its cells.
+        composer: the `Composer` of its cells.
         jobs: the overrides of each cell.
         first: the number of the first.
+
+    Raises:
+        InputError: the callback that ends a sweep is left out; or of a table without cells.
     """
-    assert _watcher is not None
+    if _watcher is None or not isinstance(composer, Composer):
+        raise InputError(WITHOUT_END)
     configs = composer.cells(config)
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
@@ -344,7 +349,7 @@ def task(config: DictConfig) -> None:
         load_components()
         job, folder = HydraConfig.get(), Path(HydraConfig.get().sweep.dir) / "cells"
         if (job.callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
-            raise InputError("hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +")
+            raise InputError(WITHOUT_END)
         section = table_section(config)
         if section and computes_nothing(section):
             sweep = Sweep(plain(config), screen())
