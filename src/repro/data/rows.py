@@ -13,8 +13,9 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.data.config import DatasetConfig
-from repro.data.sources import JsonRow, data_folder, read
+from repro.data.sources import JsonRow, data_folder, files, read
 from repro.data.template import at
+from repro.records.build_cache import cache_root
 from repro.records.record import content_hash
 
 
@@ -39,6 +40,8 @@ class Rows:
 def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | str | None = None) -> Rows:
     """The first `limit` examples of a dataset; fewer if it has fewer, all if there is no limit.
 
+    They are read once a process, as long as the files that they may come from stay as they are.
+
     Args:
         config: the dataset.
         limit: maximum number of examples.
@@ -53,6 +56,23 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
             f"dataset {config.name!r}: limit is {limit}; it must be at least 1, or null for all rows"
         )
     folder = data_folder(data_dir)
+    shots = () if config.shots is None else files(config.shots, folder)
+    asked = repr(config), limit, folder, files(config, folder), shots, cache_root()
+    if asked not in _read:
+        if len(_read) >= MOST:
+            _read.clear()
+        _read[asked] = _load(config, limit, folder)
+    return _read[asked]
+
+
+MOST = 64
+"""Selections of examples that a process keeps."""
+
+_read: dict[tuple[object, ...], Rows] = {}
+"""The examples that this process has read, by what was asked of which files."""
+
+
+def _load(config: DatasetConfig, limit: int | None, folder: Path | None) -> Rows:
     rows, source = read(config, lambda found: _select(config, found, limit), folder)
     if not rows:
         raise InputError(f"dataset {config.name!r} from {source}: no row counts{_conditions(config)}")

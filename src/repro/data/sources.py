@@ -10,8 +10,6 @@ import gzip
 import itertools
 import logging
 import os
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +21,7 @@ from repro.core.late import late
 from repro.core.paths import project_root
 from repro.core.reading import MB, RATIO, UNPACKED_BYTES, parse_json
 from repro.data.config import HubSource
+from repro.models.checkpoints import hub
 from repro.models.checkpoints.wheels import Wheel, fetch
 from repro.records.build_cache import Unavailable, cache_root
 
@@ -34,7 +33,8 @@ else:
 log = logging.getLogger(__name__)
 
 DATA_VARIABLE = "REPRO_DATA"
-REACH_SECONDS = 5.0
+ABSENT = "cannot be reached, and its local cache has no copy"
+"""Why a hub has no rows on a machine without a network."""
 ROW_BYTES = 16 * MB
 """Longest line of a file: a book."""
 LEAST_BYTES = 64
@@ -76,6 +76,16 @@ def data_folder(override: Path | str | None = None) -> Path | None:
     return folder
 
 
+def files(what: Sourced, folder: Path | None) -> tuple[tuple[str, int, int], ...]:
+    """The files on this machine that rows may come from, with sizes and times: others mean other rows."""
+    places = [project_root() / "assets" / "demonstration" / what.file]
+    places += [folder / what.file] if folder else []
+    places += [_place(what.wheel)] if what.wheel else []
+    places += sorted(Path(what.hub.id).rglob("*")) if what.hub and Path(what.hub.id).is_dir() else []
+    found = [(path, path.stat()) for path in places if path.is_file()]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found)
+
+
 def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     """The examples that `take` selects from the first available source, and a description of that source.
 
@@ -88,12 +98,12 @@ def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow],
         InputError: no source is available (with each one's reason), or a file is malformed.
     """
     reasons = []
-    for attempt in (_from_project, _from_folder, _from_hub, _from_wheel):
+    for attempt in (_from_project, _from_folder, _from_cache, _from_hub, _from_wheel):
         try:
             return attempt(what, take, folder)
         except Unavailable as reason:
             log.info("%s: %s", what.file, reason)
-            reasons += [] if attempt is _from_project else [str(reason)]
+            reasons += [] if attempt in (_from_project, _from_cache) else [str(reason)]
     raise InputError(f"no source has the rows of {what.file!r}: " + "; ".join(reasons))
 
 
@@ -117,23 +127,35 @@ def _from_folder(what: Sourced, take: Take, folder: Path | None) -> tuple[list[J
         return take(rows), f"folder: {what.file}"
 
 
+def _from_cache(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    """The rows of a package that was fetched before: later runs see the same ones and ask nobody."""
+    if what.wheel is None or not _place(what.wheel).is_file():
+        raise Unavailable("no package was fetched before")
+    return _from_wheel(what, take, folder)
+
+
 def _from_wheel(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     if what.wheel is None:
         raise Unavailable("no package of the registry carries it")
-    package = f"{what.wheel.packages[0]} {what.wheel.version}"
-    path = fetch(what.wheel, cache_root() / "data" / package.replace(" ", "-") / Path(what.wheel.member).name)
-    with closing(read_jsonl(path)) as rows:
-        return take(rows), f"wheel: {package}"
+    with closing(read_jsonl(fetch(what.wheel, _place(what.wheel)))) as rows:
+        return take(rows), f"wheel: {what.wheel.packages[0]} {what.wheel.version}"
+
+
+def _place(wheel: Wheel) -> Path:
+    """Where a package's file lies once it was fetched."""
+    return cache_root() / "data" / f"{wheel.packages[0]}-{wheel.version}" / Path(wheel.member).name
 
 
 def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     source = what.hub
     if source is None:
         raise Unavailable("not on the hub")
-    import datasets
-
     place = f"hub: {source.id}" + (f"@{source.revision}" if source.revision else "")
-    online = Path(source.id).is_dir() or _reachable()
+    online = Path(source.id).is_dir() or hub.is_reachable()
+    if not (online or hub.may_have_dataset(source.id)):
+        raise Unavailable(f"{place}: {ABSENT}")
+    import datasets  # late: it takes most of a second, and other sources do without it
+
     try:
         with _offline(not online):
             found = datasets.load_dataset(
@@ -149,23 +171,8 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
         raise
     except (OSError, RuntimeError, ValueError, httpx2.HTTPError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
-        reason = said if online else "cannot be reached, and its local cache has no copy"
+        reason = said if online else ABSENT
         raise Unavailable(f"{place}: {reason}") from error
-
-
-def _reachable() -> bool:
-    """Whether the hub responds; checked first, so that offline machines do not wait for client retries."""
-    import datasets
-
-    if datasets.config.HF_HUB_OFFLINE:
-        return False
-    try:
-        urllib.request.urlopen(datasets.config.HF_ENDPOINT, timeout=REACH_SECONDS).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

@@ -62,7 +62,8 @@ class Metric:
 @cache
 def _adapter() -> Any:
     """The subclass of `evaluate.Metric` that wraps a `Metric`."""
-    with absent("transformers"):  # else evaluate's evaluators, unused here, import its pipelines and torch
+    # Else evaluate's evaluators, which are unused here, import pipelines with torch, and a second of scipy.
+    with absent("transformers"), absent("scipy.stats"):
         import evaluate
         from evaluate.info import Features, Value
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
+from repro.core.late import absent
 from repro.core.registry import register
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
@@ -106,7 +107,8 @@ def _kind(character: str) -> str:
 
 def rouge_scorer(**settings: Any) -> Any:
     """A scorer of Rouge-L from `rouge_score`, by default over `tokens`."""
-    from rouge_score.rouge_scorer import RougeScorer  # late: it imports nltk
+    with absent("scipy.stats"):  # nltk's collocations, which are unused here, take a second for it
+        from rouge_score.rouge_scorer import RougeScorer  # late: it imports nltk
 
     return RougeScorer(["rougeL"], **{"tokenizer": _Tokens(), **settings})
 

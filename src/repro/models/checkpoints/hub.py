@@ -1,14 +1,18 @@
 """Checkpoints from the Hugging Face hub: its local cache, and downloads.
 
-Owns the choice of files. Must not know about other sources. HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE,
-HF_ENDPOINT and HF_TOKEN have their usual `huggingface_hub` meaning.
+Owns the choice of files, and whether the hub is there. Must not know about other sources.
+HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT and HF_TOKEN have their usual `huggingface_hub` meaning.
 """
 
 from __future__ import annotations
 
+import os
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,28 @@ CONVERTER = "SFconvertbot"
 def is_offline(offline: bool | None) -> bool:
     """Whether the hub must not be contacted: `offline`, or HF_HUB_OFFLINE if that is None."""
     return constants.is_offline_mode() if offline is None else offline
+
+
+@cache
+def is_reachable() -> bool:
+    """Whether the hub responds, asked once a process: on a network that drops packets it takes seconds."""
+    if is_offline(None):
+        return False
+    try:
+        urllib.request.urlopen(constants.ENDPOINT, timeout=CONNECT_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def may_have_dataset(name: str) -> bool:
+    """Whether something of a dataset lies in the local caches of the hub and of `datasets`."""
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
+    last = name.rpartition("/")[2].lower()
+    found = prepared.is_dir() and any(last in path.name.lower() for path in prepared.iterdir())
+    return found or Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}").is_dir()
 
 
 def cached(hub: Hub, tokenizer: bool = True) -> Path | None:

@@ -9,7 +9,7 @@ pair, of the second token, is at position 0. Where the target has not computed t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
@@ -73,7 +73,12 @@ class EagleNetwork:
         self.features = features
         self.lineage = HeadLineage(0)
         self.guesses: dict[Prefix, Tensor] = {}
-        self.cache = KVCache(config.layer, capacity, device=device)
+        self._cache = partial(KVCache, config.layer, capacity, device=device)
+
+    @cached_property
+    def cache(self) -> KVCache:
+        """The key-value cache, made for the first pass."""
+        return self._cache()
 
     @cached_property
     def head(self) -> EagleHead:
@@ -90,10 +95,11 @@ class EagleNetwork:
         """See `Network`; the levels of a tree are computed one after the other within the pass."""
         return _EagleStep(self, wanted)
 
-    @inference
     def keep(self, text: Prefix) -> None:
         """Keep only the prefixes of `text` whose slots were computed from the target's features."""
-        self.cache.keep(*self.lineage.keep(text))
+        slots = self.lineage.keep(text)
+        if "cache" in vars(self):  # a pass was computed
+            inference(self.cache.keep)(*slots)
         self.guesses = {
             prefix: guess
             for prefix, guess in self.guesses.items()
