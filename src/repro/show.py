@@ -209,7 +209,7 @@ def answer_lines(
     at = None
     if line["target_tokens"] is None:
         verdict = "the target's own answer is not known"
-    elif cell.method.arithmetic:
+    elif cell.computes_otherwise:
         verdict = "not compared with the target's own"
     else:
         at = first_difference(str(line["tokens"]), str(line["target_tokens"]))

@@ -110,7 +110,7 @@ def test_the_float_target_is_another_cell_with_another_text(project: Project) ->
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("method.pruned=0.25",), r"keeps the outliers of 4 of 8 linears; choose method.pruned=0.5"),
+        (("method.pruned=0.25",), r"keeps the outliers of 4 of 8 linears; give 0\.5"),
         (("method.shadow=false",), "choose method.shadow=true"),
     ],
 )

@@ -195,6 +195,7 @@ class Method(ABC, Serving):
         lossless: whether the answer must equal the target's own; the run then checks it.
         arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
             with the target's. "" if a run computes what the method would.
+        arithmetic_by: the compression of a target whose runs compute with that arithmetic; "" for none.
         plain: whether it decodes one token a pass with the target, so that others are compared with it.
         round_metric: registered metric that summarizes the rounds.
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
@@ -211,6 +212,7 @@ class Method(ABC, Serving):
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
     arithmetic: ClassVar[str] = ""
+    arithmetic_by: ClassVar[str] = ""
     plain: ClassVar[bool] = False
     round_metric: ClassVar[str] = "acceptance"
 

@@ -67,6 +67,7 @@ class MllmNpu(Method):
     """
 
     arithmetic: ClassVar[str] = "8-bit weights and activations with outliers beside them"
+    arithmetic_by: ClassVar[str] = "shadow"
     format: ClassVar[str] = "w8a8"
     version: ClassVar[int] = 2  # 1 launched once a subgraph, and sent linears beyond 4 GB to the CPU
 
@@ -132,8 +133,7 @@ class MllmNpu(Method):
         if kept != linears - round(self.pruned * linears):
             raise InputError(
                 f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {kept} "
-                f"of {linears} linears; choose method.pruned={round(1 - kept / linears, 4)}, or another "
-                "target.compression.pruned"
+                f"of {linears} linears; give {round(1 - kept / linears, 4)}, or another target.compression.pruned"
             )
         return measured(counted)
 

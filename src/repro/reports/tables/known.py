@@ -16,9 +16,14 @@ AGAINST_TARGET = ("exact_match", "rouge_l", "rouge_l_tokens", "ties")
 
 def other_arithmetic(record: Record) -> str:
     """What the cell's method computes with, if the run computed its text with something else; else ""."""
-    method = (record.provenance.config.get("method") or {}).get("name")
+    config = record.provenance.config
+    method, target = ((config.get(section) or {}) for section in ("method", "target"))
     discover("repro.methods")
-    return str(getattr(lookup("method", method), "arithmetic", "")) if method in names("method") else ""
+    if method.get("name") not in names("method"):
+        return ""
+    of, computed = lookup("method", method["name"]), (target.get("compression") or {}).get("name", "")
+    computes = bool(computed) and computed == of.arithmetic_by  # type: ignore[attr-defined]
+    return "" if computes else str(getattr(of, "arithmetic", ""))
 
 
 def not_compared(method: str, arithmetic: str) -> str:

@@ -227,6 +227,12 @@ class GenerationScenario(Scenario):
         return [name for name in self.config["metrics"] if name not in own]
 
     @property
+    def computes_otherwise(self) -> bool:
+        """Whether answers are not of the method's own arithmetic."""
+        name = self.compressed.name if self.compressed else ""
+        return bool(self.method.arithmetic) and name != self.method.arithmetic_by
+
+    @property
     def cost_only(self) -> bool:
         """True if the target has no checkpoint: a cost-only run on dummy prompts."""
         return self.models["target"].checkpoint is None
