@@ -96,9 +96,8 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON; not copied, and without `layers` where a record has none."""
-        fields = dict(vars(self))
-        return fields if self.layers is not None else {n: v for n, v in fields.items() if n != "layers"}
+        """The fields as plain data, for JSON, not copied; a record without `layers` stays as it is."""
+        return {name: value for name, value in vars(self).items() if name != "layers" or value is not None}
 
 
 @cache

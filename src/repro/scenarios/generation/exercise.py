@@ -102,7 +102,7 @@ def exercise(
         return compared
 
     package = type(cell.component).__module__.partition(".")[0]
-    version = content_hash([asked, source_hash(package), _packs(cell)])
+    version = content_hash([asked, cell.config["host"], source_hash(package), _packs(cell)])
     computed_once(memory_root() / "memo" / f"{version[:24]}-exercised.json", compute)
     _exercised.setdefault(asked, (method, 0))
 
