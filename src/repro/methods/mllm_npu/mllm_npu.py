@@ -133,7 +133,8 @@ class MllmNpu(Method):
         if kept != linears - round(self.pruned * linears):
             raise InputError(
                 f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {kept} "
-                f"of {linears} linears; give {round(1 - kept / linears, 4)}, or another target.compression.pruned"
+                f"of {linears} linears; give {round(1 - kept / linears, 4)}, or "
+                "another target.compression.pruned"
             )
         return measured(counted)
 
