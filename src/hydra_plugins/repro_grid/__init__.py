@@ -120,12 +120,7 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Tell the sweep's loader of the jobs that a launcher of Hydra's starts; others plan theirs."""
-        loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if not hasattr(loader, "before"):
-            super().validate_batch_is_legal(batch)
-        elif not getattr(self.launcher, "plans", False):
-            loader.before(batch)
+        """Nothing: our launchers plan the jobs while they run."""
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

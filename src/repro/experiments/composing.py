@@ -426,22 +426,12 @@ class PartsLoader(Loader):
 
 
 class Composer(PartsLoader):
-    """Composes the cells of a sweep, for launchers of Hydra's and for `CellConfigs`.
+    """Composes what the cells of a sweep choose."""
 
-    Attributes:
-        before: called with the overrides of all cells before a launcher of Hydra's starts them.
-    """
-
-    def __init__(
-        self,
-        loader: ConfigLoader,
-        needless: Needless,
-        before: Callable[[Sequence[Sequence[str]]], None] | None = None,
-    ) -> None:
+    def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
         """Search where `loader` does; entries for which `needless(key, value)` is true are left out."""
         super().__init__(loader.get_search_path())
         self._needless = needless
-        self.before = before
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str], changed: Iterable[str] = ()
@@ -450,12 +440,9 @@ class Composer(PartsLoader):
         names = _top_level(sweep_overrides).union(changed)
         token = ConfFolder.needless.set(lambda key, value: key not in names and self._needless(key, value))
         try:
-            config = super().load_sweep_config(master_config, sweep_overrides)
+            return super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
-        # All cells leave their notes in one folder, whatever they choose.
-        config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
-        return config
 
     def cells(self, master_config: DictConfig) -> CellConfigs:
         """The configurations of the cells of this sweep."""
@@ -464,10 +451,6 @@ class Composer(PartsLoader):
             return self.load_sweep_config(master_config, choices, changed)
 
         return CellConfigs(compose_choices, self.repository.group_exists)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without what was read and what is called, for the processes of a launcher."""
-        return {**self.__dict__, "_repositories": {}, "_parts": {}, "before": None}
 
 
 def _top_level(overrides: Iterable[str]) -> frozenset[str]:
