@@ -1,7 +1,7 @@
 """What a run that was interrupted says: what is kept, and the command that goes on.
 
-Ctrl-C and SIGTERM end a run early; records of finished cells are kept, cells that had begun noted. Must not know
-Hydra nor what a cell computes.
+Ctrl-C and SIGTERM end a run early; records of finished cells are kept, cells that had begun noted. Must not
+know Hydra nor what a cell computes.
 """
 
 from __future__ import annotations
