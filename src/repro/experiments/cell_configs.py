@@ -26,7 +26,7 @@ OF_THE_SWEEP = frozenset({"hydra", "grid", "table", "beside"})
 CHOICES = 64
 """How many composed choices are kept; one takes about a megabyte."""
 
-Path = tuple[str, ...]
+Path = tuple[Any, ...]
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Choices:
             found[path[-1]] = plain_value(container, path[-1])
 
 
-def _node(container: Any, key: str) -> Any:
+def _node(container: Any, key: Any) -> Any:
     """The node of an entry, not resolved; `None` if there is none."""
     return container._get_node(key, validate_access=False)
 

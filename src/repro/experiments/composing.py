@@ -83,7 +83,7 @@ def publish(*groups: str) -> None:
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
-    defaults_list._create_interpolation_map = _interpolation_map
+    defaults_list._create_interpolation_map = _interpolation_map  # type: ignore[assignment]
 
 
 _every_interpolation_map = defaults_list._create_interpolation_map

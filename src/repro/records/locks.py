@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Lock(FileLock):
     """A file lock; who waits for it longer than `SAY_AFTER_S` says so, with the file and its holder."""
 
-    def acquire(self, timeout: float | None = None, **more: Any) -> Any:
+    def acquire(self, timeout: float | None = None, **more: Any) -> Any:  # type: ignore[override]
         """Hold the lock; Timeout if it is not free within `timeout` seconds, if they are given."""
         if timeout is not None:
             return super().acquire(timeout, **more)

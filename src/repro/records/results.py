@@ -229,7 +229,14 @@ class Results:
             for folder in (self.root, self.root / table):
                 remove_left(folder)
             self.loose.remove_left()
-            _Packing(self, table, members).run()
+            if not self._is_packed(table, members):
+                _Packing(self, table, members).run()
+
+    def _is_packed(self, table: str, members: Sequence[Member]) -> bool:
+        """Whether a table has these cells already, and none of them a newer record."""
+        before = {(m.key, canonical(m.labels), m.overrides) for m in self.members(table)}
+        same = bool(before) and before == {(m.key, canonical(m.labels), m.overrides) for m in members}
+        return same and not any(self.loose.has(m.key) for m in members) and not self._outside()
 
     # --- details --------------------------------------------------------------------------------------------
 

@@ -59,6 +59,10 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def has(self, key: str) -> bool:
+        """Whether a cell has a record here, or what should be one."""
+        return self._path(key).exists()
+
     def keys(self) -> list[str]:
         """Keys of all cells with a record, sorted."""
         return [path.stem for path in self._glob("*.json") if KEY.fullmatch(path.stem)]
