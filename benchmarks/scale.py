@@ -74,7 +74,7 @@ def measured(cells: int, workers: int, kill_every_s: float | None) -> Run:
         command = [sys.executable, "-m", "repro", "-m", *CELL, axis, "hydra.sweeper.max_cells=null", *own]
         environment = {**os.environ, "REPRO_CACHE": str(root / "cache")}
         began = time.monotonic()
-        with (root / "log").open("w") as log:
+        with (root / "log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         killed_at = began
         while True:
@@ -102,9 +102,9 @@ def measured(cells: int, workers: int, kill_every_s: float | None) -> Run:
 def look(pid: int, run: Run) -> None:
     """Note the CPU and the peak memory of the driver's process until now."""
     with suppress(OSError):
-        fields_after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields_after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         run.driver_cpu_s = sum(map(int, fields_after_name[11:13])) / os.sysconf("SC_CLK_TCK")
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM"):
                 run.driver_mb = int(line.split()[1]) / 1e3
 
@@ -123,13 +123,15 @@ def workers_of(driver: int) -> Iterator[int]:
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            parents[int(path.parent.name)] = int(
+                path.read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+            )
     for pid in parents:
         above = pid
         while above in parents and above != driver:
             above = parents[above]
         with suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_text()
+            command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
             if above == driver and pid != driver and "spawn_main" in command:
                 yield pid
 

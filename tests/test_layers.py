@@ -29,7 +29,7 @@ BELOW = {
     "scenarios": ("core", "device", "records", "models", "data", "metrics", "methods", "reports.reference"),
     "training": (
         *("core", "device", "records", "models", "data", "methods", "scenarios"),
-        "experiments.cli",  # which composes a configuration
+        *("experiments.cli", "experiments.cell_configs"),  # which compose a configuration
     ),
     "observations": (
         *("core", "records", "models", "scenarios"),
@@ -72,7 +72,8 @@ ONLY = {
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
-    "hydra": {"experiments/composing.py", "experiments/cli.py"},
+    "distributed": {"experiments/dask_engine.py"},
+    "hydra": {f"experiments/{name}.py" for name in ("composing", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},

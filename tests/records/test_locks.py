@@ -21,7 +21,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_waits_names_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (tmp_path / "x.lock").open("w") as held:
+    with (tmp_path / "x.lock").open("w", encoding="utf-8") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         timer = threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN))
         timer.start()
