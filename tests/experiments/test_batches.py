@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repro.experiments.batches import LOSSES, MOST, Batch, Batches, Began, Ended, Gone, WaitingCell
+from repro.experiments.batches import LOSSES, MOST, Batches, Began, CellBatch, Ended, Gone, WaitingCell
 
 
 def cell(number: int, kind: str = "a", seconds: float | None = 1.0, real: bool = False) -> WaitingCell:
@@ -15,7 +15,7 @@ def batches(cells: Iterable[WaitingCell], left: int = 1000) -> Batches:
     return Batches(iter(cells), lambda: left)
 
 
-def numbers(batch: Batch | None) -> list[int]:
+def numbers(batch: CellBatch | None) -> list[int]:
     assert batch is not None
     return [each.number for each in batch.cells]
 
@@ -56,7 +56,7 @@ class TestWhatGoesOutTogether:
 
 
 class TestALostBatch:
-    def ten(self) -> tuple[Batches, Batch]:
+    def ten(self) -> tuple[Batches, CellBatch]:
         found = batches((cell(n) for n in range(10)), left=20)
         batch = found.next_batch(1)
         assert numbers(batch) == list(range(10))

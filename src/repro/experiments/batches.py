@@ -49,7 +49,7 @@ class WaitingCell:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CellBatch:
     """Cells that go out together. `number` counts batches."""
 
     number: int
@@ -92,10 +92,10 @@ class Gone:
 Event = Began | Doing | Ended | Gone
 
 
-class Engine(Protocol):
+class CellEngine(Protocol):
     """Runs batches somewhere."""
 
-    def run(self, next_batch: Callable[[int], Batch | None]) -> Iterator[Event]:
+    def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
         """Run batches until there are none.
 
         A batch may be lost, and its cells then come in another one; so there may be another batch after
@@ -119,14 +119,14 @@ class Batches:
     cells: Iterator[WaitingCell]
     cells_left: Callable[[], int]
     _waiting: dict[Kind, deque[WaitingCell]] = field(default_factory=dict)
-    _out: dict[int, Batch] = field(default_factory=dict)
+    _out: dict[int, CellBatch] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _running: dict[int, None] = field(default_factory=dict)
     _losses: Counter[int] = field(default_factory=Counter)
     _count: int = 0
     _all_read: bool = False
 
-    def next_batch(self, workers: int) -> Batch | None:
+    def next_batch(self, workers: int) -> CellBatch | None:
         """The next batch for so many workers; `None` if no cell waits, or those that do have to."""
         kind = self._next_kind(workers)
         if kind is None:
@@ -136,7 +136,7 @@ class Batches:
         if not waiting:
             del self._waiting[kind]
         self._count += 1
-        batch = Batch(self._count, cells)
+        batch = CellBatch(self._count, cells)
         self._out[batch.number] = batch
         return batch
 
@@ -154,7 +154,7 @@ class Batches:
             return self._plan_again(self._out.pop(event.batch), event.lost)
         return {}
 
-    def _plan_again(self, batch: Batch, lost: bool) -> dict[int, bool]:
+    def _plan_again(self, batch: CellBatch, lost: bool) -> dict[int, bool]:
         """Let the cells wait again that have not come back, and blame the one that ran."""
         ran: dict[int, bool] = {}
         for cell in batch.cells:

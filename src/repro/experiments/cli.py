@@ -35,7 +35,7 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
-from repro.experiments.batches import Engine
+from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, plain, plain_value
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.driver import Driver, PlannedCell, planned
@@ -192,7 +192,7 @@ def run_cells(
     composer: ConfigLoader,
     jobs: Sequence[Sequence[str]],
     first: int,
-    engine: AbstractContextManager[Engine] | None = None,
+    engine: AbstractContextManager[CellEngine] | None = None,
 ) -> None:
     """Run the cells of a sweep, in this process or with an engine.
 

@@ -24,7 +24,7 @@ from distributed.utils import TimeoutError as DaskTimeout
 
 from repro.core.errors import InputError, warn
 from repro.core.registry import unknown
-from repro.experiments.batches import Batch, Began, Doing, Ended, Event, Gone
+from repro.experiments.batches import Began, CellBatch, Doing, Ended, Event, Gone
 from repro.experiments.composing import load_components
 from repro.experiments.computing import computed
 from repro.experiments.progress.timings import CellWork, stopwatch
@@ -113,17 +113,17 @@ class Cluster:
 
 
 class DaskEngine:
-    """An `Engine` of a cluster, which ends with the block."""
+    """A `CellEngine` of a cluster, which ends with the block."""
 
     def __init__(self, client: Client, threads: int) -> None:
         self._client = client
         self._threads = threads
 
-    def run(self, next_batch: Callable[[int], Batch | None]) -> Iterator[Event]:
-        """See `Engine`."""
+    def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
+        """See `CellEngine`."""
         topic = f"repro-{uuid.uuid4().hex}"
         events: SimpleQueue[Any] = SimpleQueue()
-        flying: dict[str, tuple[Future, Batch]] = {}
+        flying: dict[str, tuple[Future, CellBatch]] = {}
         began: set[int] = set()
         clock, looked, workers = stopwatch(), -LOOK_S, 1
         told = False
@@ -166,7 +166,7 @@ class DaskEngine:
             for future, _ in flying.values():
                 future.cancel(force=True)
 
-    def _submit(self, batch: Batch, topic: str, events: SimpleQueue[Any]) -> Future:
+    def _submit(self, batch: CellBatch, topic: str, events: SimpleQueue[Any]) -> Future:
         cells = [(cell.number, cell.config) for cell in batch.cells]
         payload = zlib.compress(pickle.dumps(cells), 1)
         future = self._client.submit(

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.batches import LOSSES, Batches, Began, Doing, Ended, Engine, WaitingCell
+from repro.experiments.batches import LOSSES, Batches, Began, CellEngine, Doing, Ended, WaitingCell
 from repro.experiments.cell_configs import parsed, selected
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, work_of
@@ -112,7 +112,7 @@ class Driver:
         self._first: dict[str, int] = {}
         self._equal: dict[int, list[tuple[int, CellOut]]] = {}
 
-    def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: Engine | None = None) -> None:
+    def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: CellEngine | None = None) -> None:
         """Run the cells of these overrides, numbered from `first`.
 
         Raises:
@@ -142,7 +142,7 @@ class Driver:
             yield cell
         self._complete()
 
-    def _run_with(self, engine: Engine, cells: Iterator[PlannedCell]) -> None:
+    def _run_with(self, engine: CellEngine, cells: Iterator[PlannedCell]) -> None:
         """Send out what is to be run, and take in what comes back."""
         plan = self._watched.plan
         batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished))
