@@ -28,7 +28,7 @@ SETTINGS = {
     "max_tokens": "tokens of an answer",
     "skip": "rows to skip first",
     "seed": "",
-    "sweep": "run what is not done, list, retry failed cells, force all",
+    "sweep": "run what is not done, list, retry what failed, force all",
     "results": "folder of records and tables",
     "outputs": "folder of timelines and wandb runs",
     "data_dir": "folder of datasets; $REPRO_DATA",
