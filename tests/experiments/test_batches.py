@@ -85,6 +85,12 @@ class TestALostBatch:
         assert found.see(Gone(batch.number)) == {}
         assert numbers(found.next_batch(1)) == list(range(1, 10))
 
+    def test_a_cell_that_comes_back_late_does_not_go_out_again(self) -> None:
+        found, batch = self.ten()
+        found.see(Gone(batch.number, lost=True))
+        found.see(Ended(0, "came back"))
+        assert numbers(found.next_batch(1)) == list(range(1, 10))
+
     def test_a_cell_in_which_workers_die_is_given_up(self) -> None:
         found = batches([cell(0)])
         for loss in range(1, LOSSES + 1):

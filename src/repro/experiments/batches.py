@@ -128,13 +128,17 @@ class Batches:
 
     def next_batch(self, workers: int) -> CellBatch | None:
         """The next batch for so many workers; `None` if no cell waits, or those that do have to."""
-        kind = self._next_kind(workers)
-        if kind is None:
-            return None
-        waiting = self._waiting[kind]
-        cells = [waiting.popleft() for _ in range(min(len(waiting), self._size(waiting[0], workers)))]
-        if not waiting:
-            del self._waiting[kind]
+        cells: list[WaitingCell] = []
+        while not cells:
+            kind = self._next_kind(workers)
+            if kind is None:
+                return None
+            waiting = self._waiting[kind]
+            count = min(len(waiting), self._size(waiting[0], workers))
+            taken = [waiting.popleft() for _ in range(count)]
+            cells = [cell for cell in taken if cell.number not in self._ended]  # one may come back late
+            if not waiting:
+                del self._waiting[kind]
         self._count += 1
         batch = CellBatch(self._count, cells)
         self._out[batch.number] = batch

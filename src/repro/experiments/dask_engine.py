@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,9 @@ AHEAD = 2
 
 EVERY_S = 0.5
 """How often a running cell says at most what it is doing."""
+
+LATE_S = 0.5
+"""How long after its end a batch may still have events on their way."""
 
 LOOK_S = 5.0
 """How often the driver asks how many workers there are."""
@@ -125,6 +129,7 @@ class DaskEngine:
         events: SimpleQueue[Any] = SimpleQueue()
         flying: dict[str, tuple[Future, CellBatch]] = {}
         began: set[int] = set()
+        done: set[str] = set()
         clock, looked, workers = stopwatch(), -LOOK_S, 1
         told = False
         self._client.subscribe_topic(topic, lambda event: events.put(event[1]))
@@ -146,14 +151,19 @@ class DaskEngine:
                     item = events.get(timeout=1.0)
                 except Empty:
                     continue
-                if isinstance(item, str):  # a future that is done
-                    if item in flying:
+                if isinstance(item, str):  # a future that is done; what it sent before may come after
+                    if item in flying and item not in done:
+                        done.add(item)
+                        threading.Timer(LATE_S, events.put, (item,)).start()
+                    elif item in flying:
                         future, batch = flying.pop(item)
                         yield Gone(batch.number, _is_lost(future))
-                        future.release()
                     continue
                 number, event = pickle.loads(zlib.decompress(item))
-                if event is None:  # a worker begins the batch
+                if isinstance(event, Gone):
+                    if flying.pop(str(number), None):
+                        yield event
+                elif event is None:  # a worker begins the batch
                     if number in began and str(number) in flying:  # Dask gave a lost one to another worker
                         future, batch = flying.pop(str(number))
                         future.cancel(force=True)
@@ -252,6 +262,7 @@ def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
             send(Ended(number, f"{type(wrong).__name__}: {wrong}"))
         else:
             send(Ended(number, outcome))
+    send(Gone(batch))
 
 
 @contextmanager
