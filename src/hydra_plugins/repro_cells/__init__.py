@@ -64,7 +64,13 @@ class DaskLauncher(CellsLauncher):
         job: Mapping[str, Any] | None,
     ) -> None:
         """Where workers are (`experiments.dask_engine.Cluster`)."""
-        self._where = {"workers": workers, "threads": threads, "address": address, "queue": queue, "job": job}
+        self._where: dict[str, Any] = {
+            "workers": workers,
+            "threads": threads,
+            "address": address,
+            "queue": queue,
+            "job": job,
+        }
 
     def _engine(self) -> Any:
         from repro.experiments.dask_engine import Cluster, dask_engine  # late, as it imports Dask

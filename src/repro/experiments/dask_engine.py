@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -257,7 +258,7 @@ def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
     for number, config in pickle.loads(zlib.decompress(payload)):
         send(Began(number))
         try:
-            outcome = computed(made(config), config, lambda work, n=number: _showing(send, n, work))
+            outcome = computed(made(config), config, partial(_showing, send, number))
         except Exception as wrong:  # it cannot be made here, as without a dataset
             send(Ended(number, f"{type(wrong).__name__}: {wrong}"))
         else:
