@@ -72,6 +72,7 @@ ONLY = {
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
+    "distributed": {"experiments/dask_engine.py"},
     "hydra": {f"experiments/{name}.py" for name in ("composing", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
@@ -213,6 +214,7 @@ def test_a_room_is_small_and_says_what_it_is_for() -> None:
 
 def test_every_module_is_imported_or_registers_something() -> None:
     commands = sorted((SOURCE.parents[1] / "scripts").rglob("*.py"))
+    commands += sorted((SOURCE.parent / "hydra_plugins").rglob("*.py"))
     wanted = {i for path in (*FILES, *commands) for i in imports(tree(path))}
     wanted |= {i.rpartition(".")[0] for i in wanted}
     late = "".join(text(path) for path in FILES)

@@ -120,14 +120,10 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Tell the sweep's loader how many jobs there are, and of those that a launcher of Hydra's starts."""
+        """Tell the sweep's loader how many jobs there are; our launchers plan them while they run."""
         loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if not hasattr(loader, "before"):
-            super().validate_batch_is_legal(batch)
-            return
-        loader.total = sum(map(len, self.overrides or [batch]))
-        if not getattr(self.launcher, "plans", False):
-            loader.before(batch)
+        if hasattr(loader, "total"):
+            loader.total = sum(map(len, self.overrides or [batch]))
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

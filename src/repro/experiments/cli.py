@@ -12,7 +12,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
@@ -36,14 +35,15 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
+from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, plain, plain_value
 from repro.experiments.composing import Composer, load_components, opened
-from repro.experiments.driver import Driver, PlannedCell, chosen, expected_work, planned
+from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
-from repro.experiments.interrupted import go_on, is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, running
+from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
+from repro.experiments.progress.notes import Note
 from repro.experiments.progress.plan import SweepPlan
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
@@ -51,10 +51,9 @@ from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
-from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
+from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
-from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
@@ -67,6 +66,8 @@ NOT_TAKEN = {
 }
 """Hydra's flags that would have others' files where ours belong."""
 HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+OWN_LAUNCHERS = ("cells", "dask")
+"""Launchers that plan a sweep: in this process, or with the workers of a cluster."""
 WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
@@ -119,11 +120,6 @@ def cell_config(*overrides: str) -> dict[str, Any]:
         raise InputError(explain(wrong)) from wrong
 
 
-def notes_folder(config: DictConfig) -> Path:
-    """The folder for the notes of a sweep's cells."""
-    return Path(config.hydra.sweep.dir) / "cells"
-
-
 class Finish(Callback):
     """Hydra callback that checks where a run writes, and ends a sweep: its cells, table and files."""
 
@@ -132,20 +128,19 @@ class Finish(Callback):
         _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check the table, install `Composer`, and watch the cells' notes."""
+        """Check the table and the launcher, install `Composer`, and watch the cells."""
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs, partial(_announce, config))
+        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
         assert _watcher is not None
         _watcher.close()
         try:
-            with _watcher.alone:
-                if finish(config, _watcher.plan):
-                    sys.exit(1)
+            if finish(config, _watcher.plan):
+                sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
             sys.exit(1)
@@ -179,8 +174,12 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             return
         if (section := table_section(config)) and not computes_nothing(section):
             asked(config).spec(section)
-        _watcher = Watcher(notes_folder(config))
-        _watcher.start(shown=config.sweep != "list")
+        launcher = str(config.hydra.runtime.choices["hydra/launcher"])
+        if launcher not in OWN_LAUNCHERS:
+            raise InputError(unknown("hydra/launcher", launcher, OWN_LAUNCHERS))
+        _watcher = Watcher()
+        if config.sweep != "list":
+            _watcher.start()
     except (InputError, OmegaConfBaseException, OSError) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()
@@ -194,14 +193,21 @@ def settle_runs(config: DictConfig, cells: int) -> None:
         config.wandb.cells = cells <= MOST_RUNS
 
 
-def run_cells(config: DictConfig, composer: ConfigLoader, jobs: Sequence[Sequence[str]], first: int) -> None:
-    """Run the cells of a sweep in this process.
+def run_cells(
+    config: DictConfig,
+    composer: ConfigLoader,
+    jobs: Sequence[Sequence[str]],
+    first: int,
+    engine: AbstractContextManager[CellEngine] | None = None,
+) -> None:
+    """Run the cells of a sweep, in this process or with an engine.
 
     Args:
         config: the sweep's configuration.
         composer: the `Composer` of its cells.
         jobs: the overrides of each cell.
         first: the number of the first.
+        engine: opened for the sweep; a list is made without it.
 
     Raises:
         InputError: the callback that ends a sweep is left out; or of a table without cells.
@@ -212,7 +218,8 @@ def run_cells(config: DictConfig, composer: ConfigLoader, jobs: Sequence[Sequenc
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
         driver = Driver(partial(_plan, configs), _watcher, screen(), partial(_require_labels, config))
-        driver.run(jobs, first)
+        with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
+            driver.run(jobs, first, workers)
 
 
 def _plan(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
@@ -226,24 +233,6 @@ def _plan(configs: CellConfigs, number: int, overrides: Sequence[str]) -> Planne
         return planned(number, overrides, configs.plain(overrides))
     except (InputError, OmegaConfBaseException) as wrong:
         return PlannedCell(number, overrides, None, _labels(configs.composed(overrides)), str(wrong))
-
-
-def _announce(config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
-    """Plan all cells for a launcher of Hydra's, check the table's labels, and share the cores."""
-    assert _watcher is not None
-    loader = GlobalHydra.instance().config_loader()
-    assert isinstance(loader, Composer)
-    configs = loader.cells(config)
-    for number, overrides in enumerate(jobs):
-        cell = _plan(configs, number, overrides)
-        _watcher.plan.add(expected_work(cell), cell.labels)
-    _require_labels(config)
-    workers = {"submitit_local": _watcher.plan.total, "submitit_slurm": 1}
-    launcher = str(config.hydra.runtime.choices["hydra/launcher"])
-    if launcher in workers:  # workers inherit it; joblib and ray set it themselves
-        on_node = config.hydra.launcher.get("cpus_per_task") if launcher == "submitit_slurm" else None
-        cores = on_node or usable_cores()
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers[launcher])))
 
 
 def _require_labels(config: DictConfig) -> None:
@@ -265,7 +254,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
     lost = [plan.name(number) for number in range(plan.total) if number not in results]
     if lost or not plan.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells left no note in {notes_folder(config)}: {_first_of(lost)}\n"
+            f"{len(lost)} of {plan.total} cells of the plan were not run: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -340,28 +329,19 @@ def needless(key: str, value: Any) -> bool:
 
 
 def task(config: DictConfig) -> None:
-    """Run one cell, alone or in a sweep, or write a table that has no cells (claims, facts, drawings).
+    """Run one cell, or write a table that has no cells (claims, facts, drawings).
 
-    An InputError ends it with one sentence. Some launchers call it in a process that has not run `main`.
+    An InputError ends it with one sentence.
     """
     try:
         quiet()
         load_components()
-        job, folder = HydraConfig.get(), Path(HydraConfig.get().sweep.dir) / "cells"
-        if (job.callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
+        if (HydraConfig.get().callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
             raise InputError(WITHOUT_END)
         section = table_section(config)
         if section and computes_nothing(section):
             sweep = Sweep(plain(config), screen())
             show_files(sweep.console, sweep.read(str(config.name), section))
-            if job.mode == RunMode.MULTIRUN:
-                note_down(folder, job.job.num, Note("", {"method": str(config.name)}, "written"))
-            return
-        if job.mode == RunMode.MULTIRUN:
-            note = attempt(config, partial(running, folder, job.job.num))
-            note_down(
-                folder, job.job.num, replace(note, chosen=chosen(_unresolved(config), job.overrides.task))
-            )
             return
         given = plain(config)
         sweep = Sweep(given, screen())
@@ -377,24 +357,6 @@ def task(config: DictConfig) -> None:
             raise
         tell_error(str(wrong))
         sys.exit(2)
-
-
-def _unresolved(config: DictConfig) -> dict[str, Any]:
-    found: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
-    return found
-
-
-def attempt(config: DictConfig, showing: Showing) -> Note:
-    """Run a cell of a sweep: whatever goes wrong fails that cell and not the sweep."""
-    try:
-        given = plain(config)
-        return Sweep(given, screen()).cell(given, showing)
-    except (InputError, OmegaConfBaseException) as wrong:
-        state = "invalid" if config.sweep == "list" else "failed"  # nothing was tried
-        return Note("", _labels(config), state, error=" ".join(str(wrong).split()))
-    except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it, so there is no record
-        traceback.print_exc()
-        return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")
 
 
 def _labels(config: DictConfig) -> dict[str, str]:
@@ -498,22 +460,17 @@ def main() -> None:
         if complete(sys.argv):
             return
         publish()
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+        with stopping():
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
         if whole:
             raise
         tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if whole:
             raise
         if _watcher is not None:
             _watcher.close()
         print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
-        sys.exit(130)
-    except Exception as wrong:
-        if whole or _watcher is None or not is_launchers(wrong):
-            raise
-        _watcher.close()
-        print(worker_died([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(stop.code if isinstance(stop, Terminated) else 130)

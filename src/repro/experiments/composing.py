@@ -424,18 +424,10 @@ class PartsLoader(Loader):
 
 
 class Composer(PartsLoader):
-    """Composes the cells of a sweep, for launchers of Hydra's and for `CellConfigs`.
-
-    Attributes:
-        before: called with the overrides of all cells before a launcher of Hydra's starts them.
-    """
+    """Composes what the cells of a sweep choose."""
 
     def __init__(
-        self,
-        loader: ConfigLoader,
-        needless: Needless,
-        settle: Callable[[DictConfig, int], None],
-        before: Callable[[Sequence[Sequence[str]]], None] | None = None,
+        self, loader: ConfigLoader, needless: Needless, settle: Callable[[DictConfig, int], None]
     ) -> None:
         """Search where `loader` does.
 
@@ -443,12 +435,10 @@ class Composer(PartsLoader):
             loader: whose search path is used.
             needless: entries for which `needless(key, value)` is true are left out.
             settle: called with each configuration that is composed, and the number of the sweep's cells.
-            before: called with the overrides of all cells, before a launcher of Hydra's starts them.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
         self._settle = settle
-        self.before = before
         self.total = 1
 
     def load_sweep_config(
@@ -461,8 +451,6 @@ class Composer(PartsLoader):
             config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
-        # All cells leave their notes in one folder, whatever they choose.
-        config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
         self._settle(config, self.total)
         return config
 
@@ -473,10 +461,6 @@ class Composer(PartsLoader):
             return self.load_sweep_config(master_config, choices, changed)
 
         return CellConfigs(compose_choices, self.repository.group_exists)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without what was read and what is called, for the processes of a launcher."""
-        return {**self.__dict__, "_repositories": {}, "_parts": {}, "before": None}
 
 
 def _top_level(overrides: Iterable[str]) -> frozenset[str]:

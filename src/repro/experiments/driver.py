@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
+from repro.experiments.batches import LOSSES, Batches, Began, CellEngine, Doing, Ended, WaitingCell
 from repro.experiments.cell_configs import parsed, selected
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, work_of
@@ -74,8 +76,21 @@ def expected_work(cell: PlannedCell) -> CellWork | None:
         return None
 
 
+@dataclass(frozen=True)
+class CellOut:
+    """What is kept of a cell that an engine runs: where its record goes, its key, labels and values."""
+
+    sweep: Sweep
+    key: str
+    labels: dict[str, str]
+    chosen: dict[str, Any]
+
+
 class Driver:
-    """Runs the cells of a sweep in this process; what comes of them goes to `watched`."""
+    """Runs the cells of a sweep, here or with an engine; what comes of them goes to `watched`.
+
+    It alone writes records, rounds and timelines.
+    """
 
     def __init__(self, plan: Plan, watched: Watcher, console: Console, complete: Callable[[], None]) -> None:
         """Run cells.
@@ -83,7 +98,7 @@ class Driver:
         Args:
             plan: plans a cell.
             watched: the sweep's progress.
-            console: shows wandb's runs.
+            console: shows tables that have no cells.
             complete: called when all cells are planned.
         """
         self._plan = plan
@@ -93,14 +108,32 @@ class Driver:
         self._sweeps: dict[str, Sweep] = {}
         self._finished: dict[str, frozenset[str]] = {}
         self._notes: dict[str, Note] = {}
+        self._out: dict[int, CellOut] = {}
+        self._first: dict[str, int] = {}
+        self._equal: dict[int, list[tuple[int, CellOut]]] = {}
 
-    def run(self, jobs: Sequence[Sequence[str]], first: int = 0) -> None:
-        """Run the cells of these overrides, numbered from `first`."""
+    def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: CellEngine | None = None) -> None:
+        """Run the cells of these overrides, numbered from `first`.
+
+        Raises:
+            InputError: of a table without cells, or of an engine that cannot run any cell.
+        """
         self._watched.plan.announced = max(self._watched.plan.announced, first + len(jobs))
-        for cell in _ahead(self._planned(jobs, first), AHEAD):
-            note = self.note_of(cell)
-            own = {} if cell.config is None else chosen(cell.config, cell.overrides)
-            self._watched.finish(cell.number, replace(note, chosen=own))
+        cells = _ahead(self._planned(jobs, first), AHEAD)
+        if engine is not None:
+            self._run_with(engine, cells)
+            return
+        for cell in cells:
+            note, waiting = self._looked_up(cell)
+            if waiting is not None:
+                out = self._out.pop(cell.number)
+                note = self._attempt(cell, partial(self._run_here, cell.number, waiting.config, out.sweep))
+                self._notes[out.key] = note
+            if note is not None:
+                self._finish(cell.number, note, cell)
+
+    def _run_here(self, number: int, config: Mapping[str, Any], sweep: Sweep) -> Note:
+        return sweep.cell(config, lambda work: self._watched.running(number))
 
     def _planned(self, jobs: Sequence[Sequence[str]], first: int) -> Iterator[PlannedCell]:
         for number, overrides in enumerate(jobs, first):
@@ -109,8 +142,58 @@ class Driver:
             yield cell
         self._complete()
 
-    def note_of(self, cell: PlannedCell) -> Note:
-        """Run a cell unless it is done. Whatever goes wrong fails this cell and not the sweep.
+    def _run_with(self, engine: CellEngine, cells: Iterator[PlannedCell]) -> None:
+        """Send out what is to be run, and take in what comes back."""
+        plan = self._watched.plan
+        batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished))
+        for event in engine.run(batches.next_batch):
+            for cell, is_given_up in batches.see(event).items():
+                self._watched.leave(cell)
+                if is_given_up:
+                    out = self._out[cell]
+                    error = f"{LOSSES} workers died in it (killed, or out of memory or time)"
+                    self._end(cell, Note(out.key, out.labels, "lost", error=error))
+            if isinstance(event, (Began, Doing, Ended)) and event.cell in self._out:
+                self._take(event)
+
+    def _to_run(self, cells: Iterator[PlannedCell]) -> Iterator[WaitingCell]:
+        """The cells that have to be run; all others end at once."""
+        for cell in cells:
+            note, waiting = self._looked_up(cell)
+            if note is not None:
+                self._finish(cell.number, note, cell)
+            elif waiting is not None:
+                yield waiting
+
+    def _take(self, event: Began | Doing | Ended) -> None:
+        """Show or store what an engine says of a cell that has not ended."""
+        out = self._out[event.cell]
+        if isinstance(event, Began):
+            out.sweep.store.begin(out.key)
+            self._watched.tell(event.cell)
+        elif isinstance(event, Doing):
+            self._watched.tell(event.cell, event.stage, event.done, event.total)
+        elif isinstance(event.outcome, str):
+            self._end(event.cell, Note("", out.labels, "failed", error=event.outcome))
+        else:
+            self._end(event.cell, out.sweep.keep(out.labels, event.outcome))
+
+    def _end(self, number: int, note: Note) -> None:
+        """A cell that was out has ended, and with it those that are equal."""
+        out = self._out.pop(number)
+        self._notes[out.key] = note
+        self._watched.finish(number, replace(note, chosen=out.chosen))
+        for other, equal in self._equal.pop(number, ()):
+            self._watched.finish(other, replace(_like(note, equal.labels), chosen=equal.chosen))
+
+    def _finish(self, number: int, note: Note, cell: PlannedCell) -> None:
+        own = {} if cell.config is None else chosen(cell.config, cell.overrides)
+        self._watched.finish(number, replace(note, chosen=own))
+
+    def _looked_up(self, cell: PlannedCell) -> tuple[Note | None, WaitingCell | None]:
+        """The note of a cell that is not to be run, or what is to be run; neither of one that waits.
+
+        Whatever goes wrong fails this cell and not the sweep.
 
         Raises:
             InputError: of a table without cells.
@@ -118,28 +201,46 @@ class Driver:
         if cell.table is not None and cell.config is not None:
             sweep = self._sweep(cell.config)
             show_files(self._console, sweep.read(str(cell.config["name"]), cell.table))
-            return Note("", dict(cell.labels), "written")
-        mode = "run"
-        try:
-            if cell.config is None:
-                raise InputError(cell.error)
-            sweep = self._sweep(cell.config)
-            mode = sweep.mode
-            if mode == "list":
-                return sweep.cell(cell.config)
-            scenario = made(cell.config)
-            before = self._notes.get(scenario.key)
-            if before is not None:
-                state = "cached" if before.state == "done" else before.state
-                return replace(before, labels=scenario.labels, state=state)
-            if mode != "force" and not sweep.tracker.again and scenario.key in self._done(sweep):
-                note = Note(scenario.key, scenario.labels, "cached", 0.0)
-            else:
-                note = sweep.cell(cell.config, lambda work: self._watched.running(cell.number))
-            self._notes[scenario.key] = note
+            return Note("", dict(cell.labels), "written"), None
+        waiting: list[WaitingCell] = []
+        note = self._attempt(cell, lambda: self._known(cell, waiting))
+        return (None, waiting[0]) if waiting else (note, None)
+
+    def _known(self, cell: PlannedCell, waiting: list[WaitingCell]) -> Note | None:
+        """The note of a cell that is not to be run; one that is goes to `waiting`."""
+        if cell.config is None:
+            raise InputError(cell.error)
+        sweep = self._sweep(cell.config)
+        if sweep.mode == "list":
+            return sweep.cell(cell.config)
+        scenario = made(cell.config)
+        key, labels = scenario.key, scenario.labels
+        if key in self._notes:
+            return _like(self._notes[key], labels)
+        out = CellOut(sweep, key, labels, chosen(cell.config, cell.overrides))
+        if self._first.setdefault(key, cell.number) in self._out:
+            self._equal.setdefault(self._first[key], []).append((cell.number, out))
+            return None
+        if sweep.mode != "force" and not sweep.tracker.again and key in self._done(sweep):
+            note: Note | None = Note(key, labels, "cached", 0.0)
+        else:
+            note = sweep.known(scenario)
+        if note is not None:
+            self._notes[key] = note
             return note
+        self._out[cell.number] = out
+        kind = tuple(str(labels.get(name, "")) for name in ("target", "draft", "dataset"))
+        seconds = self._watched.plan.expected(cell.number)
+        waiting.append(WaitingCell(cell.number, cell.config, kind, seconds, not scenario.emulated))
+        return None
+
+    def _attempt(self, cell: PlannedCell, work: Callable[[], Note | None]) -> Any:
+        """The note of some work on a cell, also if that fails without a record."""
+        try:
+            return work()
         except (InputError, OmegaConfBaseException) as wrong:
-            state = "invalid" if mode == "list" else "failed"  # nothing was tried
+            listing = cell.config is not None and cell.config.get("sweep") == "list"
+            state = "invalid" if listing else "failed"  # nothing was tried
             return Note("", dict(cell.labels), state, error=" ".join(str(wrong).split()))
         except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it: there is no record
             traceback.print_exc()
@@ -159,6 +260,11 @@ class Driver:
         if place not in self._finished:
             self._finished[place] = sweep.store.finished()
         return self._finished[place]
+
+
+def _like(note: Note, labels: dict[str, str]) -> Note:
+    """The note of a cell that is equal to one that has ended."""
+    return replace(note, labels=labels, state="cached" if note.state == "done" else note.state)
 
 
 def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,25 +1,38 @@
 """What a run that was interrupted says: what is kept, and the command that goes on.
 
-Ctrl-C, and a worker process of a launcher that died, end a run early; records of finished cells are kept.
-Must not know Hydra nor what a cell computes.
+Ctrl-C and SIGTERM end a run early; records of finished cells are kept, cells that had begun noted. Must not
+know Hydra nor what a cell computes.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from repro.experiments.progress.notes import running_in
 from repro.experiments.progress.watch import Watcher
 
-LAUNCHERS = ("joblib", "submitit", "ray", "cloudpickle")
-"""Libraries of launchers; an error of theirs that reaches the command is a worker that did not finish."""
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a queue sends it before it takes a node away."""
+
+    code = 128 + signal.SIGTERM
 
 
-def is_launchers(wrong: BaseException) -> bool:
-    """Whether an error is a launcher's own, and not of the code that it runs."""
-    return type(wrong).__module__.partition(".")[0] in LAUNCHERS
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Within the block, SIGTERM stops the run as Ctrl-C does: no cell takes it for its own failure."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:
@@ -31,14 +44,6 @@ def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:
     """
     kept = _kept(watched) if watched else "the cell is not done"
     return f"stopped; {kept}\n{go_on(arguments)}"
-
-
-def worker_died(arguments: Sequence[str], watched: Watcher) -> str:
-    """Two lines after the death of a worker process: killed, out of memory, or out of time."""
-    lost = ", ".join(watched.plan.name(number) for number in running_in(watched.folder))
-    during = f" during {lost}" if lost else ""
-    error = f"error: a worker died{during} (killed, or out of memory or time); {_kept(watched)}"
-    return f"{error}\n{go_on(arguments)}"
 
 
 def _kept(watched: Watcher) -> str:

@@ -171,6 +171,14 @@ class Results:
         """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
         return self.loose.alone(key)
 
+    def begin(self, key: str) -> None:
+        """Note that a cell begins to be computed, until its record comes."""
+        self.loose.begin(key)
+
+    def has_begun(self, key: str) -> bool:
+        """Whether a cell began to be computed and was interrupted or lost."""
+        return self.loose.has_begun(key)
+
     def locked(self) -> Lock:
         """The lock of all tables, for who reads, changes and writes one; a process may hold it twice."""
         self.root.mkdir(parents=True, exist_ok=True)

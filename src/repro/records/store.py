@@ -26,6 +26,8 @@ DETAILS = ("rounds", "answers")
 """Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
 
 OWN = re.compile(rf"[0-9a-f]{{8,64}}(\.\d+)?(\.json|\.({'|'.join(DETAILS)})\.jsonl)")
+BEGUN = ".begun"
+"""What a note of a cell that has begun is called, behind its key."""
 NAMED = 16
 """Hexadecimal digits of a record's hash in the names of its details."""
 _OF_RECORD = re.compile(rf"[0-9a-f]+(\.[0-9a-f]{{{NAMED}}})?\.({'|'.join(DETAILS)})\.jsonl")
@@ -112,6 +114,18 @@ class Store:
             finally:
                 path.unlink(missing_ok=True)  # those who wait for this file then open a new one
 
+    def begin(self, key: str) -> None:
+        """Note that a cell begins to be computed; the note goes when its record comes.
+
+        One that stays is of a cell that was interrupted, or lost with its worker.
+        """
+        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+        require_no_link(self.folder, self._path(key, BEGUN)).touch()
+
+    def has_begun(self, key: str) -> bool:
+        """Whether a cell began to be computed and has left no record since."""
+        return self._path(key, BEGUN).exists()
+
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> Path:
         """Store a record durably (with fsync); a record that it replaces is kept in the cell's history.
 
@@ -124,6 +138,7 @@ class Store:
         text = record.to_json().encode()
         details = {kind: _lines(found) for kind, found in (("rounds", rounds), ("answers", answers))}
         with self._locked():
+            self._path(record.key, BEGUN).unlink(missing_ok=True)
             current = self._path(record.key)
             before = current.exists()
             if before:

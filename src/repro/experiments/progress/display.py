@@ -48,7 +48,7 @@ class _News:
         """A line for each new cell that ran; of those done before, one line when another cell ends."""
         new = dict(islice(state.plan.finished.items(), self._told, None))
         self._told += len(new)
-        ran = [n for n, note in new.items() if note.state in ("done", "failed")]
+        ran = [n for n, note in new.items() if note.state in ("done", "failed", "lost")]
         self._before += sum(note.state == "cached" for note in new.values())
         lines = []
         if self._before and (ran or state.over):

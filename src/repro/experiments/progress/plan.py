@@ -69,6 +69,11 @@ class SweepPlan:
             self._expected[work] = ran
             self._known.add(ran, self._left[work])
 
+    def expected(self, number: int) -> float | None:
+        """Expected seconds of a cell; `None` if nothing like it has run."""
+        work = self._works[number] if number < len(self._works) else None
+        return self._expected[work] if work is not None else None
+
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
         own = self.labels[number] if number < len(self.labels) else {}
@@ -92,7 +97,7 @@ class SweepPlan:
         wholes = {number: self._whole(number, running[number], elapsed[number]) for number in running}
         known = self._known.copy()
         for number, whole in wholes.items():
-            if self._of(number) is None:
+            if self.expected(number) is None:
                 known.add(whole, 1)
         unknown = self.total - len(self.finished) - known.count
         mean = self._ran.value if self._ran.count else known.value
@@ -104,14 +109,9 @@ class SweepPlan:
             left += _left(seconds, running[number], elapsed[number]) - seconds
         return max(left, 0.0) / max(1, len(running))
 
-    def _of(self, number: int) -> float | None:
-        """Expected seconds of a cell, by its work."""
-        work = self._works[number] if number < len(self._works) else None
-        return self._expected[work] if work is not None else None
-
     def _whole(self, number: int, running: Running, elapsed: float) -> float | None:
         """Expected seconds of a running cell from its beginning, by its work or by its own bar."""
-        known = self._of(number)
+        known = self.expected(number)
         if known is None and running.done:
             return elapsed * running.total / running.done
         return known
