@@ -208,7 +208,8 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
     config = project.config("experiment=quickstart", "method=draft", "seed=7")
     cell = GenerationScenario(config)
     assert cell.method.lossless is False
-    cell.method = type("Liar", (DraftAlone,), {"lossless": True})()
+    own = {"lossless": True, "__module__": DraftAlone.__module__}
+    cell.method = type("Liar", (DraftAlone,), own)()
     with pytest.raises(RuntimeError, match="leaves the target's own text at token"):
         cell.run(lambda what, done, total: None)
 
