@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
@@ -37,7 +37,7 @@ from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, plain, plain_value
-from repro.experiments.composing import Composer, load_components
+from repro.experiments.composing import Composer, load_components, opened
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -52,12 +52,12 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
-from repro.experiments.tables import WEIGHTS, Asked, matter
+from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
-from repro.scenarios.sections import FOLDERS, check_places
+from repro.scenarios.sections import FOLDERS, WEIGHTS, check_places
 
 FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
 NOT_TAKEN = {
@@ -87,8 +87,8 @@ def publish() -> None:
 def experiment_names() -> list[str]:
     """Names of all experiments on Hydra's search path, as `experiment=` accepts them."""
     publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return sorted(_options(GlobalHydra.instance().config_loader(), "experiment"))
+    with opened(conf_dir()) as loader:
+        return sorted(_options(loader, "experiment"))
 
 
 def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with opened(conf_dir()):
         settings = composing.unswept(carried(overrides))
         return compose("config", overrides=settings, return_hydra_config=True)
 

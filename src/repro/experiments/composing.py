@@ -59,6 +59,7 @@ from repro.experiments.cell_configs import CellConfigs
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
+from repro.scenarios.sections import OWN_WEIGHTS
 
 COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
@@ -66,9 +67,6 @@ EXPERIMENT = "experiment"
 """The group whose files are named by their path."""
 
 Needless = Callable[[str, Any], bool]
-
-OWN_WEIGHTS = "own"
-"""The choice of `weights` under which each billed model computes itself."""
 
 _published: list[str] = []
 
@@ -493,16 +491,27 @@ class Compositions:
 
 
 @contextmanager
+def opened(conf: Path) -> Iterator[ConfigLoader]:
+    """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+@contextmanager
 def composing_in(conf: Path, needless: Needless) -> Iterator[Compositions]:
     """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
     token = ConfFolder.needless.set(needless)
     ConfFolder.ours.add(str(conf))
     try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
+        with opened(conf) as loader:
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
-            hydra.config_loader = loader = PartsLoader(hydra.config_loader.get_search_path())
-            yield Compositions(loader)
+            hydra.config_loader = parts = PartsLoader(loader.get_search_path())
+            yield Compositions(parts)
     finally:
         ConfFolder.needless.reset(token)
 

@@ -19,13 +19,14 @@ from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.experiments.cell_configs import plain
 from repro.experiments.cli import experiment_names, needless
-from repro.experiments.composing import OWN_WEIGHTS, composing_in
+from repro.experiments.composing import composing_in
 from repro.experiments.progress.timings import stopwatch, work_of
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
 from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import Unavailable
 from repro.scenarios.base import component
+from repro.scenarios.sections import OWN_WEIGHTS
 
 BYTES = {"float32": 4, "bfloat16": 2}
 STORED_BYTES = 2

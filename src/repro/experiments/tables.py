@@ -33,15 +33,10 @@ from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from repro.scenarios.registry import is_current
+from repro.scenarios.sections import STAND_IN, WEIGHTS
 
 NAMES = ("experiment", "name")
 """Overrides that name an experiment."""
-
-WEIGHTS = "weights"
-"""The setting that says what computes, and the label of cells in which no stand-in does."""
-
-STAND_IN = "stand_in"
-"""The choice of weights under which small checkpoints compute in place of the billed models."""
 
 HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
 """Settings that change no outcome: where things lie and what is done with them."""

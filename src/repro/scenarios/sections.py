@@ -44,6 +44,9 @@ OTHERS = (
     *("draft_calibration", "calibration_prompts", "seed", "metrics", "host", "memo", "repeats", "cooldown"),
     *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
 )
+WEIGHTS, STAND_IN, OWN_WEIGHTS = "weights", "stand_in", "own"
+"""The setting that says what computes; stand-ins and the billed models' own checkpoints among its choices."""
+
 DRAFTS = re.compile(r"draft_\d+")
 """Roles of further drafts."""
 
@@ -59,8 +62,8 @@ def check_known(config: Mapping[str, Any]) -> None:
     for name in config:
         if name not in known and not DRAFTS.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), known))
-    chosen = config.get("weights", "stand_in")
-    files = [path for folder in conf_folders() for path in (folder / "weights").glob("*.yaml")]
+    chosen = config.get(WEIGHTS, STAND_IN)
+    files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
     require_choice("choice of weights", chosen, [path.stem for path in files])
 
 

@@ -16,6 +16,7 @@ from repro.data.traces import LENGTH
 from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
+from repro.scenarios.sections import STAND_IN, WEIGHTS
 
 
 def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +160,7 @@ def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def with_own_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration; without a trained predictor a method prunes nothing where no stand-in computes."""
     method, checkpoint = config["method"], (config.get("target") or {}).get("checkpoint") or {}
-    stands_in = config.get("weights", "stand_in") == "stand_in"
+    stands_in = config.get(WEIGHTS, STAND_IN) == STAND_IN
     if stands_in or "pruning" not in method or checkpoint.get("predictor"):
         return config
     return {**config, "method": {**method, "pruning": "off"}}

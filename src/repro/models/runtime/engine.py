@@ -229,7 +229,7 @@ class Engine:
             await self._divided_layers(forward_pass, self.split)
             return
         held = self.residency.held
-        look = self._billed(exit_point.layer) if exit_point else 0
+        look = self._exit_before(exit_point.layer) if exit_point else 0
         for first, last in self._runs(look):
             if exit_point and first == look:
                 await self._drop(forward_pass, exit_point)
@@ -356,9 +356,13 @@ class Engine:
     def _real(self, layer: int) -> int:
         return layer * self.network.depth // self.model_cost.shape.layers
 
-    def _billed(self, layer: int) -> int:
-        """The first costed layer that maps to layer `layer` of the checkpoint or to a later one."""
-        return -(-layer * self.model_cost.shape.layers // self.network.depth)
+    def _exit_before(self, layer: int) -> int:
+        """The costed layer before which an exit after `layer` layers of the checkpoint is billed.
+
+        The first that maps to layer `layer` or to a later one, and the last costed layer where none does.
+        """
+        costed = self.model_cost.shape.layers
+        return min(-(-layer * costed // self.network.depth), costed - 1)
 
     async def _run(
         self,

@@ -100,6 +100,7 @@ def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     return {
         "prompts": len(served),
         "decode_tokens": tokens,
+        "decode_seconds": seconds,
         "decode_tokens_per_s": tokens / seconds if tokens else None,
         "prefill_joules": sum(read) if known else None,
         "joules_per_token": (sum(spent) - sum(read)) / tokens if known and tokens else None,
