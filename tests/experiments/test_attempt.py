@@ -10,7 +10,6 @@ from rich.console import Console
 
 from repro.experiments.driver import Driver, planned
 from repro.experiments.progress.watch import Watcher
-from repro.experiments.sweep import Sweep
 from tiny_project import Project
 
 
@@ -21,7 +20,7 @@ def test_an_error_that_nobody_foresees_is_noted(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Sweep, "known", fail)
+    monkeypatch.setattr("repro.experiments.driver.made", fail)
     config, watched = Project(tmp_path, tmp_path).config("method=chain_sd"), Watcher()
     driver = Driver(
         lambda number, overrides: planned(number, overrides, config),

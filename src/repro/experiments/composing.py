@@ -519,11 +519,11 @@ def composing_in(conf: Path, needless: Needless) -> Iterator[Compositions]:
     token = ConfFolder.needless.set(needless)
     ConfFolder.ours.add(str(conf))
     try:
-        with opened(conf):
+        with opened(conf) as loader:
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
-            hydra.config_loader = loader = PartsLoader(hydra.config_loader.get_search_path())
-            yield Compositions(loader)
+            hydra.config_loader = parts = PartsLoader(loader.get_search_path())
+            yield Compositions(parts)
     finally:
         ConfFolder.needless.reset(token)
 

@@ -236,6 +236,8 @@ class Results:
         """Whether a table has these cells already, and none of them a newer record."""
         before = {(m.key, canonical(m.labels), m.overrides) for m in self.members(table)}
         same = bool(before) and before == {(m.key, canonical(m.labels), m.overrides) for m in members}
+        for kind in DETAILS if same else ():
+            iter(read_details(self.root / table, kind))  # it says what is damaged
         return same and not any(self.loose.has(m.key) for m in members) and not self._outside()
 
     # --- details --------------------------------------------------------------------------------------------
