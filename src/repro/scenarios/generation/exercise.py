@@ -119,7 +119,7 @@ def _compared(
     cell: GenerationScenario, texts: Sequence[GreedyText] | None, matched: Calibrated | None
 ) -> int:
     """Compute the first tokens of the shortest request, and return how many rows were compared."""
-    places, dtype = cell.places, cell.target.config.dtype
+    places, dtype = cell.places, cell.target.computes_in
     shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
     asked_for = cell.requests[shortest]
     request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens), sampling=GREEDY)
