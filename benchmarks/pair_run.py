@@ -19,7 +19,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device
 from repro.device.trace import Trace
-from repro.experiments.cli import plain, publish
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import publish
 from repro.methods.base import Generation, Serving
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.model import Model

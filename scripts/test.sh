@@ -29,7 +29,7 @@ for argument in "$@"; do
 done
 marks="$slow${slow:+${gpu:+ and }}$gpu"
 
-make_environment .venv-test dev,joblib,submitit
+make_environment .venv-test dev,dask
 
 unset PYTHONDONTWRITEBYTECODE  # each process of a test would compile every file again
 

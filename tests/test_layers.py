@@ -29,7 +29,7 @@ BELOW = {
     "scenarios": ("core", "device", "records", "models", "data", "metrics", "methods", "reports.reference"),
     "training": (
         *("core", "device", "records", "models", "data", "methods", "scenarios"),
-        "experiments.cli",  # which composes a configuration
+        *("experiments.cli", "experiments.cell_configs"),  # which compose a configuration
     ),
     "observations": (
         *("core", "records", "models", "scenarios"),
@@ -72,7 +72,8 @@ ONLY = {
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
-    "hydra": {"experiments/composing.py", "experiments/cli.py"},
+    "distributed": {"experiments/dask_engine.py"},
+    "hydra": {f"experiments/{name}.py" for name in ("composing", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
@@ -213,6 +214,7 @@ def test_a_room_is_small_and_says_what_it_is_for() -> None:
 
 def test_every_module_is_imported_or_registers_something() -> None:
     commands = sorted((SOURCE.parents[1] / "scripts").rglob("*.py"))
+    commands += sorted((SOURCE.parent / "hydra_plugins").rglob("*.py"))
     wanted = {i for path in (*FILES, *commands) for i in imports(tree(path))}
     wanted |= {i.rpartition(".")[0] for i in wanted}
     late = "".join(text(path) for path in FILES)

@@ -32,7 +32,8 @@ from rich.console import Console
 from repro.core.overrides import override
 from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
-from repro.experiments.cli import plain, publish
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import publish
 from repro.experiments.composing import _uncollected
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from repro.experiments import cli
-from repro.experiments.sweep import Sweep, unseen
+from repro.experiments.driver import Driver, planned
+from repro.experiments.progress.watch import Watcher
 from tiny_project import Project
 
 
@@ -18,9 +20,17 @@ def test_an_error_that_nobody_foresees_is_noted(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Sweep, "cell", fail)
-    note = cli.attempt(Project(tmp_path, tmp_path).composed("method=chain_sd"), unseen)
-    assert (note.state, note.key) == ("failed", "")
+    monkeypatch.setattr("repro.experiments.driver.made", fail)
+    config, watched = Project(tmp_path, tmp_path).config("method=chain_sd"), Watcher()
+    driver = Driver(
+        lambda number, overrides: planned(number, overrides, config),
+        watched,
+        Console(file=io.StringIO()),
+        lambda: None,
+    )
+    driver.run([(), ()])
+    note, again = watched.plan.finished[0], watched.plan.finished[1]
+    assert (note.state, again.state, note.key) == ("failed", "failed", "")
     assert note.error == f"{type(error).__name__}: {error}"
     assert note.labels["method"] == "chain_sd"
     assert "Traceback" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cli import plain
+from repro.experiments.cell_configs import plain
 from repro.experiments.guide.explaining import check_overrides
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep

@@ -1,7 +1,6 @@
 """`python -m repro` as users meet it: a whole sweep with all that it leaves, its launchers, its help."""
 
 import gzip
-import importlib.util
 import json
 import os
 import shutil
@@ -117,37 +116,39 @@ def test_one_cell_prints_its_figures(project: Project, tmp_path: Path) -> None:
     assert any(line.startswith("Target calls 10 ") for line in shown)
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param("joblib", id="joblib"),
-        pytest.param("submitit_local", id="submitit_local", marks=pytest.mark.slow),
-    ],
-)
-def test_cells_side_by_side(project: Project, tmp_path: Path, launcher: str) -> None:
-    """The launcher's processes compute what one process would, to the same table."""
-    plugin = {"joblib": "hydra_joblib_launcher", "submitit_local": "hydra_submitit_launcher"}[launcher]
-    if importlib.util.find_spec(f"hydra_plugins.{plugin}") is None:
-        pytest.skip(f"needs the extra {launcher.partition('_')[0]}")
-    several = {"joblib": "hydra.launcher.n_jobs=2", "submitit_local": "hydra.launcher.timeout_min=5"}
+def test_cells_side_by_side(project: Project, tmp_path: Path) -> None:
+    """Dask's workers compute what one process would, to the same table."""
+    pytest.importorskip("distributed")
     mine = project.apart(tmp_path)
-    start = mine.here if launcher == "joblib" else mine.run
-    done = start(QUICK, "method=std,chain_sd", f"hydra/launcher={launcher}", several[launcher])
+    more = ("hydra/launcher=dask", "hydra.launcher.workers=2")
+    done = mine.run(QUICK, "method=std,chain_sd", *more)
     assert done.returncode == 0, done.stdout + done.stderr
-    if launcher == "joblib":
-        importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown(wait=True)
     assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
     md = (mine.quickstart / "table.md").read_text(encoding="utf-8")
     assert "| Chain-SD (8) | —" not in md
     assert "| Std (resident) | 1.00" in md
 
 
-def test_ray_composes(project: Project) -> None:
-    if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
-        pytest.skip("needs the extra ray, whose pinned packages are older than ours")
-    done = project.run(QUICK, "hydra/launcher=ray", "--cfg", "hydra")
-    assert done.returncode == 0, done.stderr
-    assert "ray" in done.stdout
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "submitit_slurm", "ray", "basic"])
+def test_a_launcher_that_is_no_more_says_what_is(project: Project, launcher: str) -> None:
+    done = project.here("-m", "method=std", f"hydra/launcher={launcher}")
+    assert done.returncode == 2
+    assert f"error: hydra/launcher={launcher} is no more; write hydra/launcher=" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("hydra.launcher.workers=0", "hydra.launcher.workers is 0; it must be a number from 1, or null"),
+        ("hydra.launcher.queue=slrm", "Did you mean slurm?"),
+        ("hydra.launcher.address=tcp://127.0.0.1:9 hydra.launcher.workers=2", "leave out the rest"),
+    ],
+)
+def test_what_dask_cannot_do_is_said(project: Project, settings: str, said: str) -> None:
+    pytest.importorskip("distributed")
+    done = project.here("-m", "method=std", "hydra/launcher=dask", *settings.split())
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def test_the_terminal_s_own_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,8 @@ from repro.__main__ import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cli import checked, plain, table_section
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import checked, table_section
 from repro.experiments.guide.choices import names, option_names
 from repro.experiments.sweep import computes_nothing
 from repro.reports.spec.experiment import experiment_file, grid_of
@@ -259,7 +260,7 @@ def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
     monkeypatch.setattr("repro.scenarios.settings.cuda_stream", lambda: object())
-    monkeypatch.setattr("repro.experiments.guide.explaining.is_installed", lambda launcher: True)
+    monkeypatch.setattr("repro.experiments.guide.explaining.has_dask", lambda: True)
     found: dict[tuple[str, ...], Written] = {}
     written = [w for w in written_commands() if str(w.path.relative_to(ROOT)) not in WRONG or w.text in RIGHT]
     written = [w for w in written if COMMAND.search(w.text) or not SETTINGS.fullmatch(w.text) or is_ours(w)]

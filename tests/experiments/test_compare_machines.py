@@ -11,7 +11,8 @@ import pytest
 from committed_results import RESULTS, cells
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cli import needless, plain
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import needless
 from repro.experiments.composing import composing_in
 from repro.records.results import open_results
 from repro.reports.spec.experiment import experiment_file

@@ -13,7 +13,8 @@ from rich.console import Console
 from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.cli import needless, plain, publish
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import needless, publish
 from repro.experiments.composing import composing_in
 from repro.experiments.drift import drifted
 from repro.experiments.sweep import Sweep

@@ -52,9 +52,9 @@ def test_a_verb_that_is_none_has_the_nearest(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_a_launcher_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("repro.experiments.guide.explaining.is_installed", lambda _: False)
-    assert run(monkeypatch, "-m", "hydra/launcher=submitit_slurm", "method=std") == 2
-    assert "`pip install 'repro[submitit]'` brings it" in capsys.readouterr().err
+    monkeypatch.setattr("repro.experiments.guide.explaining.has_dask", lambda: False)
+    assert run(monkeypatch, "-m", "hydra/launcher=dask", "method=std") == 2
+    assert "`pip install 'repro[dask]'` brings it" in capsys.readouterr().err
 
 
 def test_a_name_of_the_package_is_offered() -> None:

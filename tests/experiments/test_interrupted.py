@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from repro.experiments.interrupted import is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, running
+from repro.experiments.interrupted import stopped
+from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork
 from repro.experiments.progress.watch import Watcher
 from tiny_project import Project, write_project
@@ -24,10 +23,10 @@ COMMAND = ["/home/me/src/repro/__main__.py", "-m", "method=std,lever", "labels={
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    watcher = Watcher(tmp_path / "cells")
+    watcher = Watcher()
     for method in ("std", "lever", "edgellm"):
         watcher.plan.add(WORK, {"method": method})
-    note_down(tmp_path / "cells", 0, Note("", {}, "done", 1.0))
+    watcher.finish(0, Note("", {}, "done", 1.0))
     return watcher
 
 
@@ -36,33 +35,17 @@ def test_ctrl_c_in_a_sweep(watched: Watcher) -> None:
         "stopped; 1 of 3 cells is done and kept",
         "go on with: python -m repro -m method=std,lever 'labels={a: b}'",
     ]
-    note_down(watched.folder, 1, Note("", {}, "cached", 0.0))
-    note_down(watched.folder, 2, Note("", {}, "failed", 0.0))
+    watched.finish(1, Note("", {}, "cached", 0.0))
+    watched.finish(2, Note("", {}, "failed", 0.0))
     assert stopped(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
 
 
-def test_ctrl_c_before_a_sweep_and_in_a_cell(tmp_path: Path) -> None:
-    assert stopped(COMMAND, Watcher(tmp_path)).startswith("stopped; no cell had begun\n")
+def test_ctrl_c_before_a_sweep_and_in_a_cell() -> None:
+    assert stopped(COMMAND, Watcher()).startswith("stopped; no cell had begun\n")
     assert stopped(["/env/bin/repro", "prompts=2"], None).splitlines() == [
         "stopped; the cell is not done",
         "go on with: repro prompts=2",
     ]
-
-
-def test_a_dead_worker_s_cell_is_named(watched: Watcher) -> None:
-    with running(watched.folder, 1, WORK):
-        said = worker_died(COMMAND, watched).splitlines()
-    assert said[0].startswith("error: a worker died during lever (killed")
-    assert said[0].endswith("1 of 3 cells is done and kept")
-    assert said[1].startswith("go on with: python -m repro -m ")
-    assert len(said) == 2
-
-
-def test_only_a_launcher_s_errors_are_dead_workers() -> None:
-    own = type("TerminatedWorkerError", (RuntimeError,), {"__module__": "joblib.externals.loky"})
-    assert is_launchers(own())
-    assert not is_launchers(RuntimeError())
-    assert not is_launchers(type("Mine", (Exception,), {"__module__": "joblibs"})())
 
 
 @pytest.fixture(scope="module")
@@ -107,34 +90,20 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
 
 
 def begun(project: Project) -> Iterator[Path]:
-    return (project.out / "outputs").rglob("*.running")
+    """The notes of cells that have begun and left no record."""
+    return (project.out / "results" / "records").glob("*.begun")
 
 
-def test_ctrl_c_for_real(project: Project, tmp_path: Path) -> None:
-    code, err = ended(project.apart(tmp_path), lambda group: os.killpg(group, signal.SIGINT))
-    assert code == 130, err
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_for_real(project: Project, tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    """The cell that ran is no failure, but one that `sweep=retry` runs."""
+    mine = project.apart(tmp_path)
+    status, err = ended(mine, lambda group: os.killpg(group, sent))
+    assert status == code, err
     said = err.splitlines()[-2:]
     assert said[0].startswith("stopped; ")
     assert said[1].startswith("go on with: python -m repro ")
     assert "Traceback" not in err
-
-
-def kill_a_worker(session: int) -> None:
-    """Kill the process of the session that computes."""
-    found = subprocess.run(
-        ["pgrep", "-s", str(session), "-f", "LokyProcess"], capture_output=True, text=True, encoding="utf-8"
-    )
-    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_worker_killed_for_real(project: Project, tmp_path: Path) -> None:
-    if importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None:
-        pytest.skip("needs the extra joblib")
-    several = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    code, err = ended(project.apart(tmp_path), kill_a_worker, *several)
-    assert code == 1, err
-    said = err.splitlines()[-2:]
-    assert said[0].startswith("error: a worker died")
-    assert said[1].startswith("go on with: ")
-    assert "Traceback" not in err
+    assert not [record for record in mine.store.all() if not record.done]
+    (left,) = begun(mine)
+    assert mine.store.has_begun(left.stem)

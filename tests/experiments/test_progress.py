@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from repro.experiments.progress import notes, timings
+from repro.experiments.computing import with_reason
+from repro.experiments.progress import timings
 from repro.experiments.progress.display import Bars, Display, Lines
-from repro.experiments.progress.notes import Note, Running, note_down, results_in, running, running_in
+from repro.experiments.progress.notes import Note, Running
 from repro.experiments.progress.plan import State, SweepPlan, in_words
-from repro.experiments.progress.timings import CellWork, Timing, expected
+from repro.experiments.progress.timings import CellWork, Estimates, Timing
 from repro.experiments.progress.watch import Watcher
-from repro.experiments.sweep import _with_reason
 from repro.records.effort import count, counting
 
 WORK = CellWork("lever", "Qwen3-8B", "humaneval", "emulated on cpu", 100)
@@ -33,10 +33,17 @@ def state(
     elapsed: Mapping[int, float] | None = None,
     known: tuple[Timing, ...] = (),
 ) -> State:
-    plan = SweepPlan()
+    plan = SweepPlan(known)
     for method in METHODS:
         plan.add(replace(WORK, method=method), {"method": method, "device": "OnePlus 12"})
-    return State(plan, finished, doing or {}, elapsed or {}, known)
+    for number, note in finished.items():
+        plan.finish(number, note)
+    doing = doing or {}
+    return State(plan, doing, {**dict.fromkeys(doing, 0.0), **(elapsed or {})})
+
+
+def expected(work: CellWork, timings: list[Timing]) -> float | None:
+    return Estimates(timings).expected(work)
 
 
 class TestExpected:
@@ -111,27 +118,6 @@ class TestTimeLeft:
         assert in_words(seconds) == words
 
 
-class TestNotes:
-    def test_a_cell_that_runs_says_what_it_does(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(notes, "EVERY_SECONDS", 0.0)
-        with running(tmp_path, 3, WORK) as tell:
-            assert running_in(tmp_path) == {3: Running()}
-            tell("answering", 1, 4)
-            assert running_in(tmp_path) == {3: Running("answering", 1, 4)}
-        assert list(running_in(tmp_path)) == [3], "of a worker that dies the note stays"
-        note_down(tmp_path, 3, done("lever", 2.0))
-        assert running_in(tmp_path) == {}
-        assert results_in(tmp_path) == {3: done("lever", 2.0)}
-
-    def test_it_does_not_write_at_every_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(notes, "EVERY_SECONDS", 3600.0)
-        with running(tmp_path, 0, WORK) as tell:
-            tell("answering", 1, 4)
-            assert running_in(tmp_path) == {0: Running()}
-
-
 def lines(*states: tuple[State, float]) -> list[str]:
     out = io.StringIO()
     shown = Lines(Console(file=out))
@@ -167,7 +153,15 @@ class TestLines:
         for device in ("OnePlus 12", "Xiaomi 14"):
             plan.add(WORK, {"method": "lever", "device": device, "dataset": "humaneval"})
         assert [plan.name(0), plan.name(1)] == ["OnePlus 12", "Xiaomi 14"]
-        assert SweepPlan([WORK], [{"method": "lever"}]).name(0) == "lever"
+        alone = SweepPlan()
+        alone.add(WORK, {"method": "lever"})
+        assert alone.name(0) == "lever"
+
+    def test_a_label_that_some_cells_lack_names_them(self) -> None:
+        plan = SweepPlan()
+        plan.add(WORK, {"method": "lever"})
+        plan.add(WORK, {"method": "lever", "alpha": "0.5"})
+        assert [plan.name(0), plan.name(1)] == ["lever", "0.5"]
 
 
 def test_bars_show_all_cells_and_each_running_one() -> None:
@@ -182,30 +176,31 @@ def test_bars_show_all_cells_and_each_running_one() -> None:
 
 
 class TestWatcher:
-    def test_it_reads_the_notes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_driver_tells_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-        watcher = Watcher(tmp_path / "cells")
+        watcher = Watcher()
         for method in METHODS:
             watcher.plan.add(replace(WORK, method=method), {"method": method})
-        assert watcher.look(0.0).finished == {}
-        note_down(tmp_path / "cells", 0, done("std", 10.0))
-        with running(tmp_path / "cells", 1, WORK):
-            watcher.look(5.0)
-        timings.keep(Timing(WORK, 20.0, 1.0))
-        found = watcher.look(8.0)
-        assert found.finished == {0: done("std", 10.0)}
-        assert found.elapsed == {1: 3.0}
-        note_down(tmp_path / "cells", 1, done("lever", 4.0))
-        assert watcher.look(9.0).timings == [Timing(WORK, 20.0, 1.0)]
-        assert watcher.look(9.0).elapsed == {}
+        assert watcher.look(0.0).plan.finished == {}
+        watcher.finish(0, done("std", 10.0))
+        with watcher.running(1) as tell:
+            tell("answering", 1, 4)
+            assert watcher.look(1.0).running == {1: Running("answering", 1, 4)}
+        watcher.finish(1, done("lever", 4.0))
+        found = watcher.look(2.0)
+        assert found.plan.finished == {0: done("std", 10.0), 1: done("lever", 4.0)}
+        assert (found.running, found.elapsed) == ({}, {})
+        watcher.tell(2)
+        watcher.leave(2)
+        assert watcher.look(3.0).running == {}
 
     def test_closing_shows_the_last_state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
         out = io.StringIO()
-        watcher = Watcher(tmp_path, Lines(Console(file=out)))
+        watcher = Watcher(Lines(Console(file=out)))
         watcher.plan.add(WORK, {"method": "lever"})
         watcher.start()
-        note_down(tmp_path, 0, done("lever", 4.0))
+        watcher.finish(0, done("lever", 4.0))
         watcher.close()
         assert out.getvalue() == "lever done in 4 s\n"
 
@@ -220,7 +215,7 @@ def test_a_stage_says_why_it_takes_long() -> None:
     """Once something was computed that is in no cache; a stage that says so itself is left as it is."""
     said: list[str] = []
     with counting() as effort:
-        tell = _with_reason(lambda stage, done, total: said.append(stage), effort)
+        tell = with_reason(lambda stage, done, total: said.append(stage), effort)
         tell("answering", 0, 2)
         count(found=["a"])
         tell("answering", 1, 2)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.experiments.progress import timings
-from repro.experiments.progress.notes import Note, note_down, notes_in
+from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep, left
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
@@ -306,13 +306,6 @@ def once_lock() -> Any:
 
     build_cache.cache_root().mkdir(parents=True, exist_ok=True)
     return FileLock(build_cache.cache_root() / "wall-clock.lock")
-
-
-def test_notes_come_back_in_the_order_of_the_cells(tmp_path: Path) -> None:
-    notes = [Note(str(i), {"method": f"m{i}"}, "done", 1.0) for i in range(12)]
-    for i in reversed(range(12)):
-        note_down(tmp_path / "cells", i, notes[i])
-    assert notes_in(tmp_path / "cells") == notes
 
 
 def test_an_unknown_mode_is_an_error(project: Project) -> None:

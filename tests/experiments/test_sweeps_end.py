@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import multiprocessing
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,15 @@ import yaml
 from omegaconf import OmegaConf
 
 import records
+from repro.core.errors import InputError
 from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
-from repro.experiments import cli, sweep
-from repro.experiments.progress.notes import Note, note_down
+from repro.experiments import sweep
+from repro.experiments.driver import chosen
+from repro.experiments.progress.notes import Note
+from repro.experiments.progress.plan import SweepPlan
 from repro.reports.spec import experiment
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 
 SWEEP = "hydra.mode=MULTIRUN"
@@ -50,13 +55,13 @@ def test_a_cell_that_is_listed_twice_runs_once(project: Project) -> None:
     assert len(rows(project.out / "results")) == 2
     again = project.here(SWEEP, "hydra/sweeper=basic", "method=std,std", "seed=0")
     assert again.returncode == 0, again.stderr
-    assert len(list((project.out / "outputs" / "sweeps").glob("cells/*/cells/1.json"))) == 2
+    assert "1 cells" in again.stdout
 
 
 def test_numbers_that_a_cell_has_alike_are_chosen_alike() -> None:
     config = OmegaConf.create({"method": {"alpha": 1.0, "length": 4}, "labels": {"n": 4}})
     typed = ["method.alpha=1", "method=edgellm", "+x={a: 1}", "y=[1,2]", "labels.n=${method.length}"]
-    assert cli.chosen(config, typed) == {
+    assert chosen(config, typed) == {
         **{"method.alpha": 1.0, "method": "edgellm", "+x": {"a": 1}, "y": [1, 2]},
         "labels.n": "${method.length}",
     }
@@ -70,16 +75,6 @@ def test_a_folder_that_is_used_again_has_no_cells_of_the_sweep_before(project: P
     assert done.returncode == 0, done.stderr
     assert "1 cells" in done.stdout
     assert len(rows(project.out / "other")) == 1
-    assert sorted(path.name for path in (project.out / "same" / "cells").glob("*.json")) == ["0.json"]
-
-
-def test_two_sweeps_cannot_have_one_folder_at_once(project: Project) -> None:
-    from repro.experiments.progress.notes import notes_alone
-
-    with notes_alone(project.out / "same" / "cells"):
-        done = project.here(SWEEP, "method=std", f"hydra.sweep.dir={project.out}/same")
-    assert done.returncode == 2
-    assert f"error: another sweep runs in {project.out}/same; choose another hydra.sweep.dir" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["hydra.mode=RUN", SWEEP])
@@ -100,15 +95,44 @@ def test_all_cells_leave_their_notes_in_one_folder(project: Project) -> None:
 def test_a_sweep_without_all_notes_is_no_success(
     project: Project, monkeypatch: pytest.MonkeyPatch, kept: int, lost: str
 ) -> None:
-    def some(folder: Path, number: int, note: Note) -> None:
-        if number < kept:
-            note_down(folder, number, note)
+    finish = SweepPlan.finish
 
-    monkeypatch.setattr(cli, "note_down", some)
+    def some(plan: SweepPlan, number: int, note: Note) -> None:
+        if number < kept:
+            finish(plan, number, note)
+
+    monkeypatch.setattr(SweepPlan, "finish", some)
     done = project.here(SWEEP, "method=std,draft")
     assert done.returncode == 1
-    assert f"error: {2 - kept} of 2 cells left no note in " in done.stderr
-    assert f"cells: {lost}\n" in done.stderr
+    assert f"error: {2 - kept} of 2 cells of the plan were not run" in done.stderr
+    assert f"not run: {lost}\n" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["run", "force", "retry"])
+def test_the_advice_at_the_end_runs_exactly_what_is_left(
+    project: Project, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    computed: list[str] = []
+    find = GenerationScenario.find
+
+    def counted(self: GenerationScenario, progress: Any) -> Any:
+        computed.append(self.name)
+        if is_broken and self.name == "draft":
+            raise RuntimeError("the tree fell over")
+        return find(self, progress)
+
+    monkeypatch.setattr(GenerationScenario, "find", counted)
+    is_broken = True
+    if mode == "retry":
+        assert project.here(SWEEP, "method=draft").returncode == 1
+    done = project.here(SWEEP, "method=std,draft,chain_sd", f"sweep={mode}")
+    assert done.returncode == 1
+    (advice,) = (line for line in done.stdout.splitlines() if line.startswith("go on with: repro "))
+    computed.clear()
+    is_broken = False
+    again = project.here(*shlex.split(advice)[4:])
+    assert again.returncode == 0, again.stderr
+    assert computed == ["draft"]
 
 
 def test_the_callback_that_ends_a_sweep_cannot_be_left_out(project: Project) -> None:
@@ -265,9 +289,7 @@ def test_a_record_that_was_changed_is_named(project: Project) -> None:
     path = project.store.loose.put(record)
     assert project.store.get(record.key) == record
     path.write_text(path.read_text(encoding="utf-8").replace("0.25", "0.24"), encoding="utf-8")
-    with pytest.raises(
-        cli.InputError, match=r"is corrupt .*its content is not what its checksum was made of"
-    ):
+    with pytest.raises(InputError, match=r"is corrupt .*its content is not what its checksum was made of"):
         project.store.get(record.key)
     older = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in older if '"sha256"' not in line[:12]), encoding="utf-8")

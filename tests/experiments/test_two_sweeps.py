@@ -25,7 +25,7 @@ KILLS = 20
 """Kills under each launcher, or more."""
 TOGETHER = 5
 """Kills of a sweep before it may end."""
-LAUNCHERS = {"basic": (), "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")}
+LAUNCHERS = {"cells": (), "dask": ("hydra/launcher=dask", "hydra.launcher.workers=2")}
 
 forked = multiprocessing.get_context("fork")
 
@@ -113,8 +113,8 @@ def run(project: Project, launcher: str, lives: float | None = None) -> tuple[in
 def test_killed_sweeps_resumed_give_the_unbroken_table(
     launcher: str, shared: Project, tmp_path: Path
 ) -> None:
-    if launcher == "joblib":
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    if launcher == "dask":
+        pytest.importorskip("distributed")
     whole, chance, kills = shared.apart(tmp_path / "whole"), random.Random(0), 0
     code, lasts = run(whole, launcher)
     assert code == 0

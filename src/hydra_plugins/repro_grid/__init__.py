@@ -120,13 +120,10 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Compose all jobs; when they are the whole sweep, its loader checks them together."""
+        """Tell the sweep's loader how many jobs there are; our launchers plan them while they run."""
         loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if self.overrides is not None and hasattr(loader, "cells"):
-            loader.cells = sum(map(len, self.overrides))
-        super().validate_batch_is_legal(batch)
-        if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
-            loader.check_together()
+        if hasattr(loader, "total"):
+            loader.total = sum(map(len, self.overrides or [batch]))
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

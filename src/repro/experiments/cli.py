@@ -12,7 +12,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import Container, DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
@@ -37,24 +35,25 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
+from repro.experiments.batches import CellEngine
+from repro.experiments.cell_configs import CellConfigs, plain, plain_value
 from repro.experiments.composing import Composer, load_components, opened
+from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
-from repro.experiments.interrupted import is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, results_in, running
+from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
+from repro.experiments.progress.notes import Note
 from repro.experiments.progress.plan import SweepPlan
-from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
-from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
+from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
-from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
@@ -67,6 +66,9 @@ NOT_TAKEN = {
 }
 """Hydra's flags that would have others' files where ours belong."""
 HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+OWN_LAUNCHERS = ("cells", "dask")
+"""Launchers that plan a sweep: in this process, or with the workers of a cluster."""
+WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
 """Width of the output in columns if it is not a terminal."""
@@ -80,19 +82,6 @@ _watcher: Watcher | None = None
 def publish() -> None:
     """Make every registered method, compression, probe and service a Hydra option."""
     composing.publish(*GROUPS)
-
-
-def plain(config: DictConfig, *without: str) -> dict[str, Any]:
-    """Resolve the configuration into plain dictionaries, without `hydra`, `grid`, `table` and `without`."""
-    left = {"hydra", "grid", "table", "beside", *without}
-    return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
-
-
-def _plain_value(config: DictConfig, name: str) -> Any:
-    value = config[name]
-    if not isinstance(value, Container):
-        return value
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
 def experiment_names() -> list[str]:
@@ -131,11 +120,6 @@ def cell_config(*overrides: str) -> dict[str, Any]:
         raise InputError(explain(wrong)) from wrong
 
 
-def notes_folder(config: DictConfig) -> Path:
-    """The folder for the notes of a sweep's cells."""
-    return Path(config.hydra.sweep.dir) / "cells"
-
-
 class Finish(Callback):
     """Hydra callback that checks where a run writes, and ends a sweep: its cells, table and files."""
 
@@ -144,21 +128,19 @@ class Finish(Callback):
         _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check the table, install `Composer`, which composes every cell once, and watch the cells' notes."""
+        """Check the table and the launcher, install `Composer`, and watch the cells."""
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        check = partial(_before_the_first, config)
-        hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check, settle_runs)
+        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
         assert _watcher is not None
         _watcher.close()
         try:
-            with _watcher.alone:
-                if finish(config, _watcher.plan):
-                    sys.exit(1)
+            if finish(config, _watcher.plan):
+                sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
             sys.exit(1)
@@ -174,8 +156,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
     """
     global _watcher
     try:
-        checked_mode(_plain_value(config, "sweep"))
-        places = {name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
+        checked_mode(plain_value(config, "sweep"))
+        places = {name: plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
         check_places(places)
         if config.hydra.job.chdir:
             raise InputError(
@@ -192,8 +174,12 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             return
         if (section := table_section(config)) and not computes_nothing(section):
             asked(config).spec(section)
-        _watcher = Watcher(notes_folder(config))
-        _watcher.start(shown=config.sweep != "list")
+        launcher = str(config.hydra.runtime.choices["hydra/launcher"])
+        if launcher not in OWN_LAUNCHERS:
+            raise InputError(unknown("hydra/launcher", launcher, OWN_LAUNCHERS))
+        _watcher = Watcher()
+        if config.sweep != "list":
+            _watcher.start()
     except (InputError, OmegaConfBaseException, OSError) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()
@@ -207,25 +193,46 @@ def settle_runs(config: DictConfig, cells: int) -> None:
         config.wandb.cells = cells <= MOST_RUNS
 
 
-def _announce(config: DictConfig) -> None:
-    """Tell the watcher of a composed cell."""
-    assert _watcher is not None
+def run_cells(
+    config: DictConfig,
+    composer: ConfigLoader,
+    jobs: Sequence[Sequence[str]],
+    first: int,
+    engine: AbstractContextManager[CellEngine] | None = None,
+) -> None:
+    """Run the cells of a sweep, in this process or with an engine.
+
+    Args:
+        config: the sweep's configuration.
+        composer: the `Composer` of its cells.
+        jobs: the overrides of each cell.
+        first: the number of the first.
+        engine: opened for the sweep; a list is made without it.
+
+    Raises:
+        InputError: the callback that ends a sweep is left out; or of a table without cells.
+    """
+    if _watcher is None or not isinstance(composer, Composer):
+        raise InputError(WITHOUT_END)
+    configs = composer.cells(config)
+    quiet()
+    with env_override(dict(config.hydra.job.env_set)):
+        driver = Driver(partial(_plan, configs), _watcher, screen(), partial(_require_labels, config))
+        with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
+            driver.run(jobs, first, workers)
+
+
+def _plan(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
+    """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
+    section = configs.choices(overrides).config.table
+    if section and computes_nothing(section):
+        whole = configs.composed(overrides)
+        named = {"method": str(whole.name)}
+        return PlannedCell(number, overrides, configs.plain(overrides), named, table=table_section(whole))
     try:
-        work = work_of(config)
-    except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
-        work = None
-    _watcher.plan.add(work, _labels(config))
-
-
-def _before_the_first(config: DictConfig) -> None:
-    """Check the table's labels, and share the cores among workers whose launcher does not."""
-    _require_labels(config)
-    workers = {"submitit_local": _watcher.plan.total if _watcher else 1, "submitit_slurm": 1}
-    launcher = str(config.hydra.runtime.choices["hydra/launcher"])
-    if launcher in workers:  # workers inherit it; joblib and ray set it themselves
-        on_node = config.hydra.launcher.get("cpus_per_task") if launcher == "submitit_slurm" else None
-        cores = on_node or usable_cores()
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers[launcher])))
+        return planned(number, overrides, configs.plain(overrides))
+    except (InputError, OmegaConfBaseException) as wrong:
+        return PlannedCell(number, overrides, None, _labels(configs.composed(overrides)), str(wrong))
 
 
 def _require_labels(config: DictConfig) -> None:
@@ -233,7 +240,7 @@ def _require_labels(config: DictConfig) -> None:
     section = table_section(config)
     if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
         return
-    known = dict.fromkeys(name for labels in _watcher.plan.labels for name in labels)
+    known = _watcher.plan.label_names()
     spec = asked(config).spec(section)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
@@ -243,12 +250,11 @@ def _require_labels(config: DictConfig) -> None:
 
 def finish(config: DictConfig, plan: SweepPlan) -> int:
     """End a sweep: print and write its table. Returns the number of cells that failed or left no note."""
-    folder = notes_folder(config)
-    results = results_in(folder)
+    results = dict(sorted(plan.finished.items()))
     lost = [plan.name(number) for number in range(plan.total) if number not in results]
     if lost or not plan.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells left no note in {folder}: {_first_of(lost)}\n"
+            f"{len(lost)} of {plan.total} cells of the plan were not run: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -274,8 +280,8 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
         tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {_first_of(cells)}")
-    if failed and sweep.mode != "list":
-        console.print("sweep=retry runs failed cells alone", style="red")
+    if (failed or lost) and sweep.mode != "list":
+        console.print(go_on([*map(as_typed, sys.argv)], sweep.mode), style="red", soft_wrap=True)
     return len(failed) + len(lost)
 
 
@@ -307,23 +313,9 @@ def _split(override: str) -> tuple[str, str]:
     return key, value
 
 
-def chosen(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {override.get_key_element(): _chosen(config, override) for override in parsed}
-
-
-def _chosen(config: DictConfig, override: Override) -> Any:
-    value = override.value()
-    if isinstance(value, (int, float)):
-        found = OmegaConf.select(config, override.key_or_group)
-        return found if isinstance(found, (int, float)) else value
-    return value if value is None or isinstance(value, (list, dict)) else str(value)
-
-
 def table_section(config: DictConfig) -> dict[str, Any] | None:
     """The experiment's `table:` section, written out; `None` without one."""
-    section = _plain_value(config, "table") if config.get("table") is not None else {}
+    section = plain_value(config, "table") if config.get("table") is not None else {}
     if section == {}:
         return None
     if not isinstance(section, dict):
@@ -337,26 +329,19 @@ def needless(key: str, value: Any) -> bool:
 
 
 def task(config: DictConfig) -> None:
-    """Run one cell, alone or in a sweep, or write a table that has no cells (claims, facts, drawings).
+    """Run one cell, or write a table that has no cells (claims, facts, drawings).
 
-    An InputError ends it with one sentence. Some launchers call it in a process that has not run `main`.
+    An InputError ends it with one sentence.
     """
     try:
         quiet()
         load_components()
-        job, folder = HydraConfig.get(), Path(HydraConfig.get().sweep.dir) / "cells"
-        if (job.callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
-            raise InputError("hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +")
+        if (HydraConfig.get().callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
+            raise InputError(WITHOUT_END)
         section = table_section(config)
         if section and computes_nothing(section):
             sweep = Sweep(plain(config), screen())
             show_files(sweep.console, sweep.read(str(config.name), section))
-            if job.mode == RunMode.MULTIRUN:
-                note_down(folder, job.job.num, Note("", {"method": str(config.name)}, "written"))
-            return
-        if job.mode == RunMode.MULTIRUN:
-            note = attempt(config, partial(running, folder, job.job.num))
-            note_down(folder, job.job.num, replace(note, chosen=chosen(config, job.overrides.task)))
             return
         given = plain(config)
         sweep = Sweep(given, screen())
@@ -372,19 +357,6 @@ def task(config: DictConfig) -> None:
             raise
         tell_error(str(wrong))
         sys.exit(2)
-
-
-def attempt(config: DictConfig, showing: Showing) -> Note:
-    """Run a cell of a sweep: whatever goes wrong fails that cell and not the sweep."""
-    try:
-        given = plain(config)
-        return Sweep(given, screen()).cell(given, showing)
-    except (InputError, OmegaConfBaseException) as wrong:
-        state = "invalid" if config.sweep == "list" else "failed"  # nothing was tried
-        return Note("", _labels(config), state, error=" ".join(str(wrong).split()))
-    except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it, so there is no record
-        traceback.print_exc()
-        return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")
 
 
 def _labels(config: DictConfig) -> dict[str, str]:
@@ -488,22 +460,17 @@ def main() -> None:
         if complete(sys.argv):
             return
         publish()
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+        with stopping():
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
         if whole:
             raise
         tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if whole:
             raise
         if _watcher is not None:
             _watcher.close()
         print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
-        sys.exit(130)
-    except Exception as wrong:
-        if whole or _watcher is None or not is_launchers(wrong):
-            raise
-        _watcher.close()
-        print(worker_died([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(stop.code if isinstance(stop, Terminated) else 130)

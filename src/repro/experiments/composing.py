@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -22,8 +22,9 @@ from typing import Any, ClassVar, get_type_hints
 import hydra._internal.hydra
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_loader import ConfigLoader
@@ -54,6 +55,7 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
+from repro.experiments.cell_configs import CellConfigs
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
@@ -79,6 +81,16 @@ def publish(*groups: str) -> None:
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
+    defaults_list._create_interpolation_map = _interpolation_map  # type: ignore[assignment]
+
+
+_every_interpolation_map = defaults_list._create_interpolation_map
+
+
+def _interpolation_map(overrides: Any, parts: list[Any], self_added: bool) -> Any:
+    """What Hydra makes for each defaults list, of those that need it."""
+    needed = any(part.is_interpolation() for part in parts)
+    return _every_interpolation_map(overrides, parts, self_added) if needed else None
 
 
 def own_or(own: Any, stand_in: Any, *, _root_: DictConfig) -> Any:
@@ -373,66 +385,87 @@ class Loader(ConfigLoaderImpl):
         return part
 
 
-class Composer(Loader):
-    """Composes each cell of a sweep once.
+class PartsLoader(Loader):
+    """A loader for many configurations: a file or component that several have is read and placed once."""
 
-    Hydra composes all cells before the first one starts, to find errors early, and each again when it runs.
-    This loader caches the first composition. Launchers that start other processes compose again there.
-    """
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        """Search these places."""
+        super().__init__(config_search_path)
+        self._repositories: dict[frozenset[str], CachingConfigRepository] = {}
+        self._parts: dict[tuple[frozenset[str], str | None, str | None], ConfigResult] = {}
+        self._changed: frozenset[str] = frozenset()
+        """The top-level entries that overrides change; `ConfFolder.needless` may depend on them."""
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
+    ) -> DictConfig:
+        """As `Loader`, without collecting garbage meanwhile."""
+        self._changed = _top_level(overrides)
+        with _uncollected():
+            return super().load_configuration(config_name, overrides, *arguments, **more)
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        known = self._repositories.get(self._changed)
+        if known is None:
+            parsed, known = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+            self._repositories[self._changed] = known
+            return parsed, known
+        return OverridesParser.create().parse_overrides(overrides), known
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        key = (self._changed, default.config_path, default.package)
+        if key not in self._parts:
+            self._parts[key] = super()._load_single_config(default, repo)
+        part = copy(self._parts[key])
+        part.config = deepcopy(part.config)  # composing takes its nodes
+        return part
+
+
+class Composer(PartsLoader):
+    """Composes what the cells of a sweep choose."""
 
     def __init__(
-        self,
-        loader: ConfigLoader,
-        needless: Needless,
-        announce: Callable[[DictConfig], None] | None = None,
-        check_together: Callable[[], None] = lambda: None,
-        settle: Callable[[DictConfig, int], None] = lambda config, cells: None,
+        self, loader: ConfigLoader, needless: Needless, settle: Callable[[DictConfig, int], None]
     ) -> None:
-        """Compose as `loader` does.
+        """Search where `loader` does.
 
         Args:
             loader: whose search path is used.
             needless: entries for which `needless(key, value)` is true are left out.
-            announce: called with each cell that was composed ahead.
-            check_together: called when all are composed, before the first one runs.
-            settle: called with each cell, wherever it is composed, and the number of the sweep's cells.
+            settle: called with each configuration that is composed, and the number of the sweep's cells.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
-        self._announce = announce
-        self.check_together = check_together
         self._settle = settle
-        self.cells = 1
-        self._ahead: dict[tuple[str, ...], DictConfig] = {}
+        self.total = 1
 
-    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        """The configuration of one cell; composed at the first call, taken from the cache at the second."""
-        asked = tuple(sweep_overrides)
-        if asked not in self._ahead:
-            self._ahead[asked] = self._composed(master_config, sweep_overrides)
-            if self._announce:
-                self._announce(self._ahead[asked])
-            return self._ahead[asked]
-        ahead = self._ahead.pop(asked)
-        # A sweeper that lists a cell twice gets the one that has run, which Hydra has made read-only.
-        return self._composed(master_config, sweep_overrides) if OmegaConf.is_readonly(ahead.hydra) else ahead
-
-    def _composed(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
-        token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: list[str], changed: Iterable[str] = ()
+    ) -> DictConfig:
+        """The configuration of one cell; `changed` are top-level entries that will be changed in it."""
+        names = _top_level(sweep_overrides).union(changed)
+        token = ConfFolder.needless.set(lambda key, value: key not in names and self._needless(key, value))
         try:
-            with _uncollected():
-                config = super().load_sweep_config(master_config, sweep_overrides)
+            config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
-        # All cells leave their notes in one folder, whatever they choose.
-        config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
-        self._settle(config, self.cells)
+        self._settle(config, self.total)
         return config
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without the cache and what is called: another process composes again."""
-        return {**self.__dict__, "_ahead": {}, "_announce": None, "check_together": None}
+    def cells(self, master_config: DictConfig) -> CellConfigs:
+        """The configurations of the cells of this sweep."""
+
+        def compose_choices(choices: list[str], changed: frozenset[str]) -> DictConfig:
+            return self.load_sweep_config(master_config, choices, changed)
+
+        return CellConfigs(compose_choices, self.repository.group_exists)
+
+
+def _top_level(overrides: Iterable[str]) -> frozenset[str]:
+    """The top-level entries that overrides change."""
+    return frozenset(override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides)
 
 
 def unswept(overrides: Iterable[str]) -> list[str]:
@@ -441,17 +474,15 @@ def unswept(overrides: Iterable[str]) -> list[str]:
     return [str(override.input_line) for override in parsed if not override.is_sweep_override()]
 
 
-class SharedCompositions:
-    """The cells of sweeps; those with the same choices of groups share a composition.
-
-    What else a cell's overrides set is set afterwards, as Hydra itself does.
-    """
+class Compositions:
+    """The cells of sweeps whose commands stand in results, and their configurations (`CellConfigs`)."""
 
     def __init__(self, loader: ConfigLoaderImpl) -> None:
         """Compose as `loader` does, which `composing_in` has opened."""
-        self._loader = loader
-        self._parser = OverridesParser.create()
-        self._known: dict[tuple[str, ...], DictConfig] = {}
+        self.configs = CellConfigs(
+            lambda choices, changed: compose("config", choices, return_hydra_config=True),
+            loader.repository.group_exists,
+        )
 
     def cells(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
         """The overrides of each cell of a sweep whose command stands in results.
@@ -463,23 +494,12 @@ class SharedCompositions:
         composed = compose("config", unswept(overrides), return_hydra_config=True)
         sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
-        batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)
+        batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
         return [tuple(cell) for batch in batches for cell in batch]
 
     def config(self, overrides: Sequence[str]) -> DictConfig:
         """The configuration of one cell, not resolved."""
-        choices: list[Override] = []
-        settings: list[Override] = []
-        for override in self._parser.parse_overrides([*overrides]):
-            is_choice = self._loader.repository.group_exists(override.key_or_group)
-            (choices if is_choice else settings).append(override)
-        key = tuple(str(override.input_line) for override in choices)
-        if key not in self._known:
-            with _uncollected():
-                self._known[key] = compose("config", [*key])
-        config = deepcopy(self._known[key])
-        ConfigLoaderImpl._apply_overrides_to_config(settings, config)
-        return config
+        return self.configs.composed(overrides)
 
 
 @contextmanager
@@ -494,14 +514,16 @@ def opened(conf: Path) -> Iterator[ConfigLoader]:
 
 
 @contextmanager
-def composing_in(conf: Path, needless: Needless) -> Iterator[SharedCompositions]:
+def composing_in(conf: Path, needless: Needless) -> Iterator[Compositions]:
     """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
     token = ConfFolder.needless.set(needless)
     ConfFolder.ours.add(str(conf))
     try:
         with opened(conf) as loader:
-            assert isinstance(loader, ConfigLoaderImpl)
-            yield SharedCompositions(loader)
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            hydra.config_loader = parts = PartsLoader(loader.get_search_path())
+            yield Compositions(parts)
     finally:
         ConfFolder.needless.reset(token)
 

@@ -21,9 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.cell_configs import plain
 from repro.experiments.cell_settings import MATCHED, decisive_settings
-from repro.experiments.cli import needless, plain, publish
-from repro.experiments.composing import SharedCompositions, composing_in
+from repro.experiments.cli import needless, publish
+from repro.experiments.composing import Compositions, composing_in
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.tables import NAMES
 from repro.records.identity import model_asked
@@ -75,9 +76,7 @@ def _command(table: str, overrides: Sequence[str]) -> list[str]:
     return [*overrides] if named else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
 
 
-def _drifted(
-    compositions: SharedCompositions, command: Sequence[str], records: Sequence[Record]
-) -> dict[str, str]:
+def _drifted(compositions: Compositions, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:
     known: dict[SettingPlace, set[str]] = defaultdict(set)
     try:
         cells = compositions.cells(command)

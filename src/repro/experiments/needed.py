@@ -17,7 +17,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
-from repro.experiments.cli import experiment_names, needless, plain
+from repro.experiments.cell_configs import plain
+from repro.experiments.cli import experiment_names, needless
 from repro.experiments.composing import composing_in
 from repro.experiments.progress.timings import stopwatch, work_of
 from repro.models.checkpoints import hub

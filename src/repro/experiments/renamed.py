@@ -25,6 +25,15 @@ GONE = {
 }
 """What to write instead of config groups that are no more."""
 
+LAUNCHERS = {
+    "basic": "hydra/launcher=cells, the default",
+    "joblib": "hydra/launcher=dask hydra.launcher.workers=4",
+    "ray": "hydra/launcher=dask; a cluster that is there is joined with hydra.launcher.address=tcp://HOST:8786",
+    "submitit_local": "hydra/launcher=dask hydra.launcher.workers=4",
+    "submitit_slurm": "hydra/launcher=dask hydra.launcher.queue=slurm hydra.launcher.workers=8",
+}
+"""What to write instead of launchers that are no more."""
+
 
 def renamed(name: str) -> str | None:
     """The error message for a setting that was renamed or removed; None for any other."""
@@ -38,6 +47,9 @@ def renamed(name: str) -> str | None:
 def check_overrides(overrides: Iterable[str]) -> None:
     """InputError for a command-line override that uses a name that was renamed or removed."""
     for override in overrides:
+        key, _, value = override.partition("=")
+        if key == "hydra/launcher" and value in LAUNCHERS:
+            raise InputError(f"{override} is no more; write {LAUNCHERS[value]} (docs/sweeps.md)")
         name = override.lstrip("+~").partition("=")[0].partition("@")[0].partition(".")[0]
         if "=" in override and (sentence := renamed(name)):
             raise InputError(sentence)

@@ -6,13 +6,12 @@ that the end of the sweep finds all cells (`experiments.progress`).
 
 from __future__ import annotations
 
-import gzip
 import os
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,16 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import record_like
+from repro.experiments.computing import Computed, Showing, computed, not_stored
 from repro.experiments.progress.notes import Note
-from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
+from repro.experiments.progress.timings import CellWork, Estimates, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tables import Asked, made_table, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
-from repro.records.build_cache import one_at_a_time
-from repro.records.effort import ResultCount, counting
 from repro.records.packed import Member
-from repro.records.record import Record, Round, remove_left, write_atomically
+from repro.records.record import Record, write_atomically
 from repro.records.results import Results, open_results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
@@ -52,7 +50,7 @@ from repro.reports.tables import members
 from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
-from repro.scenarios.base import MakeTimeline, Progress, Scenario
+from repro.scenarios.base import Progress, Scenario
 from repro.scenarios.registry import made
 from repro.scenarios.sections import check_known, check_places
 
@@ -63,8 +61,8 @@ MANY = 8
 NEED = 20_000_000
 """Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
-Showing = Callable[[CellWork], AbstractContextManager[Progress]]
-"""Opens the progress callback of a cell, given its work."""
+CHECK_S = 1.0
+"""How often it is checked at most that records can be stored."""
 
 
 def unseen(work: CellWork) -> AbstractContextManager[Progress]:
@@ -87,8 +85,7 @@ class Sweep:
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
-        check_known(config)
-        check_places(config)
+        self.require_known(config)
         self.mode = checked_mode(config["sweep"])
         self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
@@ -96,6 +93,18 @@ class Sweep:
         self.tracker = Tracker.parse(config["wandb"], self.outputs)
         self.console = console or Console()
         self.tracked: Path | None = None
+        self._left: dict[Path, list[str]] = {}
+        self._clock: Callable[[], float] = lambda: CHECK_S
+
+    @staticmethod
+    def require_known(config: Mapping[str, Any]) -> None:
+        """InputError for an unknown setting, or a place that is none."""
+        check_known(config)
+        check_places(config)
+
+    @cached_property
+    def _estimates(self) -> Estimates:
+        return Estimates(read_timings())
 
     def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
@@ -112,85 +121,89 @@ class Sweep:
         cell = made(config)
         if self.mode == "list":
             return self._listed(cell)
-        self.store.check_writable(NEED)
-        self.tracker.check()
+        if note := self.known(cell):
+            return note
         known = self.store.get(cell.key)
-        if known and known.done and self.mode != "force":
-            if self.tracker.again:
-                self._track(known)
-            return Note(cell.key, cell.labels, "cached", 0.0)
-        if self.mode == "retry" and known is None:
-            return Note(cell.key, cell.labels, "skipped")
         with self.store.alone(cell.key):
             newer = self.store.get(cell.key)
             if newer and newer.done and newer != known:
                 return Note(cell.key, cell.labels, "cached", 0.0)
-            try:
-                work = work_of(config)
-                cell.check()
-                with self._alone(cell), showing(work) as progress, counting() as effort:
-                    clock = stopwatch()
-                    outcome = cell.run(_with_reason(progress, effort))
-                    keep_timing(Timing(work, clock(), effort.share))
-                record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
-            except (Exception, SystemExit) as wrong:
-                return self._failed(cell, wrong)
-        return Note(cell.key, cell.labels, "done", _seconds(record))
+            self.store.begin(cell.key)
+            return self.keep(cell.labels, computed(cell, config, showing))
 
-    def _failed(self, cell: Scenario, wrong: BaseException) -> Note:
-        """Keep the traceback of a failed cell in a record, if one can be written."""
-        error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+    def known(self, cell: Scenario) -> Note | None:
+        """The note of a cell that is not to be run: it is done, or was never tried and only others are.
+
+        Raises:
+            InputError: records cannot be stored, or one is damaged.
+        """
+        if self._clock() >= CHECK_S:
+            self.store.check_writable(NEED)
+            self.tracker.check()
+            self._clock = stopwatch()
+        record = self.store.get(cell.key)
+        if record and record.done and self.mode != "force":
+            if self.tracker.again:
+                self._track(record)
+            return Note(cell.key, cell.labels, "cached", 0.0)
+        if self.mode == "retry" and record is None and not self.store.has_begun(cell.key):
+            return Note(cell.key, cell.labels, "skipped")
+        return None
+
+    def keep(self, labels: Mapping[str, str], outcome: Computed) -> Note:
+        """Store what came of a cell with these labels. What cannot be stored fails the cell."""
+        key = outcome.record.key
         try:
-            record = self._keep(cell.failed(traceback.format_exc()))
-        except (Exception, SystemExit) as worse:  # such as a full disk: the sweep goes on
-            told = error if str(worse) == error else f"{error}; {worse}"
-            return Note(cell.key, cell.labels, "failed", error=told)
-        return Note(cell.key, cell.labels, "failed", _seconds(record), error)
+            if outcome.timing:
+                keep_timing(outcome.timing)
+            record = self._write(outcome)
+        except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
+            if not outcome.error:
+                return self.keep(labels, not_stored(outcome, wrong))
+            told = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
+            return Note(key, dict(labels), "failed", error=told)
+        return Note(key, dict(labels), record.status, _seconds(record), outcome.error)
 
     def _listed(self, cell: Scenario) -> Note:
         known = record_like(cell, self.store)
         if known and known.done:
             return Note(known.key, cell.labels, "done")
-        seconds = expected(work_of(cell.config), read_timings())
+        seconds = self._estimates.expected(work_of(cell.config))
         return Note(known.key if known else "", cell.labels, known.status if known else "todo", seconds)
 
-    def _keep(
-        self,
-        record: Record,
-        rounds: Sequence[Round] = (),
-        timeline: MakeTimeline | None = None,
-        answers: Sequence[Round] = (),
-    ) -> Record:
+    def _write(self, outcome: Computed) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
+        record = outcome.record
         place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
         path = self.outputs / place
         try:
-            if timeline:
+            if outcome.timeline:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                remove_left(path.parent, f"{path.name}.")  # nobody else writes this cell's
-                write_atomically(path, gzip.compress(timeline().encode(), 6, mtime=0))
+                self._remove_left(path)
+                write_atomically(path, outcome.timeline)
                 record = replace(record, provenance=replace(record.provenance, trace=place))
-            self.store.put(record, rounds, answers=answers)
+            self.store.put(record, outcome.rounds, answers=outcome.answers)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracked = self.tracker.cell(record, rounds, path if timeline else None, answers)
+        shown = path if outcome.timeline else None
+        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers)
         return record
+
+    def _remove_left(self, path: Path) -> None:
+        """Remove what a killed writer left of a file that nobody else writes; a folder is listed once."""
+        if path.parent not in self._left:
+            left = [name for name in os.listdir(path.parent) if name.endswith(".tmp")]
+            self._left[path.parent] = left
+        for name in self._left[path.parent]:
+            if name.startswith(f"{path.name}."):
+                (path.parent / name).unlink(missing_ok=True)
 
     def _track(self, record: Record) -> None:
         """Write the wandb run of a record again."""
         trace = self.outputs / record.provenance.trace if record.provenance.trace else None
         rounds, answers = self.store.rounds(record.key), self.store.answers(record.key)
         self.tracked = self.tracker.cell(record, rounds, trace if trace and trace.exists() else None, answers)
-
-    @contextmanager
-    def _alone(self, cell: Scenario) -> Iterator[None]:
-        """Run cells on the wall clock one at a time, across processes."""
-        if cell.emulated:
-            yield
-            return
-        with one_at_a_time("wall-clock"):
-            yield
 
     def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
         """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
@@ -260,16 +273,6 @@ class Sweep:
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
             return {}
-
-
-def _with_reason(progress: Progress, effort: ResultCount) -> Progress:
-    """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
-
-    def told(stage: str, done: int, total: int) -> None:
-        new = effort.computed and not stage.startswith("computing")
-        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
-
-    return told
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:

@@ -6,10 +6,13 @@ Owns how data are split into blocks, and the file that holds them. Must not know
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ REF = "$block"
 BEFORE, BETWEEN = '{"id":"', '","block":'
 """What stands before a block's name and before its content in a line of the file."""
 
+SHARED = 2
+"""Depth at which cells of a sweep have much in common, as `config.target`; it is split once."""
+
 LEAST = 120
 """Length of canonical JSON from which a mapping, list or string becomes a block."""
 
@@ -35,20 +41,49 @@ def split(value: Any, found: dict[str, str]) -> Any:
     Raises:
         InputError: a mapping has the reserved key `$block`.
     """
-    if isinstance(value, Mapping):
+    return _split(value, found, 0)[0]
+
+
+def _split(value: Any, found: dict[str, str], depth: int) -> tuple[Any, str]:
+    """Data with its large parts replaced, and their canonical JSON."""
+    if isinstance(value, str):
+        text = encode_basestring_ascii(value)
+    elif value is None or isinstance(value, (int, float)):
+        return value, _number(value)
+    elif depth == SHARED and isinstance(value, dict) and len(text := canonical(value)) >= LEAST:
+        part, text, blocks = _split_text(text)
+        found |= blocks
+        return part, text
+    elif isinstance(value, (dict, Mapping)):  # dict is quick
         if REF in value:
             raise InputError(f"the key {REF!r} is reserved for blocks")
-        value = {str(name): split(part, found) for name, part in value.items()}
+        parts = {str(name): _split(part, found, depth + 1) for name, part in value.items()}
+        value = {name: part for name, (part, _) in parts.items()}
+        text = "{" + ",".join(f"{encode_basestring_ascii(n)}:{parts[n][1]}" for n in sorted(parts)) + "}"
     elif isinstance(value, (list, tuple)):
-        value = [split(part, found) for part in value]
-    elif not isinstance(value, str):
-        return value
-    text = canonical(value)
+        rows = [_split(part, found, depth + 1) for part in value]
+        value, text = [part for part, _ in rows], "[" + ",".join(text for _, text in rows) + "]"
+    else:
+        return value, canonical(value)
     if len(text) < LEAST:
-        return value
+        return value, text
     name = sha256(text.encode()).hexdigest()[:16]
     found[name] = text
-    return {REF: name}
+    return {REF: name}, f'{{"{REF}":"{name}"}}'
+
+
+@lru_cache(maxsize=512)
+def _split_text(text: str) -> tuple[Any, str, Mapping[str, str]]:
+    """What `_split` makes of data with this canonical JSON, and their blocks."""
+    found: dict[str, str] = {}
+    return *_split(json.loads(text), found, SHARED + 1), found
+
+
+def _number(value: float | None) -> str:
+    """`canonical`, without making an encoder for each."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return repr(value) if math.isfinite(value) else canonical(value)
 
 
 FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]

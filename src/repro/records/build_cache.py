@@ -19,10 +19,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from repro.core.errors import InputError, warn
 from repro.core.reading import parse_json
+from repro.records.locks import Lock
 from repro.records.record import flush
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ def _sum(text: str) -> str:
 @contextmanager
 def one_at_a_time(what: str) -> Iterator[None]:
     """Hold a lock of all processes that share the cache; if it cannot be written, only a warning says so."""
-    lock = FileLock(cache_root() / f"{what}.lock")
+    lock = Lock(cache_root() / f"{what}.lock")
     try:
         cache_root().mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -196,7 +197,7 @@ def _alone(target: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock file while `what` is made; wait, with a warning, while another process holds it."""
-    lock = FileLock(path)
+    lock = Lock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -145,7 +145,7 @@ def _cells(path: Path, *_: int) -> Cells:
 
 def packed_line(member: Member, record: Record, found: dict[str, str]) -> dict[str, Any]:
     """The content of a cell's line; the blocks of its provenance are added to `found` by name."""
-    plain = json.loads(record.to_json())
+    plain = record.to_dict()
     block = split(plain["provenance"], found)
     content: dict[str, Any] = {
         "key": record.key,

@@ -12,12 +12,12 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
@@ -115,12 +115,15 @@ class Record:
         return self.values.get(name, self.provenance.memory.get(name))
 
     def to_json(self) -> str:
-        """Readable JSON with a checksum; the same for equal records. InputError for a number not finite."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain["provenance"] = self.provenance.to_dict()
-        require_finite_numbers(plain)
+        """JSON with a checksum, a field a line; the same for equal records. InputError as `canonical`."""
+        plain = self.to_dict()
         plain[CHECKSUM] = content_hash(plain)
-        return json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+        lines = (f' "{name}": {_json(plain[name])}' for name in sorted(plain))
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, for JSON; not copied."""
+        return {**vars(self), "provenance": self.provenance.to_dict()}
 
     @classmethod
     def from_json(cls, text: str) -> Record:
@@ -164,6 +167,10 @@ def require_finite_numbers(value: object, place: str = "") -> None:
     elif isinstance(value, (list, tuple)):
         for i, below in enumerate(value):
             require_finite_numbers(below, f"{place}.{i}" if place else str(i))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def _check_value(name: str, value: object) -> None:

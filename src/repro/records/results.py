@@ -15,13 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.core.paths import from_home
 from repro.core.reading import require_no_link
 from repro.records.blocks import write_blocks
+from repro.records.locks import Lock
 from repro.records.packed import (
     CELLS,
     LOOSE,
@@ -77,6 +76,11 @@ class Results:
         if record is None and (damaged := self._damaged()):
             raise InputError(damaged[0])
         return record
+
+    def finished(self) -> frozenset[str]:
+        """The keys of all finished records; what is damaged is left out."""
+        packed = (key for key, (_, line) in self._lines().items() if line.content.get("status") == "done")
+        return frozenset((*packed, *self.loose.finished()))
 
     def all(self, experiment: str | None = None) -> list[Record]:
         """All records, optionally of one experiment, sorted by key. What cannot be read is logged."""
@@ -167,10 +171,18 @@ class Results:
         """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
         return self.loose.alone(key)
 
-    def locked(self) -> FileLock:
+    def begin(self, key: str) -> None:
+        """Note that a cell begins to be computed, until its record comes."""
+        self.loose.begin(key)
+
+    def has_begun(self, key: str) -> bool:
+        """Whether a cell began to be computed and was interrupted or lost."""
+        return self.loose.has_begun(key)
+
+    def locked(self) -> Lock:
         """The lock of all tables, for who reads, changes and writes one; a process may hold it twice."""
         self.root.mkdir(parents=True, exist_ok=True)
-        return FileLock(require_no_link(self.root, self.root / ".lock"), is_singleton=True)
+        return Lock(require_no_link(self.root, self.root / ".lock"), is_singleton=True)
 
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> None:
         """Store a record durably, loose until its sweep ends. A record that it replaces is kept.
@@ -217,7 +229,16 @@ class Results:
             for folder in (self.root, self.root / table):
                 remove_left(folder)
             self.loose.remove_left()
-            _Packing(self, table, members).run()
+            if not self._is_packed(table, members):
+                _Packing(self, table, members).run()
+
+    def _is_packed(self, table: str, members: Sequence[Member]) -> bool:
+        """Whether a table has these cells already, and none of them a newer record."""
+        before = {(m.key, canonical(m.labels), m.overrides) for m in self.members(table)}
+        same = bool(before) and before == {(m.key, canonical(m.labels), m.overrides) for m in members}
+        for kind in DETAILS if same else ():
+            iter(read_details(self.root / table, kind))  # it says what is damaged
+        return same and not any(self.loose.has(m.key) for m in members) and not self._outside()
 
     # --- details --------------------------------------------------------------------------------------------
 
@@ -314,8 +335,7 @@ class _Packing:
             write_cells(self.root / name, lines)
         self._verify(homes)
         self._drop_details(homes)
-        for record in self.records.values():
-            self.results.loose.forget(record)
+        self.results.loose.forget(self.records.values())
 
     def _changed(self, cells: Cells) -> list[Line]:
         """Lines of other tables whose cells have a newer record now."""

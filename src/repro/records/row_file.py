@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from repro.core.errors import warn
 from repro.records.build_cache import ADVICE
+from repro.records.local_disk import local_place
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ class RowFile:
     """
 
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
-        """Open or create the file with these tables."""
-        self.path = path
+        """Open or create the file with these tables; if it is on a network disk, one on this host's."""
+        self.path = local_place(path)
         self._tables = tables
         self._file = self._opened()
 

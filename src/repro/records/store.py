@@ -16,19 +16,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
-
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, read_text, require_no_link
 from repro.records.build_cache import locked
+from repro.records.locks import Lock
 from repro.records.record import KEY, Record, Round, Scalar, canonical, remove_left, write_atomically
 
 DETAILS = ("rounds", "answers")
 """Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
 
 OWN = re.compile(rf"[0-9a-f]{{8,64}}(\.\d+)?(\.json|\.({'|'.join(DETAILS)})\.jsonl)")
+BEGUN = ".begun"
+"""What a note of a cell that has begun is called, behind its key."""
 NAMED = 16
 """Hexadecimal digits of a record's hash in the names of its details."""
+_OF_RECORD = re.compile(rf"[0-9a-f]+(\.[0-9a-f]{{{NAMED}}})?\.({'|'.join(DETAILS)})\.jsonl")
+"""The names of the details of a cell's record; those of its history have a number instead."""
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,10 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def has(self, key: str) -> bool:
+        """Whether a cell has a record here, or what should be one."""
+        return self._path(key).exists()
+
     def keys(self) -> list[str]:
         """Keys of all cells with a record, sorted."""
         return [path.stem for path in self._glob("*.json") if KEY.fullmatch(path.stem)]
@@ -66,6 +73,10 @@ class Store:
         for sentence in wrong:
             log.warning("%s", sentence)
         return [r for r in records if experiment is None or r.experiment == experiment]
+
+    def finished(self) -> list[str]:
+        """The keys of all finished records; what is invalid is left out."""
+        return [record.key for record in self._scan()[0] if record.done]
 
     def problems(self) -> list[str]:
         """One sentence for each file that is corrupt, foreign, or left behind by a killed writer."""
@@ -103,6 +114,18 @@ class Store:
             finally:
                 path.unlink(missing_ok=True)  # those who wait for this file then open a new one
 
+    def begin(self, key: str) -> None:
+        """Note that a cell begins to be computed; the note goes when its record comes.
+
+        One that stays is of a cell that was interrupted, or lost with its worker.
+        """
+        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+        require_no_link(self.folder, self._path(key, BEGUN)).touch()
+
+    def has_begun(self, key: str) -> bool:
+        """Whether a cell began to be computed and has left no record since."""
+        return self._path(key, BEGUN).exists()
+
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> Path:
         """Store a record durably (with fsync); a record that it replaces is kept in the cell's history.
 
@@ -115,8 +138,10 @@ class Store:
         text = record.to_json().encode()
         details = {kind: _lines(found) for kind, found in (("rounds", rounds), ("answers", answers))}
         with self._locked():
+            self._path(record.key, BEGUN).unlink(missing_ok=True)
             current = self._path(record.key)
-            if current.exists():
+            before = current.exists()
+            if before:
                 if not record.done and self._is_done(current):
                     return self._keep(record.key, text, details)
                 self._archive(record.key)
@@ -125,7 +150,8 @@ class Store:
                 if details[kind] or self._path(record.key, f".{kind}.jsonl").exists():
                     write_atomically(path, details[kind])
             write_atomically(current, text)
-            self._remove_details(record.key, without=own.values())
+            if before:
+                self._remove_details(record.key, without=own.values())
             return current
 
     def put_answers(self, key: str, answers: Sequence[Round]) -> None:
@@ -144,12 +170,23 @@ class Store:
             lines = {kind: _lines(details.get(kind, ())) for kind in DETAILS}
             self._keep(record.key, record.to_json().encode(), lines)
 
-    def forget(self, record: Record) -> None:
-        """Remove a cell's record and its detail lines, if the record is still this one."""
+    def forget(self, records: Iterable[Record]) -> None:
+        """Remove the records of cells and their detail lines, each if it is still this one."""
         with self._locked():
-            if self.get(record.key) == record:
-                self._path(record.key).unlink()
-                self._remove_details(record.key)
+            names: dict[str, list[str]] = {}
+            for name in os.listdir(self.folder) if self.folder.exists() else ():
+                names.setdefault(name.partition(".")[0], []).append(name)
+            for record in records:
+                key = record.key
+                if f"{key}.json" in names.get(key, ()) and self._is(record):
+                    self._path(key).unlink()
+                    for name in filter(_OF_RECORD.fullmatch, names[key]):
+                        (self.folder / name).unlink(missing_ok=True)
+
+    def _is(self, record: Record) -> bool:
+        """Whether a cell's record is this one."""
+        same_text = self._path(record.key).read_bytes() == record.to_json().encode()
+        return same_text or self.get(record.key) == record
 
     def remove_left(self) -> None:
         """Remove what writers left that were killed: all who write here hold the lock."""
@@ -180,9 +217,9 @@ class Store:
                 f"{self.folder} has {have:.1f} MB free and the run needs {need:.1f} MB; free some space"
             )
 
-    def _locked(self) -> FileLock:
+    def _locked(self) -> Lock:
         require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        return FileLock(require_no_link(self.folder, self.folder / ".lock"), is_singleton=True)
+        return Lock(require_no_link(self.folder, self.folder / ".lock"), is_singleton=True)
 
     def _path(self, key: str, suffix: str = ".json") -> Path:
         return self.folder / f"{key}{suffix}"

@@ -58,13 +58,13 @@ GROUPS = {
 }
 """All groups by their name in `repro list`."""
 
-LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
-"""Launchers by name, with the extra that brings each."""
+DASK = "dask"
+"""The launcher that needs an extra, and the extra."""
 
 
-def is_installed(launcher: str) -> bool:
-    """Whether a launcher's plugin is there."""
-    return find_spec(f"hydra_plugins.hydra_{LAUNCHERS[launcher]}_launcher") is not None
+def has_dask() -> bool:
+    """Whether the launcher `dask` is installed."""
+    return find_spec("distributed") is not None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import GROUPS, LAUNCHERS, described, is_installed, option_names
+from repro.experiments.guide.choices import DASK, GROUPS, described, has_dask, option_names
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -66,10 +66,8 @@ def check_overrides(overrides: Iterable[str]) -> None:
                 f"{override} would come too late: the sweep is the file's grid; vary a setting itself, as in "
                 f"{setting}=A,B, or give one component's beside the rest, as in chain_sd.length=2,4"
             )
-        if key == "hydra/launcher" and value in LAUNCHERS and not is_installed(value):
-            raise InputError(
-                f"{override} is not installed; `pip install 'repro[{LAUNCHERS[value]}]'` brings it"
-            )
+        if key == "hydra/launcher" and value == DASK and not has_dask():
+            raise InputError(f"{override} is not installed; `pip install 'repro[{DASK}]'` brings it")
         top, slash, rest = group.partition("/")
         known = option_names(top)
         if not (equals and known) or key.startswith("~"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from repro.core.paths import conf_dir
-from repro.experiments.guide.choices import GROUPS, LAUNCHERS, is_installed, names
+from repro.experiments.guide.choices import DASK, GROUPS, names
 from repro.experiments.guide.listing import run_settings
 
 WIDTH = 100
@@ -28,7 +28,7 @@ SETTINGS = {
     "max_tokens": "tokens of an answer",
     "skip": "rows to skip first",
     "seed": "",
-    "sweep": "run what is not done, list, retry failed cells, force all",
+    "sweep": "run what is not done, list, retry what failed, force all",
     "results": "folder of records and tables",
     "outputs": "folder of timelines and wandb runs",
     "data_dir": "folder of datasets; $REPRO_DATA",
@@ -76,7 +76,5 @@ def help_text() -> str:
     for name, meaning in SETTINGS.items():
         value = "" if "{" in values[name] else values[name]
         lines.append(f"  {f'{name}={value}':<25} {meaning}".rstrip())
-    there = [name for name in LAUNCHERS if is_installed(name)]
-    launchers = f"installed: {', '.join(there)}" if there else "none installed, see docs/sweeps.md"
-    lines += ["", f"Several cells at once: hydra/launcher=NAME ({launchers})", "", "More:", MORE]
+    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/sweeps.md", "", "More:", MORE]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ All of it goes to stderr, so that stdout has results alone. Must not know what c
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import Protocol
 
 from rich.console import Console
@@ -40,14 +41,14 @@ class _News:
     """The cells that finished since the last state, in words; cells that were done before in one line."""
 
     def __init__(self) -> None:
-        self._told: set[int] = set()
+        self._told = 0
         self._before = 0
 
     def lines(self, state: State) -> list[str]:
         """A line for each new cell that ran; of those done before, one line when another cell ends."""
-        new = {n: note for n, note in state.finished.items() if n not in self._told}
-        self._told |= set(new)
-        ran = [n for n, note in new.items() if note.state in ("done", "failed")]
+        new = dict(islice(state.plan.finished.items(), self._told, None))
+        self._told += len(new)
+        ran = [n for n, note in new.items() if note.state in ("done", "failed", "lost")]
         self._before += sum(note.state == "cached" for note in new.values())
         lines = []
         if self._before and (ran or state.over):
@@ -62,7 +63,7 @@ def _ended(name: str, note: Note) -> str:
 
 
 def _count(state: State) -> str:
-    return f"{len(state.finished)} of {state.plan.total} cells" if state.plan.total > 1 else ""
+    return f"{len(state.plan.finished)} of {state.plan.total} cells" if state.plan.total > 1 else ""
 
 
 def _left(state: State) -> str:
@@ -128,7 +129,7 @@ class Bars:
         """See `Display`."""
         for line in self._news.lines(state):
             _print(self._bars.console, line)
-        total, done = state.plan.total, len(state.finished)
+        total, done = state.plan.total, len(state.plan.finished)
         left = _left(state)
         self._bars.update(self._all, completed=done, total=total, left=left, visible=total > 1)
         for number in self._tasks.keys() - state.running.keys():

@@ -1,43 +1,147 @@
 """The state of a whole sweep: its cells, which of them are finished or running, and the time left.
 
-Must not know where notes lie or how a state is shown.
+What is shown of it takes constant time a cell that begins or ends, whatever the number of cells. Must not
+know where notes lie or how a state is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import mean
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from repro.experiments.progress.notes import Note, Running
-from repro.experiments.progress.timings import CellWork, Timing, expected
+from repro.experiments.progress.timings import CellWork, Estimates, Timing
 
 
-@dataclass
 class SweepPlan:
-    """The cells of a sweep in their order, each with its work; `None` for an invalid configuration.
+    """The cells of a sweep in their order, each with its work, and the notes of those that have ended.
 
-    `labels` are short names of each cell.
+    Attributes:
+        announced: number of cells, if it is known before all are added.
+        labels: short names of each cell.
+        finished: notes by cell number, in the order in which the cells ended.
     """
 
-    cells: list[CellWork | None] = field(default_factory=list)
-    labels: list[Mapping[str, str]] = field(default_factory=list)
+    def __init__(self, timings: Iterable[Timing] = ()) -> None:
+        """A sweep without cells; `timings` are of cells that ran on this machine."""
+        self.announced = 0
+        self.labels: list[Mapping[str, str]] = []
+        self.finished: dict[int, Note] = {}
+        self._works: list[CellWork | None] = []
+        self._estimates = Estimates(timings)
+        self._expected: dict[CellWork, float | None] = {}
+        self._left: Counter[CellWork] = Counter()
+        self._ran = _Mean()
+        self._known = _Mean()
+        """Of the cells that have not ended and whose time is known."""
+        self._first: dict[str, str | None] = {}
+        self._differing: dict[str, None] = {}
 
     def add(self, work: CellWork | None, labels: Mapping[str, str]) -> None:
-        """One more cell."""
-        self.cells.append(work)
+        """One more cell; `None` for the work of an invalid configuration."""
+        for name in dict.fromkeys((*labels, *self._first)):
+            first = self._first.setdefault(name, None if self.labels else labels[name])
+            if labels.get(name) != first:
+                self._differing[name] = None
+        self._works.append(work)
         self.labels.append(labels)
+        if work is not None:
+            if work not in self._expected:
+                self._expected[work] = self._estimates.expected(work)
+            self._left[work] += 1
+            self._known.add(self._expected[work], 1)
+
+    def finish(self, number: int, note: Note) -> None:
+        """A cell has ended."""
+        if number in self.finished:
+            return
+        self.finished[number] = note
+        ran = note.seconds if note.state == "done" and note.seconds else None
+        self._ran.add(ran, 1)
+        work = self._works[number] if number < len(self._works) else None
+        if work is None:
+            return
+        self._known.add(self._expected[work], -1)
+        self._left[work] -= 1
+        if ran is not None:  # the next with this work takes as long
+            self._known.add(self._expected[work], -self._left[work])
+            self._expected[work] = ran
+            self._known.add(ran, self._left[work])
+
+    def expected(self, number: int) -> float | None:
+        """Expected seconds of a cell; `None` if nothing like it has run."""
+        work = self._works[number] if number < len(self._works) else None
+        return self._expected[work] if work is not None else None
 
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
         own = self.labels[number] if number < len(self.labels) else {}
-        differing = (value for name, value in own.items() if len({x.get(name) for x in self.labels}) > 1)
-        return " ".join(differing) or own.get("method", f"cell {number}")
+        return " ".join(own[n] for n in own if n in self._differing) or own.get("method", f"cell {number}")
+
+    def label_names(self) -> list[str]:
+        """The names of all labels that a cell has."""
+        return list(self._first)
 
     @property
     def total(self) -> int:
         """Number of cells."""
-        return len(self.cells)
+        return max(self.announced, len(self.labels))
+
+    def seconds_left(self, running: Mapping[int, Running], elapsed: Mapping[int, float]) -> float | None:
+        """Expected seconds until the end, cells running side by side as now; `None` if nothing is known.
+
+        A cell takes as long as the last one of this sweep with the same work, else what such cells took on
+        this machine, else what its own bar says, else the mean of this sweep's cells that ran.
+        """
+        wholes = {number: self._whole(number, running[number], elapsed[number]) for number in running}
+        known = self._known.copy()
+        for number, whole in wholes.items():
+            if self.expected(number) is None:
+                known.add(whole, 1)
+        unknown = self.total - len(self.finished) - known.count
+        mean = self._ran.value if self._ran.count else known.value
+        if unknown and mean is None:
+            return None
+        left = known.sum + unknown * (mean or 0.0)
+        for number, whole in wholes.items():
+            seconds = whole if whole is not None else mean or 0.0
+            left += _left(seconds, running[number], elapsed[number]) - seconds
+        return max(left, 0.0) / max(1, len(running))
+
+    def _whole(self, number: int, running: Running, elapsed: float) -> float | None:
+        """Expected seconds of a running cell from its beginning, by its work or by its own bar."""
+        known = self.expected(number)
+        if known is None and running.done:
+            return elapsed * running.total / running.done
+        return known
+
+
+class _Mean:
+    """Seconds of which some are added and some taken away."""
+
+    def __init__(self, total: float = 0.0, count: int = 0) -> None:
+        self.sum = total
+        self.count = count
+
+    def add(self, seconds: float | None, count: int) -> None:
+        if seconds is not None:
+            self.sum += seconds * count
+            self.count += count
+
+    def copy(self) -> _Mean:
+        return _Mean(self.sum, self.count)
+
+    @property
+    def value(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+
+def _left(whole: float, running: Running, elapsed: float) -> float:
+    """Expected seconds that a cell still takes; from its own bar if it takes longer than expected."""
+    if elapsed < whole or not running.done:
+        return max(whole - elapsed, 0.0)
+    return elapsed * (running.total - running.done) / running.done
 
 
 @dataclass(frozen=True)
@@ -45,60 +149,24 @@ class State:
     """A moment of a sweep.
 
     Attributes:
-        plan: its cells.
-        finished: results by cell number.
+        plan: its cells, and the notes of those that have ended.
         running: what running cells do, by cell number.
         elapsed: seconds since each running cell was first seen.
-        timings: cells that ran on this machine, for estimates.
     """
 
     plan: SweepPlan
-    finished: Mapping[int, Note]
     running: Mapping[int, Running]
     elapsed: Mapping[int, float]
-    timings: Sequence[Timing] = ()
 
     @property
     def over(self) -> bool:
         """Whether all cells are finished."""
-        return len(self.finished) >= self.plan.total
+        return len(self.plan.finished) >= self.plan.total
 
     @property
     def seconds_left(self) -> float | None:
-        """Expected seconds until the end, cells running side by side as now; `None` if nothing is known.
-
-        A cell takes as long as the last one of this sweep with the same work, else what such cells took on
-        this machine, else what its own bar says, else the mean of this sweep's cells that ran.
-        """
-        rest = [n for n in range(self.plan.total) if n not in self.finished]
-        whole = {n: self._whole(n) for n in rest}
-        known = [seconds for seconds in whole.values() if seconds is not None]
-        if rest and not known:
-            return None
-        left = (self._left(n, mean(known) if (own := whole[n]) is None else own) for n in rest)
-        return sum(left) / max(1, len(self.running))
-
-    def _whole(self, number: int) -> float | None:
-        """Expected seconds of a cell from its beginning."""
-        work = self.plan.cells[number]
-        ran = {n: note.seconds for n, note in self.finished.items() if note.state == "done" and note.seconds}
-        alike = [ran[n] for n in ran if n < self.plan.total and self.plan.cells[n] == work]
-        if alike:
-            return alike[-1]
-        known = expected(work, self.timings) if work else None
-        if known is not None:
-            return known
-        running = self.running.get(number)
-        if running and running.done:
-            return self.elapsed[number] * running.total / running.done
-        return mean(ran.values()) if ran else None
-
-    def _left(self, number: int, whole: float) -> float:
-        """Expected seconds that a cell still takes; from its own bar if it takes longer than expected."""
-        elapsed, running = self.elapsed.get(number, 0.0), self.running.get(number)
-        if elapsed < whole or not (running and running.done):
-            return max(whole - elapsed, 0.0)
-        return elapsed * (running.total - running.done) / running.done
+        """Expected seconds until the end (`SweepPlan.seconds_left`)."""
+        return self.plan.seconds_left(self.running, self.elapsed)
 
 
 def in_words(seconds: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -66,22 +67,39 @@ def work_of(config: Mapping[str, Any]) -> CellWork:
     return CellWork(method, target, dataset, clock, scenario.amount_of(config))
 
 
-def expected(work: CellWork, timings: Iterable[Timing]) -> float | None:
-    """Expected seconds of a cell that finds nothing in a cache; `None` if nothing like it has run.
+class Estimates:
+    """How long cells take that find nothing in a cache, by timings; the latest come first."""
 
-    The median over timings of the same method, scaled by amount; those with the same target and dataset, if
-    there are any.
-    """
-    same = [
-        t
-        for t in timings
-        if t.share >= LEAST_SHARE and (t.work.method, t.work.clock) == (work.method, work.clock)
-    ]
-    alike = [t for t in same if (t.work.target, t.work.dataset) == (work.target, work.dataset)] or same
-    near = sorted(alike, key=lambda t: abs(math.log(t.work.amount / work.amount)))[:NEAREST]
-    if not near:
-        return None
-    return median(t.seconds / t.share / t.work.amount for t in near) * work.amount
+    def __init__(self, timings: Iterable[Timing]) -> None:
+        """Sort them by what an estimate looks for."""
+        self._by_kind: dict[tuple[str, ...], dict[int, list[float]]] = {}
+        for timing in timings:
+            work = timing.work
+            if timing.share < LEAST_SHARE:
+                continue
+            for kind in ((work.method, work.clock), _kind(work)):
+                rates = self._by_kind.setdefault(kind, {}).setdefault(work.amount, [])
+                if len(rates) < NEAREST:
+                    rates.append(timing.seconds / timing.share / work.amount)
+        self._amounts = {kind: sorted(rates) for kind, rates in self._by_kind.items()}
+
+    def expected(self, work: CellWork) -> float | None:
+        """Expected seconds of a cell that finds nothing in a cache; `None` if nothing like it has run.
+
+        The median over timings of the same method, scaled by amount; those with the same target and dataset,
+        if there are any.
+        """
+        kind = _kind(work) if _kind(work) in self._by_kind else (work.method, work.clock)
+        amounts = self._amounts.get(kind, [])
+        place = bisect_left(amounts, work.amount)
+        around = amounts[max(0, place - NEAREST) : place + NEAREST]
+        near = sorted(around, key=lambda amount: abs(math.log(amount / work.amount)))
+        rates = [rate for amount in near for rate in self._by_kind[kind][amount]][:NEAREST]
+        return median(rates) * work.amount if rates else None
+
+
+def _kind(work: CellWork) -> tuple[str, ...]:
+    return (work.method, work.clock, work.target, work.dataset)
 
 
 def read() -> list[Timing]:

@@ -1,18 +1,18 @@
-"""The thread that reads a sweep's notes and shows them, in the process of the command.
+"""The thread that shows a sweep's progress, in the process of the command.
 
-Owns that thread and what it has seen. Launchers differ in the processes that run cells; the notes do not.
+Owns that thread and what the driver has told of the cells, wherever they run.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
+from functools import partial
 
 from repro.experiments.progress import timings
 from repro.experiments.progress.display import Display, display
-from repro.experiments.progress.notes import Note, Running, notes_alone, results_in, running_in
+from repro.experiments.progress.notes import Note, Running
 from repro.experiments.progress.plan import State, SweepPlan
 from repro.experiments.progress.timings import CellWork, stopwatch
 
@@ -20,37 +20,48 @@ LOOK_SECONDS = 0.5
 
 
 class Watcher:
-    """Shows a sweep's notes until it is closed; `alone` holds their folder for this sweep."""
+    """Shows a sweep until it is closed."""
 
-    def __init__(self, folder: Path, shown: Display | None = None) -> None:
-        """Watch a folder of notes, which may not exist yet."""
-        self.folder = folder
-        self.plan = SweepPlan()
+    def __init__(self, shown: Display | None = None) -> None:
+        """Watch a sweep without cells."""
+        self.plan = SweepPlan(timings.read())
         self._display = shown
-        self._finished: dict[int, Note] = {}
         self._began: dict[int, float] = {}
-        self._timings = timings.read()
+        self._running: dict[int, Running] = {}
         self._clock = stopwatch()
-        self.alone = ExitStack()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
-    def start(self, shown: bool = True) -> None:
-        """Take the folder of notes, and show them if so; errors as those of `notes_alone`."""
-        self.alone.enter_context(notes_alone(self.folder))
-        if shown:
-            self._thread.start()
+    def start(self) -> None:
+        """Show it from now on."""
+        self._thread.start()
+
+    def tell(self, number: int, stage: str = "", done: int = 0, total: int = 0) -> None:
+        """A cell has begun, or does this."""
+        self._began.setdefault(number, self._clock())
+        self._running[number] = Running(stage, done, total)
+
+    def leave(self, number: int) -> None:
+        """A cell does not run any more and has not ended."""
+        self._running.pop(number, None)
+        self._began.pop(number, None)
+
+    def finish(self, number: int, note: Note) -> None:
+        """A cell has ended."""
+        self.leave(number)
+        self.plan.finish(number, note)
+
+    @contextmanager
+    def running(self, number: int) -> Iterator[Callable[[str, int, int], None]]:
+        """A cell of this process has begun. Yields its progress callback: (stage, steps done, all)."""
+        self.tell(number)
+        yield partial(self.tell, number)
 
     def look(self, now: float) -> State:
-        """Read the notes. Returns the state at `now`, a time in seconds."""
-        finished = results_in(self.folder, self._finished)
-        if len(finished) > len(self._finished):
-            self._timings = timings.read()
-        self._finished = finished
-        running = running_in(self.folder)
-        self._began = {number: self._began.get(number, now) for number in running}
-        elapsed = {number: now - since for number, since in self._began.items()}
-        return State(self.plan, finished, running, elapsed, self._timings)
+        """The state at `now`, a time in seconds."""
+        running = dict(self._running)
+        elapsed = {number: now - self._began.get(number, now) for number in running}
+        return State(self.plan, running, elapsed)
 
     def close(self) -> None:
         """Show the last state and stop."""
@@ -78,12 +89,12 @@ class Watcher:
 @contextmanager
 def alone(work: CellWork) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
-    shown, known, plan = display(), timings.read(), SweepPlan([work], [{"method": work.method}])
-    clock = stopwatch()
+    shown, plan, clock = display(), SweepPlan(timings.read()), stopwatch()
+    plan.add(work, {"method": work.method})
 
     def tell(stage: str, done: int, total: int) -> None:
         running, now = {0: Running(stage, done, total)}, clock()
-        shown.show(State(plan, {}, running, {0: now}, known), now)
+        shown.show(State(plan, running, {0: now}), now)
 
     try:
         yield tell

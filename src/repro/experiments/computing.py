@@ -1,0 +1,101 @@
+"""Computes a cell of a resolved configuration, in whatever process, and writes nothing of it.
+
+What comes of it is plain data that the driver of the sweep stores. Must not know where that is.
+"""
+
+from __future__ import annotations
+
+import gzip
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.experiments.progress.timings import CellWork, Timing, stopwatch, work_of
+from repro.records.build_cache import one_at_a_time
+from repro.records.effort import ResultCount, counting
+from repro.records.identity import portable_text
+from repro.records.record import Record, Round
+from repro.scenarios.base import Progress, Scenario
+
+Showing = Callable[[CellWork], AbstractContextManager[Progress]]
+"""Opens the progress callback of a cell, given its work."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What comes of a cell.
+
+    Attributes:
+        record: its record, of a failed cell with the traceback.
+        rounds: one line for each round.
+        answers: one line for each answer.
+        timeline: its Chrome trace, gzipped; empty if it has none.
+        timing: how long it took; `None` if it failed.
+        error: why it failed, in a sentence.
+    """
+
+    record: Record
+    rounds: Sequence[Round] = ()
+    answers: Sequence[Round] = ()
+    timeline: bytes = b""
+    timing: Timing | None = None
+    error: str = ""
+
+
+def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Computed:
+    """Compute a cell; what goes wrong is in what it returns.
+
+    Args:
+        cell: made of `config`.
+        config: its resolved configuration.
+        showing: opens its progress callback.
+    """
+    try:
+        work = work_of(config)
+        cell.check()
+        with _alone(cell), showing(work) as progress, counting() as effort:
+            clock = stopwatch()
+            outcome = cell.run(with_reason(progress, effort))
+            timing = Timing(work, clock(), effort.share)
+        text = outcome.timeline().encode() if outcome.timeline else b""
+        timeline = gzip.compress(text, 6, mtime=0) if text else b""
+        return Computed(outcome.record, outcome.rounds, outcome.answers, timeline, timing)
+    except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
+        return Computed(cell.failed(traceback.format_exc()), error=_sentence(wrong))
+
+
+def not_stored(outcome: Computed, wrong: BaseException) -> Computed:
+    """What comes of a cell whose outcome could not be stored, as the error that is being handled says."""
+    record = replace(outcome.record, status="failed", values={}, uncertainty={}, error=_traceback())
+    return Computed(record, error=_sentence(wrong))
+
+
+def _sentence(wrong: BaseException) -> str:
+    return str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+
+
+def _traceback() -> str:
+    return portable_text(traceback.format_exc())
+
+
+@contextmanager
+def _alone(cell: Scenario) -> Iterator[None]:
+    """Run cells on the wall clock one at a time, across processes."""
+    if cell.emulated:
+        yield
+        return
+    with one_at_a_time("wall-clock"):
+        yield
+
+
+def with_reason(progress: Progress, effort: ResultCount) -> Progress:
+    """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
+
+    def told(stage: str, done: int, total: int) -> None:
+        new = effort.computed and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
+
+    return told

@@ -1,0 +1,280 @@
+"""Runs batches of cells with Dask distributed: workers on this machine, a cluster's, or those of a queue.
+
+Dask starts and keeps workers, hands batches out and says which are lost; each cell's outcome comes back as an
+event of its own as soon as the cell ends. Workers need this package and their inputs, and no folder that they
+share with the driver. Must not know what becomes of an outcome.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import dask
+from dask.utils import import_required
+from distributed import Client, Future, LocalCluster, get_worker
+from distributed.utils import TimeoutError as DaskTimeout
+
+from repro.core.errors import InputError, warn
+from repro.core.registry import unknown
+from repro.experiments.batches import Began, CellBatch, Doing, Ended, Event, Gone
+from repro.experiments.composing import load_components
+from repro.experiments.computing import computed
+from repro.experiments.progress.timings import CellWork, stopwatch
+from repro.records.provenance import usable_cores
+from repro.scenarios.base import Progress
+from repro.scenarios.registry import made
+
+AHEAD = 2
+"""Batches that are out for each worker, so that none waits for the driver."""
+
+EVERY_S = 0.5
+"""How often a running cell says at most what it is doing."""
+
+LATE_S = 0.5
+"""How long after its end a batch may still have events on their way."""
+
+LOOK_S = 5.0
+"""How often the driver asks how many workers there are."""
+
+QUEUES = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "lsf": "LSFCluster",
+    "sge": "SGECluster",
+    "oar": "OARCluster",
+    "htcondor": "HTCondorCluster",
+}
+"""Classes of dask-jobqueue, by name of the queue."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 0,  # a lost batch is planned again without what came back
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.worker.memory.terminate": False,  # the system ends who takes too much
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.target": False,
+    "distributed.admin.log-length": 100,
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.dashboard.link": "",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where workers are (`hydra.launcher.*`).
+
+    Attributes:
+        workers: how many processes compute; null on this machine is one a core, and of a queue one job.
+        threads: of each worker; null divides this machine's cores, and is 1 elsewhere.
+        address: of a scheduler that runs, as `tcp://HOST:8786`; its workers are used.
+        queue: a queue in which jobs with workers are started: one of `QUEUES`.
+        job: arguments of that queue's class in dask-jobqueue, as `{cores: 4, memory: 16GB}`.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    address: str | None = None
+    queue: str | None = None
+    job: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InputError(f"hydra.launcher.{name} is {value!r}; it must be a number from 1, or null")
+        if self.queue is not None and self.queue not in QUEUES:
+            raise InputError(unknown("hydra.launcher.queue", str(self.queue), QUEUES))
+        if self.address and (self.queue or self.workers):
+            raise InputError(
+                "hydra.launcher.address joins a cluster with its own workers; leave out the rest"
+            )
+
+    @property
+    def own_threads(self) -> int:
+        """Threads of each worker."""
+        if self.threads:
+            return self.threads
+        if "OMP_NUM_THREADS" in os.environ:
+            return int(os.environ["OMP_NUM_THREADS"].partition(",")[0])
+        return 1 if self.address or self.queue else max(1, usable_cores() // self.local_workers)
+
+    @property
+    def local_workers(self) -> int:
+        """Workers on this machine."""
+        return self.workers or usable_cores()
+
+
+class DaskEngine:
+    """A `CellEngine` of a cluster, which ends with the block."""
+
+    def __init__(self, client: Client, threads: int) -> None:
+        self._client = client
+        self._threads = threads
+
+    def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
+        """See `CellEngine`."""
+        topic = f"repro-{uuid.uuid4().hex}"
+        events: SimpleQueue[Any] = SimpleQueue()
+        flying: dict[str, tuple[Future, CellBatch]] = {}
+        began: set[int] = set()
+        done: set[str] = set()
+        clock, looked, workers = stopwatch(), -LOOK_S, 1
+        told = False
+        self._client.subscribe_topic(topic, lambda event: events.put(event[1]))
+        try:
+            while True:
+                if clock() - looked >= LOOK_S:
+                    looked, workers = clock(), len(self._client.nthreads())
+                    if not workers and not told and clock() > 30:
+                        told = True
+                        warn("no worker has come yet; the sweep waits for the first")
+                while len(flying) < AHEAD * max(1, workers):
+                    batch = next_batch(max(1, workers))
+                    if batch is None:
+                        break
+                    flying[str(batch.number)] = (self._submit(batch, topic, events), batch)
+                if not flying:
+                    return
+                try:
+                    item = events.get(timeout=1.0)
+                except Empty:
+                    continue
+                if isinstance(item, str):  # a future that is done; what it sent before may come after
+                    if item in flying and item not in done:
+                        done.add(item)
+                        threading.Timer(LATE_S, events.put, (item,)).start()
+                    elif item in flying:
+                        future, batch = flying.pop(item)
+                        yield Gone(batch.number, _is_lost(future))
+                    continue
+                number, event = pickle.loads(zlib.decompress(item))
+                if isinstance(event, Gone):
+                    if flying.pop(str(number), None):
+                        yield event
+                elif event is None:  # a worker begins the batch
+                    if number in began and str(number) in flying:  # Dask gave a lost one to another worker
+                        future, batch = flying.pop(str(number))
+                        future.cancel(force=True)
+                        yield Gone(number, lost=True)
+                    began.add(number)
+                else:
+                    yield event
+        finally:
+            self._client.unsubscribe_topic(topic)
+            for future, _ in flying.values():
+                future.cancel(force=True)
+
+    def _submit(self, batch: CellBatch, topic: str, events: SimpleQueue[Any]) -> Future:
+        cells = [(cell.number, cell.config) for cell in batch.cells]
+        payload = zlib.compress(pickle.dumps(cells), 1)
+        future = self._client.submit(
+            run_batch, payload, batch.number, topic, self._threads, pure=False, key=f"{topic}-{batch.number}"
+        )
+        future.add_done_callback(lambda _: events.put(str(batch.number)))
+        return future
+
+
+def _is_lost(future: Future) -> bool:
+    """Whether a batch's worker died; InputError if it cannot run any cell."""
+    if future.status == "finished":
+        return False
+    wrong = future.exception() if future.status == "error" else None
+    if wrong is not None and type(wrong).__name__ != "KilledWorker":
+        raise InputError(f"a worker cannot run cells: {type(wrong).__name__}: {wrong}") from wrong
+    return True
+
+
+@contextmanager
+def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
+    """An engine with the workers of a cluster, which is ended unless it was there before.
+
+    Raises:
+        InputError: there is no cluster at the address, or dask-jobqueue is not installed.
+    """
+    threads = cluster.own_threads
+    environment = {f"distributed.nanny.pre-spawn-environ.{name}": threads for name in THREADS}
+    with dask.config.set({**SETTINGS, **environment}):
+        if cluster.address:
+            try:
+                client = Client(cluster.address, timeout="20s", set_as_default=False)
+            except (OSError, DaskTimeout, ValueError) as wrong:
+                raise InputError(
+                    f"no cluster answers at hydra.launcher.address={cluster.address}: {wrong}"
+                ) from wrong
+            with client:
+                yield DaskEngine(client, threads)
+            return
+        with _started(cluster) as own, Client(own, set_as_default=False) as client:
+            yield DaskEngine(client, threads)
+
+
+def _started(cluster: Cluster) -> Any:
+    if cluster.queue is None:
+        return LocalCluster(
+            n_workers=cluster.local_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            memory_limit=None,
+            silence_logs="CRITICAL",
+        )
+    jobqueue = import_required("dask_jobqueue", "`pip install 'repro[dask]'` brings hydra.launcher.queue")
+    own = getattr(jobqueue, QUEUES[cluster.queue])(**{"cores": 1, "memory": "8GB", **(cluster.job or {})})
+    own.scale(cluster.workers or 1)
+    return own
+
+
+def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
+    """Compute the cells of a batch on a worker; each outcome is sent when its cell ends.
+
+    Args:
+        payload: numbers and configurations of the cells, pickled and compressed.
+        batch: its number.
+        topic: the events' topic.
+        threads: how many torch uses.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    load_components()
+
+    def send(event: Event | None) -> None:
+        get_worker().log_event(topic, zlib.compress(pickle.dumps((batch, event)), 1))
+
+    send(None)
+    for number, config in pickle.loads(zlib.decompress(payload)):
+        send(Began(number))
+        try:
+            outcome = computed(made(config), config, partial(_showing, send, number))
+        except Exception as wrong:  # it cannot be made here, as without a dataset
+            send(Ended(number, f"{type(wrong).__name__}: {wrong}"))
+        else:
+            send(Ended(number, outcome))
+    send(Gone(batch))
+
+
+@contextmanager
+def _showing(send: Callable[[Event], None], number: int, work: CellWork) -> Iterator[Progress]:
+    """A progress callback that sends what a cell does, not too often."""
+    clock, last = stopwatch(), 0.0
+
+    def tell(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        if clock() - last >= EVERY_S:
+            last = clock()
+            send(Doing(number, stage, done, total))
+
+    yield tell

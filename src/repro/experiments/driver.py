@@ -1,0 +1,290 @@
+"""The driver of a sweep: plans its cells in their order and runs them meanwhile.
+
+Cells are planned some ahead of the one that runs, so that the first starts soon and an error of the first
+hundred comes before any of them; of the others nothing is kept but their names. Cells that are equal, by
+their key, run once, and those with a finished record not at all. Must not know how a cell is composed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.experiments.batches import LOSSES, Batches, Began, CellEngine, Doing, Ended, WaitingCell
+from repro.experiments.cell_configs import parsed, selected
+from repro.experiments.progress.notes import Note
+from repro.experiments.progress.timings import CellWork, work_of
+from repro.experiments.progress.watch import Watcher
+from repro.experiments.summaries.files import show_files
+from repro.experiments.sweep import Sweep
+from repro.records.record import canonical
+from repro.scenarios.registry import made, scenario_of
+
+AHEAD = 100
+"""Cells that are planned before the first one runs."""
+
+WRONG = (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError)
+"""What an invalid configuration raises; the cell itself will say it."""
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell of a sweep.
+
+    Attributes:
+        number: its place in the sweep.
+        overrides: what its command sets beside the sweep's.
+        config: its resolved configuration; `None` if that cannot be resolved.
+        labels: short names.
+        error: why its configuration cannot be resolved.
+        table: the `table:` section of an experiment without cells (claims, facts, drawings).
+    """
+
+    number: int
+    overrides: Sequence[str]
+    config: Mapping[str, Any] | None
+    labels: Mapping[str, str]
+    error: str = ""
+    table: Mapping[str, Any] | None = None
+
+
+Plan = Callable[[int, Sequence[str]], PlannedCell]
+"""Plans the cell of a number and overrides."""
+
+
+def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
+    """A cell whose configuration is resolved."""
+    labels = scenario_of(config).labels_of(config)
+    own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
+    return PlannedCell(number, overrides, config, labels | own)
+
+
+def expected_work(cell: PlannedCell) -> CellWork | None:
+    """What a cell computes; `None` if its configuration is invalid."""
+    try:
+        return work_of(cell.config) if cell.config is not None else None
+    except WRONG:
+        return None
+
+
+@dataclass(frozen=True)
+class CellOut:
+    """What is kept of a cell that an engine runs: where its record goes, its key, labels and values."""
+
+    sweep: Sweep
+    key: str
+    labels: dict[str, str]
+    chosen: dict[str, Any]
+
+
+class Driver:
+    """Runs the cells of a sweep, here or with an engine; what comes of them goes to `watched`.
+
+    It alone writes records, rounds and timelines.
+    """
+
+    def __init__(self, plan: Plan, watched: Watcher, console: Console, complete: Callable[[], None]) -> None:
+        """Run cells.
+
+        Args:
+            plan: plans a cell.
+            watched: the sweep's progress.
+            console: shows tables that have no cells.
+            complete: called when all cells are planned.
+        """
+        self._plan = plan
+        self._watched = watched
+        self._console = console
+        self._complete = complete
+        self._sweeps: dict[str, Sweep] = {}
+        self._finished: dict[str, frozenset[str]] = {}
+        self._notes: dict[str, Note] = {}
+        self._out: dict[int, CellOut] = {}
+        self._first: dict[str, int] = {}
+        self._equal: dict[int, list[tuple[int, CellOut]]] = {}
+
+    def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: CellEngine | None = None) -> None:
+        """Run the cells of these overrides, numbered from `first`.
+
+        Raises:
+            InputError: of a table without cells, or of an engine that cannot run any cell.
+        """
+        self._watched.plan.announced = max(self._watched.plan.announced, first + len(jobs))
+        cells = _ahead(self._planned(jobs, first), AHEAD)
+        if engine is not None:
+            self._run_with(engine, cells)
+            return
+        for cell in cells:
+            note, waiting = self._looked_up(cell)
+            if waiting is not None:
+                out = self._out.pop(cell.number)
+                note = self._attempt(cell, partial(self._run_here, cell.number, waiting.config, out.sweep))
+                self._notes[out.key] = note
+            if note is not None:
+                self._finish(cell.number, note, cell)
+
+    def _run_here(self, number: int, config: Mapping[str, Any], sweep: Sweep) -> Note:
+        return sweep.cell(config, lambda work: self._watched.running(number))
+
+    def _planned(self, jobs: Sequence[Sequence[str]], first: int) -> Iterator[PlannedCell]:
+        for number, overrides in enumerate(jobs, first):
+            cell = self._plan(number, overrides)
+            self._watched.plan.add(expected_work(cell), cell.labels)
+            yield cell
+        self._complete()
+
+    def _run_with(self, engine: CellEngine, cells: Iterator[PlannedCell]) -> None:
+        """Send out what is to be run, and take in what comes back."""
+        plan = self._watched.plan
+        batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished))
+        for event in engine.run(batches.next_batch):
+            for cell, is_given_up in batches.see(event).items():
+                self._watched.leave(cell)
+                if is_given_up:
+                    out = self._out[cell]
+                    error = f"{LOSSES} workers died in it (killed, or out of memory or time)"
+                    self._end(cell, Note(out.key, out.labels, "lost", error=error))
+            if isinstance(event, (Began, Doing, Ended)) and event.cell in self._out:
+                self._take(event)
+
+    def _to_run(self, cells: Iterator[PlannedCell]) -> Iterator[WaitingCell]:
+        """The cells that have to be run; all others end at once."""
+        for cell in cells:
+            note, waiting = self._looked_up(cell)
+            if note is not None:
+                self._finish(cell.number, note, cell)
+            elif waiting is not None:
+                yield waiting
+
+    def _take(self, event: Began | Doing | Ended) -> None:
+        """Show or store what an engine says of a cell that has not ended."""
+        out = self._out[event.cell]
+        if isinstance(event, Began):
+            out.sweep.store.begin(out.key)
+            self._watched.tell(event.cell)
+        elif isinstance(event, Doing):
+            self._watched.tell(event.cell, event.stage, event.done, event.total)
+        elif isinstance(event.outcome, str):
+            self._end(event.cell, Note("", out.labels, "failed", error=event.outcome))
+        else:
+            self._end(event.cell, out.sweep.keep(out.labels, event.outcome))
+
+    def _end(self, number: int, note: Note) -> None:
+        """A cell that was out has ended, and with it those that are equal."""
+        out = self._out.pop(number)
+        self._notes[out.key] = note
+        self._watched.finish(number, replace(note, chosen=out.chosen))
+        for other, equal in self._equal.pop(number, ()):
+            self._watched.finish(other, replace(_like(note, equal.labels), chosen=equal.chosen))
+
+    def _finish(self, number: int, note: Note, cell: PlannedCell) -> None:
+        own = {} if cell.config is None else chosen(cell.config, cell.overrides)
+        self._watched.finish(number, replace(note, chosen=own))
+
+    def _looked_up(self, cell: PlannedCell) -> tuple[Note | None, WaitingCell | None]:
+        """The note of a cell that is not to be run, or what is to be run; neither of one that waits.
+
+        Whatever goes wrong fails this cell and not the sweep.
+
+        Raises:
+            InputError: of a table without cells.
+        """
+        if cell.table is not None and cell.config is not None:
+            sweep = self._sweep(cell.config)
+            show_files(self._console, sweep.read(str(cell.config["name"]), cell.table))
+            return Note("", dict(cell.labels), "written"), None
+        waiting: list[WaitingCell] = []
+        note = self._attempt(cell, lambda: self._known(cell, waiting))
+        return (None, waiting[0]) if waiting else (note, None)
+
+    def _known(self, cell: PlannedCell, waiting: list[WaitingCell]) -> Note | None:
+        """The note of a cell that is not to be run; one that is goes to `waiting`."""
+        if cell.config is None:
+            raise InputError(cell.error)
+        sweep = self._sweep(cell.config)
+        if sweep.mode == "list":
+            return sweep.cell(cell.config)
+        scenario = made(cell.config)
+        key, labels = scenario.key, scenario.labels
+        if key in self._notes:
+            return _like(self._notes[key], labels)
+        out = CellOut(sweep, key, labels, chosen(cell.config, cell.overrides))
+        if self._first.setdefault(key, cell.number) in self._out:
+            self._equal.setdefault(self._first[key], []).append((cell.number, out))
+            return None
+        if sweep.mode != "force" and not sweep.tracker.again and key in self._done(sweep):
+            note: Note | None = Note(key, labels, "cached", 0.0)
+        else:
+            note = sweep.known(scenario)
+        if note is not None:
+            self._notes[key] = note
+            return note
+        self._out[cell.number] = out
+        kind = tuple(str(labels.get(name, "")) for name in ("target", "draft", "dataset"))
+        seconds = self._watched.plan.expected(cell.number)
+        waiting.append(WaitingCell(cell.number, cell.config, kind, seconds, not scenario.emulated))
+        return None
+
+    def _attempt(self, cell: PlannedCell, work: Callable[[], Note | None]) -> Any:
+        """The note of some work on a cell, also if that fails without a record."""
+        try:
+            return work()
+        except (InputError, OmegaConfBaseException) as wrong:
+            listing = cell.config is not None and cell.config.get("sweep") == "list"
+            state = "invalid" if listing else "failed"  # nothing was tried
+            return Note("", dict(cell.labels), state, error=" ".join(str(wrong).split()))
+        except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it: there is no record
+            traceback.print_exc()
+            return Note("", dict(cell.labels), "failed", error=f"{type(wrong).__name__}: {wrong}")
+
+    def _sweep(self, config: Mapping[str, Any]) -> Sweep:
+        """What runs a cell of this configuration; cells that write to the same places share it."""
+        places = canonical({name: config[name] for name in ("sweep", "results", "outputs", "wandb")})
+        if places not in self._sweeps:
+            self._sweeps[places] = Sweep(config, self._console)
+        self._sweeps[places].require_known(config)
+        return self._sweeps[places]
+
+    def _done(self, sweep: Sweep) -> frozenset[str]:
+        """The keys that had a finished record when the sweep began."""
+        place = str(sweep.results)
+        if place not in self._finished:
+            self._finished[place] = sweep.store.finished()
+        return self._finished[place]
+
+
+def _like(note: Note, labels: dict[str, str]) -> Note:
+    """The note of a cell that is equal to one that has ended."""
+    return replace(note, labels=labels, state="cached" if note.state == "done" else note.state)
+
+
+def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
+    found = {}
+    for override in map(parsed, overrides):
+        value = override.value()
+        if isinstance(value, (int, float)):
+            here = selected(config, override.key_or_group)
+            value = here if isinstance(here, (int, float)) else value
+        elif value is not None and not isinstance(value, (list, dict)):
+            value = str(value)
+        found[override.get_key_element()] = value
+    return found
+
+
+def _ahead(cells: Iterable[PlannedCell], count: int) -> Iterator[PlannedCell]:
+    """The cells, of which so many are planned before the first is given."""
+    rest = iter(cells)
+    window = deque(islice(rest, count))
+    while window:
+        yield window.popleft()
+        window.extend(islice(rest, 1))

@@ -1,0 +1,46 @@
+"""A lock file of processes that says whom it waits for.
+
+Where a file system has no `flock`, the file itself is the lock: its holder's process and host stand in it,
+and of a host that is gone nobody removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+SAY_AFTER_S = 5.0
+"""Seconds after which a process says that it waits."""
+
+log = logging.getLogger(__name__)
+
+
+class Lock(FileLock):
+    """A file lock; who waits for it longer than `SAY_AFTER_S` says so, with the file and its holder."""
+
+    def acquire(self, timeout: float | None = None, **more: Any) -> Any:  # type: ignore[override]
+        """Hold the lock; Timeout if it is not free within `timeout` seconds, if they are given."""
+        if timeout is not None:
+            return super().acquire(timeout, **more)
+        try:
+            return super().acquire(SAY_AFTER_S, **more)
+        except Timeout:
+            path = Path(self.lock_file)
+            log.warning("waiting for %s, which %s has locked; %s", path, _holder(path), ADVICE)
+        return super().acquire(**more)
+
+
+ADVICE = "if that has ended and its host is gone, remove the file"
+
+
+def _holder(path: Path) -> str:
+    """Who holds a lock, as far as its file says it."""
+    with suppress(OSError, UnicodeDecodeError):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if len(lines) >= 2:
+            return f"process {lines[0]} of {lines[1]}"
+    return "another process"

@@ -1,0 +1,41 @@
+"""Who waits for a lock says for whom."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import pytest
+from filelock import SoftFileLock
+
+from repro.records import locks
+from repro.records.locks import Lock
+from repro.records.results import Results
+from repro.records.store import Store
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "SAY_AFTER_S", 0.05)
+
+
+def test_one_that_waits_names_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (tmp_path / "x.lock").open("w", encoding="utf-8") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        timer = threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        timer.start()
+        with Lock(tmp_path / "x.lock"):
+            assert f"waiting for {tmp_path / 'x.lock'}, which another process has locked" in caplog.text
+        timer.join()
+
+
+def test_a_host_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.lock").write_text("12\nnode7\n", encoding="utf-8")
+    assert locks._holder(tmp_path / "x.lock") == "process 12 of node7"
+
+
+def test_all_that_lock_results_say_it(tmp_path: Path) -> None:
+    assert isinstance(Results(tmp_path).locked(), Lock)
+    assert isinstance(Store(tmp_path / "records")._locked(), Lock)
+    assert not isinstance(Lock(tmp_path / "y"), SoftFileLock)
