@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from repro.core.overrides import override
+
 CELL = (
     *("device=xiaomi_14", "engine=mllm_npu", "method=mllm_npu", "model@target=qwen1_5_1_8b_int8"),
     *("target.checkpoint=null", "dataset=longbench_2wikimqa", "prompts=1", "max_tokens=1"),
@@ -68,7 +70,7 @@ def measured(cells: int, workers: int, kill_every_s: float | None) -> Run:
     run = Run(cells, workers)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        own = [f"results={root / 'results'}", f"outputs={root / 'outputs'}"]
+        own = [override(name, root / name) for name in ("results", "outputs")]
         own += ["hydra/launcher=dask", f"hydra.launcher.workers={workers}"] if workers else []
         axis = f"prompt_tokens=range({FIRST_TOKENS},{FIRST_TOKENS + cells})"
         command = [sys.executable, "-m", "repro", "-m", *CELL, axis, "hydra.sweeper.max_cells=null", *own]

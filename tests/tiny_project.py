@@ -14,7 +14,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,10 +32,12 @@ from rich.console import Console
 from repro.core.overrides import override
 from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
-from repro.experiments.cell_configs import plain
+from repro.experiments.cell_configs import CellConfigs, plain
 from repro.experiments.cli import publish
 from repro.experiments.composing import _uncollected
+from repro.experiments.driver import Driver
 from repro.experiments.progress.notes import Note
+from repro.experiments.progress.watch import Watcher
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
 from repro.records.record import Record
@@ -139,6 +141,13 @@ class Project:
         """Do one cell in this process, with nothing on the screen."""
         config = self.config(*overrides)
         return Sweep(config, Console(file=io.StringIO())).cell(config)
+
+    def attempt(self, *overrides: str) -> Note:
+        """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
+        config, watched = cli.composed(*self.overrides, *overrides), Watcher()
+        plan = partial(cli.plan_cell, CellConfigs(lambda *_: config, lambda _: False))
+        Driver(plan, watched, Console(file=io.StringIO()), lambda: None).run([()])
+        return watched.plan.finished[0]
 
     def record(self, *overrides: str) -> Record:
         """The record of one cell, computed if it is not there."""

@@ -30,7 +30,7 @@ def published() -> None:
 @pytest.fixture
 def composer() -> Iterator[Composer]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield Composer(GlobalHydra.instance().config_loader(), needless)
+        yield Composer(GlobalHydra.instance().config_loader(), needless, lambda *_: None)
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def test_what_a_command_puts_there_is_not_another_s_content(stranger: Stranger) 
 @pytest.mark.parametrize(
     ("name", "override"),
     [
-        ("hydra/launcher/basic", "device=oneplus_12"),
+        ("hydra/launcher/cells", "device=oneplus_12"),
         ("hydra/launcher/mine", "hydra/launcher=mine"),
         ("hydra/config", "device=oneplus_12"),
         ("hydra/more/mine", "+hydra/more@hydra.callbacks=mine"),

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.experiments.cli import attempt
 from repro.experiments.progress.notes import Note
-from repro.experiments.sweep import unseen
 from repro.experiments.tables import Asked
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
-from tiny_project import Project, composed, write_project
+from tiny_project import Project, write_project
 
 USUAL = {"method", "device", "dataset", "target", "draft"}
 
@@ -56,7 +54,7 @@ def test_labels_that_are_none(labels: Any, sentence: str) -> None:
 
 def test_a_label_that_a_cell_cannot_have_fails_that_cell_alone(project: Project) -> None:
     labels = ("+labels.alpha=${method.alpha}", "+labels.task=summary")
-    note = attempt(composed(*project.overrides, "method=std", *labels), unseen)
+    note = project.attempt("method=std", *labels)
     assert note.state == "failed"
     assert "method.alpha" in note.error
     assert (note.labels["alpha"], note.labels["task"]) == ("InterpolationKeyError", "summary")

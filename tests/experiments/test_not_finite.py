@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.experiments import cli
 from repro.experiments.progress.notes import Note
-from repro.experiments.sweep import unseen
 from repro.records.record import Record, canonical, require_finite_numbers
 from repro.records.store import Store
 from repro.scenarios.base import Findings
@@ -216,7 +214,7 @@ def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
                 patch.setattr(GenerationScenario, "find", fail)
             elif place != "found":
                 patch.setattr(Store, "put", fail)
-            notes.append(cli.attempt(project.composed(QUICK, f"method={method}"), unseen))
+            notes.append(project.attempt(QUICK, f"method={method}"))
     assert [note.state for note in notes] == ["done", "failed", "done"]
     assert type(error).__name__ in notes[1].error or str(error.args[-1]) in notes[1].error
     assert (project.store.get(notes[1].key) is None) == (place == "every record")

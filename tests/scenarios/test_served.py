@@ -13,8 +13,6 @@ import pytest
 from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.device.emulated import EmulatedDevice
-from repro.experiments.cli import attempt
-from repro.experiments.sweep import unseen
 from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import profile_of
@@ -24,7 +22,7 @@ from repro.scenarios.registry import is_current
 from repro.scenarios.serving import answer_cache, level_models
 from repro.scenarios.serving import scenario as serving
 from repro.scenarios.serving.scenario import ServingScenario
-from tiny_project import Project, composed, write_project
+from tiny_project import Project, write_project
 from tiny_requests import REQUEST, SET, SPARE, write_rows
 
 ELASTILM = ("service=elastilm", "service.decider=random", "service.scorer=random", "service.lora=false")
@@ -259,7 +257,7 @@ def test_the_key_is_what_is_asked(project: Project, override: str, changes: bool
     ],
 )
 def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
-    note = attempt(composed(*project.overrides, *LAYERWISE, *overrides), unseen)
+    note = project.attempt(*LAYERWISE, *overrides)
     assert note.state == "failed"
     with pytest.raises(InputError, match=sentence):
         raise InputError(note.error)
@@ -267,7 +265,7 @@ def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, 
 
 def test_a_cell_that_failed_is_called_as_it_would_be(project: Project) -> None:
     good = ServingScenario(project.config(*LAYERWISE)).labels
-    note = attempt(composed(*project.overrides, *LAYERWISE, "service.granule=0"), unseen)
+    note = project.attempt(*LAYERWISE, "service.granule=0")
     assert "granule is 0" in note.error
     assert note.labels == good
 

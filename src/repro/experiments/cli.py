@@ -217,12 +217,12 @@ def run_cells(
     configs = composer.cells(config)
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
-        driver = Driver(partial(_plan, configs), _watcher, screen(), partial(_require_labels, config))
+        driver = Driver(partial(plan_cell, configs), _watcher, screen(), partial(_require_labels, config))
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
             driver.run(jobs, first, workers)
 
 
-def _plan(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
+def plan_cell(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
     """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
     section = configs.choices(overrides).config.table
     if section and computes_nothing(section):
