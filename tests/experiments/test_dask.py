@@ -1,50 +1,24 @@
-"""Sweeps with Dask's workers: a worker dies, the driver dies, and every cell is computed once."""
+"""Sweeps with Dask's workers: a worker, a node or the driver dies, and every cell is computed once."""
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import signal
 import subprocess
+import sys
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from repro.experiments.progress.timings import Timing, work_of
+from dask_sweeps import CELLS, KILLED, computed, environment, require_whole, sweep
 from tiny_project import Project, write_project
 
 pytest.importorskip("distributed")
 
-CELLS = 20
-KILLED = 5
-"""The cell in which something is killed, by its tokens."""
-
-PRELOAD = """
-import os, signal, time
-from pathlib import Path
-from repro.scenarios.generation.scenario import GenerationScenario
-
-folder, whom = Path(os.environ["KILLED_FOLDER"]), os.environ["KILLED"]
-find = getattr(GenerationScenario, "kept", GenerationScenario.find)  # this is read twice
-GenerationScenario.kept = find
-
-def found(self, progress):
-    tokens = self.config["max_tokens"]
-    with (folder / "computed").open("a") as file:
-        file.write(f"{tokens}\\n")
-    if tokens == 5 and not (folder / "killed").exists():
-        (folder / "killed").touch()
-        time.sleep(1.5)  # what was sent arrives
-        records = [*(folder / "results" / "records").glob("*.json")]
-        (folder / "kept").write_text(str(len(records)))
-        os.kill(os.getpid() if whom == "worker" else os.getppid(), signal.SIGKILL)
-        time.sleep(60)
-    return find(self, progress)
-
-GenerationScenario.find = found
-"""
+WITH_DASK = ("hydra/launcher=dask", "hydra.launcher.workers=1")
 
 
 @pytest.fixture(scope="module")
@@ -54,52 +28,38 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(shared: Project, tmp_path: Path) -> Project:
-    """A project with timings by which ten cells are a batch."""
-    project = shared.apart(tmp_path)
-    (tmp_path / "preload.py").write_text(PRELOAD, encoding="utf-8")
-    return project
+    return shared.apart(tmp_path)
 
 
-def sweep(project: Project, killed: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """The sweep in a process of its own, in which the fifth cell's worker or driver is killed once."""
-    cache = project.out / "cache"
-    cache.mkdir(exist_ok=True)
-    timing = Timing(work_of(project.config("method=std")), 0.1, 1.0)
-    (cache / "timings.jsonl").write_text(json.dumps(asdict(timing)) + "\n", encoding="utf-8")
-    paths = [project.environment()["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
-    own = {
-        "REPRO_CACHE": str(cache),
-        "KILLED": killed,
-        "KILLED_FOLDER": str(project.out),
-        "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([str(project.out / "preload.py")]),
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
-    axis = f"max_tokens=range(1,{CELLS + 1})"
-    return subprocess.run(
-        project.command("-m", "method=std", axis, *more),
-        cwd=project.root,
-        env=project.environment() | own,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-    )
+@pytest.fixture
+def cluster(project: Project) -> Iterator[str]:
+    """The address of a scheduler of two nodes, each a process that keeps a worker."""
+    with ExitStack() as running:
 
+        def start(module: str, *arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", f"distributed.cli.{module}", *arguments]
+            own = environment(project, "node")
+            process = subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+            running.callback(process.wait)
+            running.callback(process.kill)
+            return process
 
-WITH_DASK = ("hydra/launcher=dask", "hydra.launcher.workers=1")
-
-
-def computed(project: Project) -> Counter[int]:
-    return Counter(map(int, (project.out / "computed").read_text(encoding="utf-8").split()))
+        scheduler = start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        said = iter(scheduler.stderr or ())
+        address = next(found[0] for line in said if (found := re.search(r"tcp://[\d.]+:\d+", line)))
+        for _ in range(2):
+            start("dask_worker", address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard")
+        yield address
 
 
 def test_a_worker_is_killed_in_the_fifth_cell_of_a_batch_of_ten(project: Project) -> None:
-    done = sweep(project, "worker", *WITH_DASK)
-    assert done.returncode == 0, done.stderr
+    require_whole(project, sweep(project, "worker", *WITH_DASK))
     assert (project.out / "kept").read_text(encoding="utf-8") == "4"
-    assert computed(project) == Counter(range(1, CELLS + 1)) + Counter([KILLED])
-    assert [record.status for record in project.store.all()] == ["done"] * CELLS
-    assert not [*project.store.loose.folder.glob("*.begun")]
+
+
+def test_a_cluster_that_is_joined_loses_a_node(project: Project, cluster: str) -> None:
+    done = sweep(project, "nobody", "hydra/launcher=dask", f"hydra.launcher.address={cluster}")
+    require_whole(project, done)
 
 
 def test_the_driver_is_killed(project: Project) -> None:

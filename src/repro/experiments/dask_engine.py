@@ -120,9 +120,17 @@ class Cluster:
 class DaskEngine:
     """A `CellEngine` of a cluster, which ends with the block."""
 
-    def __init__(self, client: Client, threads: int) -> None:
+    def __init__(self, client: Client, threads: int, replace_lost: Callable[[], None] = lambda: None) -> None:
+        """Use a cluster's workers.
+
+        Args:
+            client: knows them.
+            threads: of each worker.
+            replace_lost: asks for jobs in place of those that a queue has ended; called every `LOOK_S`.
+        """
         self._client = client
         self._threads = threads
+        self._replace_lost = replace_lost
 
     def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
         """See `CellEngine`."""
@@ -138,6 +146,7 @@ class DaskEngine:
             while True:
                 if clock() - looked >= LOOK_S:
                     looked, workers = clock(), len(self._client.nthreads())
+                    self._replace_lost()
                     if not workers and not told and clock() > 30:
                         told = True
                         warn("no worker has come yet; the sweep waits for the first")
@@ -217,24 +226,29 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
             with client:
                 yield DaskEngine(client, threads)
             return
-        with _started(cluster) as own, Client(own, set_as_default=False) as client:
-            yield DaskEngine(client, threads)
+        if cluster.queue is None:
+            local = LocalCluster(
+                n_workers=cluster.local_workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=None,
+                silence_logs="CRITICAL",
+            )
+            with local, Client(local, set_as_default=False) as client:
+                yield DaskEngine(client, threads)
+            return
+        with _queued(cluster, threads) as jobs, Client(jobs, set_as_default=False) as client:
+            yield DaskEngine(client, threads, lambda: jobs.scale(cluster.workers or 1))
 
 
-def _started(cluster: Cluster) -> Any:
-    if cluster.queue is None:
-        return LocalCluster(
-            n_workers=cluster.local_workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            memory_limit=None,
-            silence_logs="CRITICAL",
-        )
+def _queued(cluster: Cluster, threads: int) -> Any:
+    """A cluster of jobs with a worker each, of which none has been asked for."""
     jobqueue = import_required("dask_jobqueue", "`pip install 'repro[dask]'` brings hydra.launcher.queue")
-    own = getattr(jobqueue, QUEUES[cluster.queue])(**{"cores": 1, "memory": "8GB", **(cluster.job or {})})
-    own.scale(cluster.workers or 1)
-    return own
+    job = {"cores": 1, "memory": "8GB", **(cluster.job or {})}
+    first = [f"export {name}={threads}" for name in THREADS]
+    job["job_script_prologue"] = [*first, *job.get("job_script_prologue", ())]
+    return getattr(jobqueue, QUEUES[str(cluster.queue)])(**job)
 
 
 def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
