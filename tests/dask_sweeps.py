@@ -8,7 +8,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from repro.experiments.progress.timings import Timing, work_of
 from tiny_project import Project

@@ -17,7 +17,7 @@ from repro.experiments.progress.timings import CellWork, Timing, stopwatch, work
 from repro.records.build_cache import one_at_a_time
 from repro.records.effort import ResultCount, counting
 from repro.records.identity import portable_text
-from repro.records.record import Record, Round
+from repro.records.record import Record, Round, require_finite_numbers
 from repro.scenarios.base import Progress, Scenario
 
 Showing = Callable[[CellWork], AbstractContextManager[Progress]]
@@ -59,6 +59,7 @@ def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Com
         with _alone(cell), showing(work) as progress, counting() as effort:
             clock = stopwatch()
             outcome = cell.run(with_reason(progress, effort))
+            require_finite_numbers(outcome.record.to_dict())
             timing = Timing(work, clock(), effort.share)
         text = outcome.timeline().encode() if outcome.timeline else b""
         timeline = gzip.compress(text, 6, mtime=0) if text else b""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 from dask.utils import import_required
@@ -40,11 +40,13 @@ AHEAD = 2
 EVERY_S = 0.5
 """How often a running cell says at most what it is doing."""
 
-LATE_S = 0.5
-"""How long after its end a batch may still have events on their way."""
+LOOK_S = 2.0
+"""How often the driver asks which workers there are."""
 
-LOOK_S = 5.0
-"""How often the driver asks how many workers there are."""
+TELL_S = 30.0
+"""After which a sweep says that no worker has come."""
+
+GO_ON = "the same command goes on with what is done"
 
 QUEUES = {
     "slurm": "SLURMCluster",
@@ -59,7 +61,6 @@ QUEUES = {
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 SETTINGS = {
-    "distributed.scheduler.allowed-failures": 0,  # a lost batch is planned again without what came back
     "distributed.comm.timeouts.connect": "30s",
     "distributed.worker.memory.terminate": False,  # the system ends who takes too much
     "distributed.worker.memory.pause": False,
@@ -133,77 +134,89 @@ class DaskEngine:
         self._replace_lost = replace_lost
 
     def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
-        """See `CellEngine`."""
+        """See `CellEngine`; InputError if the cluster cannot run cells, or is gone."""
         topic = f"repro-{uuid.uuid4().hex}"
         events: SimpleQueue[Any] = SimpleQueue()
-        flying: dict[str, tuple[Future, CellBatch]] = {}
-        began: set[int] = set()
-        done: set[str] = set()
-        clock, looked, workers = stopwatch(), -LOOK_S, 1
-        told = False
+        flying: dict[int, Flight] = {}
         self._client.subscribe_topic(topic, lambda event: events.put(event[1]))
         try:
-            while True:
-                if clock() - looked >= LOOK_S:
-                    looked, workers = clock(), len(self._client.nthreads())
-                    self._replace_lost()
-                    if not workers and not told and clock() > 30:
-                        told = True
-                        warn("no worker has come yet; the sweep waits for the first")
-                while len(flying) < AHEAD * max(1, workers):
-                    batch = next_batch(max(1, workers))
-                    if batch is None:
-                        break
-                    flying[str(batch.number)] = (self._submit(batch, topic, events), batch)
-                if not flying:
-                    return
-                try:
-                    item = events.get(timeout=1.0)
-                except Empty:
-                    continue
-                if isinstance(item, str):  # a future that is done; what it sent before may come after
-                    if item in flying and item not in done:
-                        done.add(item)
-                        threading.Timer(LATE_S, events.put, (item,)).start()
-                    elif item in flying:
-                        future, batch = flying.pop(item)
-                        yield Gone(batch.number, _is_lost(future))
-                    continue
-                number, event = pickle.loads(zlib.decompress(item))
-                if isinstance(event, Gone):
-                    if flying.pop(str(number), None):
-                        yield event
-                elif event is None:  # a worker begins the batch
-                    if number in began and str(number) in flying:  # Dask gave a lost one to another worker
-                        future, batch = flying.pop(str(number))
-                        future.cancel(force=True)
-                        yield Gone(number, lost=True)
-                    began.add(number)
-                else:
-                    yield event
+            yield from self._run(next_batch, topic, events, flying)
+        except (OSError, DaskTimeout) as wrong:
+            raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
         finally:
-            self._client.unsubscribe_topic(topic)
-            for future, _ in flying.values():
-                future.cancel(force=True)
+            with suppress(OSError, DaskTimeout):
+                self._client.unsubscribe_topic(topic)
+                for flight in flying.values():
+                    flight.future.cancel(force=True)
 
-    def _submit(self, batch: CellBatch, topic: str, events: SimpleQueue[Any]) -> Future:
+    def _run(
+        self,
+        next_batch: Callable[[int], CellBatch | None],
+        topic: str,
+        events: SimpleQueue[Any],
+        flying: dict[int, Flight],
+    ) -> Iterator[Event]:
+        clock, looked, told = stopwatch(), -LOOK_S, False
+        there: set[str] = set()
+        ready: CellBatch | None = None
+        while True:
+            if clock() - looked >= LOOK_S:
+                looked, before, there = clock(), there, set(self._client.nthreads())
+                self._replace_lost()
+                if not there and not told and clock() > TELL_S:
+                    told = True
+                    warn("there is no worker yet; the sweep waits for the first")
+                # one that was there a look ago is let go at the next: what it sent may be on its way
+                for number in [n for n, flight in flying.items() if flight.worker not in before | there]:
+                    flying.pop(number).future.cancel(force=True)
+                    yield Gone(number, lost=True)
+            while ready := ready or next_batch(max(1, len(there))):
+                busy = Counter(flight.worker for flight in flying.values())
+                worker = min(sorted(there), key=lambda one: busy[one], default="")
+                if not worker or busy[worker] >= AHEAD:
+                    break
+                flying[ready.number] = Flight(self._submit(ready, topic, worker, events), worker)
+                ready = None
+            if not ready and not flying:
+                return
+            try:
+                item = events.get(timeout=1.0)
+            except Empty:
+                continue
+            if isinstance(item, int):  # a future has ended; what it did has come as events
+                if item in flying:
+                    _require_run(flying[item].future)
+                continue
+            number, event = pickle.loads(zlib.decompress(item))
+            if not isinstance(event, Gone) or flying.pop(number, None):
+                yield event
+
+    def _submit(self, batch: CellBatch, topic: str, worker: str, events: SimpleQueue[Any]) -> Future:
         cells = [(cell.number, cell.config) for cell in batch.cells]
         payload = zlib.compress(pickle.dumps(cells), 1)
+        key = f"{topic}-{batch.number}"
+        # a batch whose worker dies waits for it, and is not run by another one from its first cell on
         future = self._client.submit(
-            run_batch, payload, batch.number, topic, self._threads, pure=False, key=f"{topic}-{batch.number}"
+            run_batch, payload, batch.number, topic, self._threads, pure=False, key=key, workers=[worker]
         )
-        future.add_done_callback(lambda _: events.put(str(batch.number)))
+        future.add_done_callback(lambda _: events.put(batch.number))
         return future
 
 
-def _is_lost(future: Future) -> bool:
-    """Whether a batch's worker died; InputError if it cannot run any cell."""
-    if future.status == "finished":
-        return False
-    wrong = future.exception() if future.status == "error" else None
-    if wrong is not None and type(wrong).__name__ != "KilledWorker":
+class Flight(NamedTuple):
+    """A batch that is out, and the address of its worker."""
+
+    future: Future
+    worker: str
+
+
+def _require_run(future: Future) -> None:
+    """InputError if a worker could not run a batch, or its future was lost with the scheduler."""
+    if future.status == "error":
+        wrong = future.exception()
         raise InputError(f"a worker cannot run cells: {type(wrong).__name__}: {wrong}") from wrong
-    return True
+    if future.status != "finished":
+        raise InputError(f"the cluster has lost what it was given ({future.status}); {GO_ON}")
 
 
 @contextmanager
@@ -265,10 +278,9 @@ def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
     torch.set_num_threads(threads)
     load_components()
 
-    def send(event: Event | None) -> None:
+    def send(event: Event) -> None:
         get_worker().log_event(topic, zlib.compress(pickle.dumps((batch, event)), 1))
 
-    send(None)
     for number, config in pickle.loads(zlib.decompress(payload)):
         send(Began(number))
         try:
