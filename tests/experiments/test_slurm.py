@@ -82,7 +82,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
             ["slurmctld", "-D", "-c"],
             ["slurmd", "-D", "-N", host],
         ):
-            log = running.enter_context((folder / f"{command[0]}.log").open("w"))
+            log = running.enter_context((folder / f"{command[0]}.log").open("w", encoding="utf-8"))
             process = subprocess.Popen(command, stdout=log, stderr=log)
             running.callback(process.wait)
             running.callback(process.terminate)

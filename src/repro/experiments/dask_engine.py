@@ -137,24 +137,24 @@ class DaskEngine:
         """See `CellEngine`; InputError if the cluster cannot run cells, or is gone."""
         topic = f"repro-{uuid.uuid4().hex}"
         events: SimpleQueue[Any] = SimpleQueue()
-        flying: dict[int, Flight] = {}
+        out: dict[int, SentBatch] = {}
         self._client.subscribe_topic(topic, lambda event: events.put(event[1]))
         try:
-            yield from self._run(next_batch, topic, events, flying)
+            yield from self._run(next_batch, topic, events, out)
         except (OSError, DaskTimeout) as wrong:
             raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
         finally:
             with suppress(OSError, DaskTimeout):
                 self._client.unsubscribe_topic(topic)
-                for flight in flying.values():
-                    flight.future.cancel(force=True)
+                for sent in out.values():
+                    sent.future.cancel(force=True)
 
     def _run(
         self,
         next_batch: Callable[[int], CellBatch | None],
         topic: str,
         events: SimpleQueue[Any],
-        flying: dict[int, Flight],
+        out: dict[int, SentBatch],
     ) -> Iterator[Event]:
         clock, looked, told = stopwatch(), -LOOK_S, False
         there: set[str] = set()
@@ -167,29 +167,30 @@ class DaskEngine:
                     told = True
                     warn("there is no worker yet; the sweep waits for the first")
                 # one that was there a look ago is let go at the next: what it sent may be on its way
-                for number in [n for n, flight in flying.items() if flight.worker not in before | there]:
-                    flying.pop(number).future.cancel(force=True)
+                for number in [n for n, sent in out.items() if sent.worker not in before | there]:
+                    out.pop(number).future.cancel(force=True)
                     yield Gone(number, lost=True)
             while ready := ready or next_batch(max(1, len(there))):
-                busy = Counter(flight.worker for flight in flying.values())
+                busy = Counter(sent.worker for sent in out.values())
                 worker = min(sorted(there), key=lambda one: busy[one], default="")
                 if not worker or busy[worker] >= AHEAD:
                     break
-                flying[ready.number] = Flight(self._submit(ready, topic, worker, events), worker)
+                out[ready.number] = SentBatch(self._submit(ready, topic, worker, events), worker)
                 ready = None
-            if not ready and not flying:
+            if not ready and not out:
                 return
             try:
                 item = events.get(timeout=1.0)
             except Empty:
                 continue
             if isinstance(item, int):  # a future has ended; what it did has come as events
-                if item in flying:
-                    _require_run(flying[item].future)
+                if item in out:
+                    _require_run(out[item].future)
                 continue
             number, event = pickle.loads(zlib.decompress(item))
-            if not isinstance(event, Gone) or flying.pop(number, None):
-                yield event
+            if isinstance(event, Gone) and out.pop(number, None) is None:
+                continue
+            yield event
 
     def _submit(self, batch: CellBatch, topic: str, worker: str, events: SimpleQueue[Any]) -> Future:
         cells = [(cell.number, cell.config) for cell in batch.cells]
@@ -203,7 +204,7 @@ class DaskEngine:
         return future
 
 
-class Flight(NamedTuple):
+class SentBatch(NamedTuple):
     """A batch that is out, and the address of its worker."""
 
     future: Future
