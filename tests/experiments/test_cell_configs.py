@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import CellConfigs, plain
+from repro.experiments.cell_configs import CellConfigs, plain, shared_by
 from repro.experiments.cli import experiment_names, needless, publish
 from repro.experiments.composing import Composer, Loader, composing_in
 
@@ -58,6 +58,7 @@ def require_alike(experiment: str, count: int | None) -> int:
         master = loader.load_configuration("config", [], RunMode.MULTIRUN)
         cells = compositions.cells([f"experiment={experiment}"])
         some = cells if count is None else cells[:: max(1, len(cells) // count)]
+        compositions.configs.shared = shared_by(cells)
         for cell in some:
             assert json.dumps(compositions.configs.plain(cell)) == composed(master, cell), cell
         return len(some)
@@ -115,6 +116,14 @@ def test_a_wrong_value_is_refused_and_the_next_is_whole(configs: CellConfigs) ->
     with pytest.raises(HydraException, match="no_such"):
         configs.plain(("prompts=2", "method.no_such=1"))
     assert configs.plain(())["prompts"] == 10
+
+
+def test_what_all_cells_set_is_composed_with_their_choices() -> None:
+    cells = [("method=std", "prompts=2", "labels.a=1", f"labels.b={n}", f"seed={n}") for n in range(3)]
+    assert shared_by(cells) == {"method=std", "prompts=2"}, "labels.a may come after what sets all labels"
+    assert shared_by([("model@target=a", "target.tokens=3"), ("model@target=b", "target.tokens=3")]) == {
+        "target.tokens=3"
+    }
 
 
 def test_choices_are_composed_once(composer: Composer, master: DictConfig) -> None:

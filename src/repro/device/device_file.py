@@ -17,6 +17,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.ranges import Range
 from repro.core.registry import unknown
+from repro.core.remembered import remembered
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
@@ -214,6 +215,7 @@ def _number(given: Any) -> float:
     return float(given)
 
 
+@remembered(16)
 def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     """The emulated machine of a device file, as a named program uses it.
 

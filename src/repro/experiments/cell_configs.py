@@ -49,6 +49,21 @@ def parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
 
+def shared_by(jobs: Sequence[Sequence[str]]) -> frozenset[str]:
+    """The overrides of all cells, without those of an entry in which other overrides of a cell set something.
+
+    So it makes no difference that they come first.
+    """
+    shared = frozenset(jobs[0]).intersection(*jobs)
+    changed = {_entry(override) for override in set().union(*jobs) - shared}
+    return frozenset(override for override in shared if _entry(override) not in changed)
+
+
+def _entry(override: str) -> str:
+    """The top-level entry that an override changes."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
+
+
 class CellConfigs:
     """The configurations of a sweep's cells.
 
@@ -56,13 +71,18 @@ class CellConfigs:
         compose: makes a configuration with its `hydra` section of choices, and of the names among
             `OF_THE_SWEEP` in which values will be set.
         is_group: whether a name is a group, whose overrides are choices.
+        shared: overrides of all cells, which are composed with the choices.
     """
 
     def __init__(
-        self, compose: Callable[[list[str], frozenset[str]], DictConfig], is_group: Callable[[str], bool]
+        self,
+        compose: Callable[[list[str], frozenset[str]], DictConfig],
+        is_group: Callable[[str], bool],
+        shared: frozenset[str] = frozenset(),
     ) -> None:
         self.compose = compose
         self.is_group = cache(is_group)
+        self.shared = shared
         self._known: OrderedDict[tuple[tuple[str, ...], frozenset[str]], Choices] = OrderedDict()
 
     def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
@@ -88,9 +108,9 @@ class CellConfigs:
 
     def _split(self, overrides: Sequence[str]) -> tuple[Choices, list[Override]]:
         chosen, values = [], []
-        for override in map(parsed, overrides):
-            if self.is_group(override.key_or_group):
-                chosen.append(str(override.input_line))
+        for typed in overrides:
+            if typed in self.shared or self.is_group((override := parsed(typed)).key_or_group):
+                chosen.append(typed)
             else:
                 values.append(override)
         changed = frozenset(value.key_or_group.partition(".")[0] for value in values) & OF_THE_SWEEP

@@ -36,7 +36,7 @@ from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.batches import CellEngine
-from repro.experiments.cell_configs import CellConfigs, plain, plain_value
+from repro.experiments.cell_configs import CellConfigs, plain, plain_value, shared_by
 from repro.experiments.composing import Composer, load_components, opened
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
@@ -214,7 +214,7 @@ def run_cells(
     """
     if _watcher is None or not isinstance(composer, Composer):
         raise InputError(WITHOUT_END)
-    configs = composer.cells(config)
+    configs = composer.cells(config, shared_by(jobs))
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
         driver = Driver(partial(plan_cell, configs), _watcher, screen(), partial(_require_labels, config))

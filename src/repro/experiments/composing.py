@@ -454,13 +454,13 @@ class Composer(PartsLoader):
         self._settle(config, self.total)
         return config
 
-    def cells(self, master_config: DictConfig) -> CellConfigs:
-        """The configurations of the cells of this sweep."""
+    def cells(self, master_config: DictConfig, shared: frozenset[str] = frozenset()) -> CellConfigs:
+        """The configurations of the cells of this sweep, of which all have the overrides `shared`."""
 
         def compose_choices(choices: list[str], changed: frozenset[str]) -> DictConfig:
             return self.load_sweep_config(master_config, choices, changed)
 
-        return CellConfigs(compose_choices, self.repository.group_exists)
+        return CellConfigs(compose_choices, self.repository.group_exists, shared)
 
 
 def _top_level(overrides: Iterable[str]) -> frozenset[str]:

@@ -21,12 +21,14 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.experiments.batches import LOSSES, Batches, Began, CellEngine, Doing, Ended, WaitingCell
 from repro.experiments.cell_configs import parsed, selected
+from repro.experiments.computing import Showing
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, work_of
 from repro.experiments.progress.watch import Watcher
 from repro.experiments.summaries.files import show_files
 from repro.experiments.sweep import Sweep
 from repro.records.record import canonical
+from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made, scenario_of
 
 AHEAD = 100
@@ -111,6 +113,7 @@ class Driver:
         self._out: dict[int, CellOut] = {}
         self._first: dict[str, int] = {}
         self._equal: dict[int, list[tuple[int, CellOut]]] = {}
+        self._scenario: Scenario | None = None
 
     def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: CellEngine | None = None) -> None:
         """Run the cells of these overrides, numbered from `first`.
@@ -127,13 +130,14 @@ class Driver:
             note, waiting = self._looked_up(cell)
             if waiting is not None:
                 out = self._out.pop(cell.number)
-                note = self._attempt(cell, partial(self._run_here, cell.number, waiting.config, out.sweep))
+                run = partial(out.sweep.cell, waiting.config, self._showing(cell.number), self._scenario)
+                note = self._attempt(cell, run)
                 self._notes[out.key] = note
             if note is not None:
                 self._finish(cell.number, note, cell)
 
-    def _run_here(self, number: int, config: Mapping[str, Any], sweep: Sweep) -> Note:
-        return sweep.cell(config, lambda work: self._watched.running(number))
+    def _showing(self, number: int) -> Showing:
+        return lambda work: self._watched.running(number)
 
     def _planned(self, jobs: Sequence[Sequence[str]], first: int) -> Iterator[PlannedCell]:
         for number, overrides in enumerate(jobs, first):
@@ -213,7 +217,7 @@ class Driver:
         sweep = self._sweep(cell.config)
         if sweep.mode == "list":
             return sweep.cell(cell.config)
-        scenario = made(cell.config)
+        self._scenario = scenario = made(cell.config)
         key, labels = scenario.key, scenario.labels
         if key in self._notes:
             return _like(self._notes[key], labels)

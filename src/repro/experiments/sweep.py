@@ -27,7 +27,7 @@ from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Estimates, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
-from repro.experiments.tables import Asked, made_table, update_index
+from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.packed import Member
@@ -37,7 +37,7 @@ from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import FORMATS, write_all
 from repro.reports.formats.layout import Page, page
-from repro.reports.formats.render import to_screen
+from repro.reports.formats.render import MOST_ROWS, to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
@@ -106,7 +106,9 @@ class Sweep:
     def _estimates(self) -> Estimates:
         return Estimates(read_timings())
 
-    def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
+    def cell(
+        self, config: Mapping[str, Any], showing: Showing = unseen, cell: Scenario | None = None
+    ) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
 
         Of several processes that ask for one cell, one computes it and the others wait for its record.
@@ -114,11 +116,12 @@ class Sweep:
         Args:
             config: its resolved configuration.
             showing: opens its progress callback.
+            cell: what was made of `config`, if it was.
 
         Raises:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
-        cell = made(config)
+        cell = cell or made(config)
         if self.mode == "list":
             return self._listed(cell)
         if note := self.known(cell):
@@ -214,6 +217,7 @@ class Sweep:
             return {}
         found = [Member(note.key, note.labels, asked.overrides) for note in notes if note.key]
         own = [member for member in found if self.store.get(member.key)]
+        own_keys = {member.key for member in own}  # made of today's versions, all of them
         if not own:
             return {}
         members.require_apart(own)
@@ -221,13 +225,14 @@ class Sweep:
         with self.store.locked():  # a sweep of the same table must not read between our reading and writing
             cells = members.join(own, self.store.members(asked.folder), whole)
             parsed, records = asked.spec(spec), self.store.records(cells)
-            table = made_table(asked, spec, cells, records, samples=Samples(self.store), root=self.results)
+            older = older_keys(record for record in records if record.key not in own_keys)
+            samples = Samples(self.store)
+            table = made_table(asked, spec, cells, records, older, samples, root=self.results)
             self._pack(asked.folder, cells)
             files = write_all(table, self.results, load_bibliography())
             files |= self._timeline(parsed, table, records)
             update_index(self.store)
         self.console.print(to_screen(page(table)))
-        own_keys = {member.key for member in own}
         swept = [record for record in records if record.key in own_keys]
         tracked = self.tracker.sweep(table, files, swept)
         files |= self._timelines(swept)
@@ -339,7 +344,10 @@ def fact_sources() -> Sources:
 
 
 def summary(notes: list[Note], mode: str) -> Grid:
-    """The cells of a sweep as a grid: what varies, state, measured or expected time, the key's beginning."""
+    """The cells of a sweep as a grid: what varies, state, measured or expected time, the key's beginning.
+
+    Of more than `MOST_ROWS` those alone that are not done, and no more than that.
+    """
     labels = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
     told = {tuple(note.labels.get(name) for name in labels) for note in notes}
     settings = dict.fromkeys(key for note in notes for key in note.chosen)
@@ -350,7 +358,11 @@ def summary(notes: list[Note], mode: str) -> Grid:
     grid = Grid(
         *shown, *varied, "state", "expected" if mode == "list" else "took", "key", title=f"{len(notes)} cells"
     )
-    for note in notes:
+    counted = notes
+    if len(notes) > MOST_ROWS:
+        counted = [note for note in notes if note.state not in ("done", "cached", "written")][:MOST_ROWS]
+        grid.title = f"{len(notes)} cells, of which these {len(counted)} are not done"
+    for note in counted:
         took = "" if note.seconds is None else f"{note.seconds:.0f} s"
         values = [note.labels.get(name, "") for name in shown]
         values += [str(note.chosen.get(key, "")) for key in varied]

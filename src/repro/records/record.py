@@ -11,8 +11,9 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache
@@ -121,6 +122,12 @@ class Record:
         lines = (f' "{name}": {_json(plain[name])}' for name in sorted(plain))
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
+    def sharing(self, shared: Callable[[Any], Any]) -> Record:
+        """This record with the parts of its provenance that `shared` gives for equal ones."""
+        about = {name: shared(part) for name, part in vars(self.provenance).items()}
+        about["config"] = {name: shared(part) for name, part in self.provenance.config.items()}
+        return replace(self, provenance=Provenance(**about))
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON; not copied."""
         return {**vars(self), "provenance": self.provenance.to_dict()}
@@ -159,6 +166,10 @@ class Record:
 
 def require_finite_numbers(value: object, place: str = "") -> None:
     """InputError that names the place of the first number in nested plain data that is not finite."""
+    if not place:
+        with suppress(TypeError, ValueError):  # quick, and says nothing of the place
+            json.dumps(value, allow_nan=False)
+            return
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{place or 'a number'} is {value}; it must be a finite number")
     if isinstance(value, Mapping):

@@ -113,7 +113,7 @@ class Results:
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
         """The detail lines of a cell, of a kind in `DETAILS`; empty if there are none."""
         table, _ = self._lines().get(key, ("", None))
-        if self.loose.get(key) or not table:
+        if self.loose.has(key) or not table:
             return self.loose.details(key, kind)
         return read_details(self.root / table, kind).get(key, [])
 

@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, read_text, require_no_link
+from repro.core.remembered import remembered
 from repro.records.build_cache import locked
 from repro.records.locks import Lock
 from repro.records.record import KEY, Record, Round, Scalar, canonical, remove_left, write_atomically
@@ -33,7 +35,19 @@ NAMED = 16
 _OF_RECORD = re.compile(rf"[0-9a-f]+(\.[0-9a-f]{{{NAMED}}})?\.({'|'.join(DETAILS)})\.jsonl")
 """The names of the details of a cell's record; those of its history have a number instead."""
 
+KEPT = 20_000
+"""Records that are kept parsed; they share what is equal, so that each takes some kilobytes."""
+
 log = logging.getLogger(__name__)
+
+_kept: dict[str, tuple[tuple[int, int, int], Record]] = {}
+"""Parsed records by path, each with what tells its file from another one."""
+
+
+@remembered(4096)
+def _shared(part: Any) -> Any:
+    """One object for equal plain data."""
+    return part
 
 
 class Store:
@@ -185,8 +199,7 @@ class Store:
 
     def _is(self, record: Record) -> bool:
         """Whether a cell's record is this one."""
-        same_text = self._path(record.key).read_bytes() == record.to_json().encode()
-        return same_text or self.get(record.key) == record
+        return self.get(record.key) == record
 
     def remove_left(self) -> None:
         """Remove what writers left that were killed: all who write here hold the lock."""
@@ -244,8 +257,20 @@ class Store:
         return records, wrong
 
     def _read(self, path: Path) -> Record:
+        """The record in a file, which is parsed again only when the file is another one."""
+        stat = path.lstat()
+        stamp = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        known = _kept.get(str(path))
+        if known is None or known[0] != stamp:
+            if len(_kept) >= KEPT:
+                _kept.clear()
+            known = _kept[str(path)] = stamp, self._parse(path)
+        return known[1]
+
+    def _parse(self, path: Path) -> Record:
         try:
-            record = Record.from_json(read_text(require_no_link(self.folder.parent, path), JSON_BYTES))
+            text = read_text(require_no_link(self.folder.parent, path), JSON_BYTES)
+            record = Record.from_json(text).sharing(_shared)
         except FileNotFoundError:
             raise
         except (InputError, OSError, UnicodeDecodeError) as wrong:

@@ -17,6 +17,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
+from repro.core.remembered import remembered
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact, require_entries
 
@@ -123,6 +124,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
     return {**engine, EXTENDS: written_out(read_engine(str(base)), (*before, str(base)))}
 
 
+@remembered(64)
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     """InputError for entries that no engine has, words that are no choice, and malformed facts."""
     for key in engine:

@@ -61,6 +61,9 @@ MOST_NAMED = 6
 LACKING = ""
 """The value of a setting in cells that lack it, since they are of another method."""
 
+MOST_DRAWN = 60
+"""Rows of a table that a picture shows."""
+
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
 
@@ -189,9 +192,11 @@ def sweep_table(
     notes_below = _without_effect(axes, labelled, {record.key: record for record in records})
     if bare:
         notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+    if drawn and len(ids) > MOST_DRAWN:
+        notes_below += [f"No picture, as of {len(ids)} rows it would show nothing."]
     if notes_below:
         section["notes"] = notes_below
-    if drawn:
+    if drawn and len(ids) <= MOST_DRAWN:
         section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
     labels = {

@@ -39,6 +39,9 @@ CSV_HEADER = (
 )
 
 
+MOST_ROWS = 200
+"""Rows that a terminal gets of a table."""
+
 GAP = 3
 """Characters between two columns on the terminal."""
 
@@ -46,7 +49,8 @@ GAP = 3
 def to_screen(page: Page) -> RenderableType:
     """The tables with their notes for a terminal, without the BibTeX.
 
-    A table that is wider than the terminal is printed in several parts, each with the names of the rows.
+    A table that is wider than the terminal is printed in several parts, each with the names of the rows; of a
+    long one the first `MOST_ROWS` rows.
     """
     return _Screen(page)
 
@@ -57,8 +61,11 @@ class _Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.page.title, style="bold")
-        for words in self.page.grids:
+        for whole in self.page.grids:
+            words = replace(whole, lines=whole.lines[:MOST_ROWS])
             yield from (_rich(part, options.max_width) for part in _parts(words, options.max_width))
+            if (more := len(whole.lines) - MOST_ROWS) > 0:
+                yield Text(f"and {more} more rows, in the files", style="dim")
         yield from (Text(line, style="dim") for line in self.page.notes)
 
 

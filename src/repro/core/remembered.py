@@ -1,0 +1,46 @@
+"""Results of pure functions of plain data, remembered by content.
+
+A sweep's cells have equal devices and engines in mappings of their own; checking one takes milliseconds, and
+comparing it with the last ones a fraction of that. Knows nothing of what is computed.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WITHOUT_REFERENCES = 2
+"""The version of Python's own format in which equal data have equal bytes."""
+
+
+def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function remember its last `most` results; nobody may change them. What it raises is not kept.
+
+    Arguments are plain data (mappings are dictionaries); with others it is called each time.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known: OrderedDict[bytes, R] = OrderedDict()
+
+        @wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> R:
+            try:
+                content = marshal.dumps((given, named), WITHOUT_REFERENCES)
+            except ValueError:  # such as a configuration that is not resolved
+                return function(*given, **named)
+            if content not in known:
+                known[content] = function(*given, **named)
+                if len(known) > most:
+                    known.popitem(last=False)
+            known.move_to_end(content)
+            return known[content]
+
+        return call
+
+    return decorate
