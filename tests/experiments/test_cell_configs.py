@@ -92,6 +92,7 @@ def test_all_cells_of_all_experiments_are_what_hydra_composes() -> None:
         ("sampling=null", "seed=${prompts}"),
         ("metrics=[ter]", "metrics.0=bleu"),
         ("+alias=${sampling}", "alias.top_p=0.5"),
+        ("experiment=mllm_npu/shadow", "method.pruned=0.3125"),
     ],
 )
 def test_values_of_every_kind(configs: CellConfigs, master: DictConfig, overrides: tuple[str, ...]) -> None:
@@ -110,6 +111,7 @@ def test_one_cell_leaves_nothing_to_the_next(configs: CellConfigs) -> None:
     assert (changed["prompts"], changed["labels"], changed["corpus"]["texts"]) == (7, {"a": 7}, 1)
     changed["method"]["length"] = "spoilt"
     assert configs.plain(()) == before
+    assert configs.plain(("+labels.b=${prompts}",))["labels"] == {"b": before["prompts"]}
 
 
 def test_a_wrong_value_is_refused_and_the_next_is_whole(configs: CellConfigs) -> None:
