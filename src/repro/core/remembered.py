@@ -10,7 +10,7 @@ import marshal
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,8 +30,9 @@ def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
+            plain: Any = given, named
             try:
-                content = marshal.dumps((given, named), WITHOUT_REFERENCES)
+                content = marshal.dumps(plain, WITHOUT_REFERENCES)
             except ValueError:  # such as a configuration that is not resolved
                 return function(*given, **named)
             if content not in known:
