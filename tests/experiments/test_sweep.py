@@ -20,7 +20,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.experiments.progress import timings
 from repro.experiments.progress.notes import Note
-from repro.experiments.sweep import Sweep, left
+from repro.experiments.sweep import Sweep, left, summary
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
@@ -353,3 +353,13 @@ def test_a_killed_sweep_resumed_gives_the_unbroken_table(
     broken.table(notes)
     assert broken.tables() == whole.tables()
     assert broken.timelines() == whole.timelines()
+
+
+def test_of_a_long_sweep_the_screen_has_what_is_not_done() -> None:
+    states = ["done"] * 300 + ["failed"] * 2
+    notes = [Note(f"{n:064x}", {"method": "std", "n": str(n)}, state) for n, state in enumerate(states)]
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(summary(notes, "run"))
+    said = screen.getvalue()
+    assert "302 cells, of which 2 are not done" in said
+    assert [number for number in ("0", "299", "300", "301") if f" {number} " in said] == ["300", "301"]

@@ -13,7 +13,7 @@ from records import record
 from repro.core.errors import InputError
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
-from repro.reports.formats.render import to_markdown, to_screen
+from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import TableSpec
@@ -200,3 +200,14 @@ def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same() ->
         "sd / A / 2": 2.0,
         "sd / B / 4": 2.5,
     }
+
+
+def test_of_a_long_table_the_screen_has_the_first_rows() -> None:
+    cells = [record("std", {"speed": 1.0 + n}, labels={"n": f"{n:04}"}) for n in range(MOST_ROWS + 7)]
+    section = {"title": "Mine", "rows": {"by": ["n"]}, "columns": COLUMNS[:1]}
+    table = build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+    shown = on_screen(table, 120)
+    rows = [line for line in shown if len(line.split()) == 2 and line.split()[0].isdigit()]
+    assert len(rows) == MOST_ROWS
+    assert rows[0].split()[0] == "0000"
+    assert "and 7 more rows, in the files" in shown

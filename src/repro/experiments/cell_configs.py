@@ -7,7 +7,7 @@ and they are taken back. Must not know what a setting means.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, lru_cache
@@ -55,13 +55,13 @@ def shared_by(jobs: Sequence[Sequence[str]]) -> frozenset[str]:
     So it makes no difference that they come first.
     """
     shared = frozenset(jobs[0]).intersection(*jobs)
-    changed = {_entry(override) for override in set().union(*jobs) - shared}
-    return frozenset(override for override in shared if _entry(override) not in changed)
+    changed = top_level(set().union(*jobs) - shared)
+    return frozenset(override for override in shared if top_level([override]).isdisjoint(changed))
 
 
-def _entry(override: str) -> str:
-    """The top-level entry that an override changes."""
-    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
+def top_level(overrides: Iterable[str]) -> frozenset[str]:
+    """The top-level entries that overrides change."""
+    return frozenset(override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides)
 
 
 class CellConfigs:

@@ -55,7 +55,7 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.cell_configs import CellConfigs
+from repro.experiments.cell_configs import CellConfigs, top_level
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
@@ -400,7 +400,7 @@ class PartsLoader(Loader):
         self, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
     ) -> DictConfig:
         """As `Loader`, without collecting garbage meanwhile."""
-        self._changed = _top_level(overrides)
+        self._changed = top_level(overrides)
         with _uncollected():
             return super().load_configuration(config_name, overrides, *arguments, **more)
 
@@ -445,7 +445,7 @@ class Composer(PartsLoader):
         self, master_config: DictConfig, sweep_overrides: list[str], changed: Iterable[str] = ()
     ) -> DictConfig:
         """The configuration of one cell; `changed` are top-level entries that will be changed in it."""
-        names = _top_level(sweep_overrides).union(changed)
+        names = top_level(sweep_overrides).union(changed)
         token = ConfFolder.needless.set(lambda key, value: key not in names and self._needless(key, value))
         try:
             config = super().load_sweep_config(master_config, sweep_overrides)
@@ -461,11 +461,6 @@ class Composer(PartsLoader):
             return self.load_sweep_config(master_config, choices, changed)
 
         return CellConfigs(compose_choices, self.repository.group_exists, shared)
-
-
-def _top_level(overrides: Iterable[str]) -> frozenset[str]:
-    """The top-level entries that overrides change."""
-    return frozenset(override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides)
 
 
 def unswept(overrides: Iterable[str]) -> list[str]:

@@ -113,7 +113,6 @@ class Driver:
         self._out: dict[int, CellOut] = {}
         self._first: dict[str, int] = {}
         self._equal: dict[int, list[tuple[int, CellOut]]] = {}
-        self._scenario: Scenario | None = None
 
     def run(self, jobs: Sequence[Sequence[str]], first: int = 0, engine: CellEngine | None = None) -> None:
         """Run the cells of these overrides, numbered from `first`.
@@ -127,10 +126,10 @@ class Driver:
             self._run_with(engine, cells)
             return
         for cell in cells:
-            note, waiting = self._looked_up(cell)
+            note, waiting, scenario = self._looked_up(cell)
             if waiting is not None:
                 out = self._out.pop(cell.number)
-                run = partial(out.sweep.cell, waiting.config, self._showing(cell.number), self._scenario)
+                run = partial(out.sweep.cell, waiting.config, self._showing(cell.number), scenario)
                 note = self._attempt(cell, run)
                 self._notes[out.key] = note
             if note is not None:
@@ -163,7 +162,7 @@ class Driver:
     def _to_run(self, cells: Iterator[PlannedCell]) -> Iterator[WaitingCell]:
         """The cells that have to be run; all others end at once."""
         for cell in cells:
-            note, waiting = self._looked_up(cell)
+            note, waiting, _ = self._looked_up(cell)
             if note is not None:
                 self._finish(cell.number, note, cell)
             elif waiting is not None:
@@ -194,8 +193,10 @@ class Driver:
         own = {} if cell.config is None else chosen(cell.config, cell.overrides)
         self._watched.finish(number, replace(note, chosen=own))
 
-    def _looked_up(self, cell: PlannedCell) -> tuple[Note | None, WaitingCell | None]:
+    def _looked_up(self, cell: PlannedCell) -> tuple[Note | None, WaitingCell | None, Scenario | None]:
         """The note of a cell that is not to be run, or what is to be run; neither of one that waits.
+
+        With what is to be run comes the scenario that was made of it.
 
         Whatever goes wrong fails this cell and not the sweep.
 
@@ -205,19 +206,19 @@ class Driver:
         if cell.table is not None and cell.config is not None:
             sweep = self._sweep(cell.config)
             show_files(self._console, sweep.read(str(cell.config["name"]), cell.table))
-            return Note("", dict(cell.labels), "written"), None
-        waiting: list[WaitingCell] = []
+            return Note("", dict(cell.labels), "written"), None, None
+        waiting: list[tuple[WaitingCell, Scenario]] = []
         note = self._attempt(cell, lambda: self._known(cell, waiting))
-        return (None, waiting[0]) if waiting else (note, None)
+        return (None, *waiting[0]) if waiting else (note, None, None)
 
-    def _known(self, cell: PlannedCell, waiting: list[WaitingCell]) -> Note | None:
+    def _known(self, cell: PlannedCell, waiting: list[tuple[WaitingCell, Scenario]]) -> Note | None:
         """The note of a cell that is not to be run; one that is goes to `waiting`."""
         if cell.config is None:
             raise InputError(cell.error)
         sweep = self._sweep(cell.config)
         if sweep.mode == "list":
             return sweep.cell(cell.config)
-        self._scenario = scenario = made(cell.config)
+        scenario = made(cell.config)
         key, labels = scenario.key, scenario.labels
         if key in self._notes:
             return _like(self._notes[key], labels)
@@ -235,7 +236,8 @@ class Driver:
         self._out[cell.number] = out
         kind = tuple(str(labels.get(name, "")) for name in ("target", "draft", "dataset"))
         seconds = self._watched.plan.expected(cell.number)
-        waiting.append(WaitingCell(cell.number, cell.config, kind, seconds, not scenario.emulated))
+        one = WaitingCell(cell.number, cell.config, kind, seconds, not scenario.emulated)
+        waiting.append((one, scenario))
         return None
 
     def _attempt(self, cell: PlannedCell, work: Callable[[], Note | None]) -> Any:

@@ -360,9 +360,9 @@ def summary(notes: list[Note], mode: str) -> Grid:
     )
     counted = notes
     if len(notes) > MOST_ROWS:
-        counted = [note for note in notes if note.state not in ("done", "cached", "written")][:MOST_ROWS]
-        grid.title = f"{len(notes)} cells, of which these {len(counted)} are not done"
-    for note in counted:
+        counted = [note for note in notes if note.state not in ("done", "cached", "written")]
+        grid.title = f"{len(notes)} cells, of which {len(counted)} are not done"
+    for note in counted[:MOST_ROWS]:
         took = "" if note.seconds is None else f"{note.seconds:.0f} s"
         values = [note.labels.get(name, "") for name in shown]
         values += [str(note.chosen.get(key, "")) for key in varied]

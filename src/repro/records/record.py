@@ -124,7 +124,8 @@ class Record:
 
     def sharing(self, shared: Callable[[Any], Any]) -> Record:
         """This record with the parts of its provenance that `shared` gives for equal ones."""
-        about = {name: shared(part) for name, part in vars(self.provenance).items()}
+        about = vars(self.provenance) | {"config": {}}  # whose parts alone are equal between cells
+        about = {name: shared(part) for name, part in about.items()}
         about["config"] = {name: shared(part) for name, part in self.provenance.config.items()}
         return replace(self, provenance=Provenance(**about))
 

@@ -192,14 +192,10 @@ class Store:
                 names.setdefault(name.partition(".")[0], []).append(name)
             for record in records:
                 key = record.key
-                if f"{key}.json" in names.get(key, ()) and self._is(record):
+                if f"{key}.json" in names.get(key, ()) and self.get(key) == record:
                     self._path(key).unlink()
                     for name in filter(_OF_RECORD.fullmatch, names[key]):
                         (self.folder / name).unlink(missing_ok=True)
-
-    def _is(self, record: Record) -> bool:
-        """Whether a cell's record is this one."""
-        return self.get(record.key) == record
 
     def remove_left(self) -> None:
         """Remove what writers left that were killed: all who write here hold the lock."""
