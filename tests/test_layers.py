@@ -77,8 +77,11 @@ ONLY = {
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
-    # of wheels a download's deadline, of timings what cells take here: neither is a run's time
-    "time": {"device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"},
+    # a download's deadline, what cells take here, the age of a record's file: none is a run's time
+    "time": {
+        *("device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"),
+        "records/store.py",
+    },
 }
 """Libraries that one file imports for all; every file named must really do so."""
 

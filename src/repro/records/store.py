@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,9 @@ KEPT = 20_000
 """Records that are kept parsed; they share what is equal, so that each takes some kilobytes."""
 
 log = logging.getLogger(__name__)
+
+SETTLED_NS = 100_000_000
+"""Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
 _kept: dict[str, tuple[tuple[int, int, int], Record]] = {}
 """Parsed records by path, each with what tells its file from another one."""
@@ -255,13 +259,16 @@ class Store:
     def _read(self, path: Path) -> Record:
         """The record in a file, which is parsed again only when the file is another one."""
         stat = path.lstat()
-        stamp = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        stamp = stat.st_ino, stat.st_ctime_ns, stat.st_size  # a time of modification can be set back
         known = _kept.get(str(path))
-        if known is None or known[0] != stamp:
+        if known is not None and known[0] == stamp:
+            return known[1]
+        record = self._parse(path)
+        if time.time_ns() - stat.st_ctime_ns > SETTLED_NS:
             if len(_kept) >= KEPT:
                 _kept.clear()
-            known = _kept[str(path)] = stamp, self._parse(path)
-        return known[1]
+            _kept[str(path)] = stamp, record
+        return record
 
     def _parse(self, path: Path) -> Record:
         try:
