@@ -64,6 +64,18 @@ def top_level(overrides: Iterable[str]) -> frozenset[str]:
     return frozenset(override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides)
 
 
+def take_entries(config: DictConfig) -> None:
+    """Resolve what entries refer to in this configuration, of those that share them the one that is used."""
+    for container in (config, content(config).get("hydra")):
+        for node in content(container).values():
+            node._set_parent(container)
+
+
+def content(config: Any) -> dict[Any, Any]:
+    """The nodes of a mapping's entries, which may be changed; of none, none."""
+    return {} if config is None else config.__dict__["_content"]
+
+
 class CellConfigs:
     """The configurations of a sweep's cells.
 
@@ -120,6 +132,7 @@ class CellConfigs:
             if len(self._known) > CHOICES:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
+        take_entries(self._known[key].config)
         return self._known[key], values
 
 
@@ -132,7 +145,6 @@ class Choices:
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
-        self._named: Any = None
         self._gaps: list[Path] = []
         names = [str(name) for name in config if name not in OF_THE_SWEEP]
         self._plain = {name: self._template(config._get_node(name), (name,)) for name in names}
@@ -169,11 +181,7 @@ class Choices:
     def named(self) -> Iterator[None]:
         """Within the block, `${hydra:runtime.choices.method}` names these choices."""
         instance = HydraConfig.instance()
-        before = instance.cfg
-        if self._named is None:
-            instance.set_config(self.config)
-            self._named = instance.cfg
-        instance.cfg = self._named
+        before, instance.cfg = instance.cfg, self.config
         try:
             yield
         finally:
@@ -246,19 +254,19 @@ def _set_aside(config: DictConfig, paths: Sequence[Path]) -> Iterator[None]:
         container: Any = config
         for key in path[:-1]:
             container = _node(container, key)
-        content = container.__dict__["_content"]
-        node = content.get(path[-1])
-        kept.append((content, path[-1], node))
+        entries = content(container)
+        node = entries.get(path[-1])
+        kept.append((entries, path[-1], node))
         if node is not None:
-            content[path[-1]] = deepcopy(node)
+            entries[path[-1]] = deepcopy(node)
     try:
         yield
     finally:
-        for content, key, node in reversed(kept):
+        for entries, key, node in reversed(kept):
             if node is None:
-                content.pop(key, None)
+                entries.pop(key, None)
             else:
-                content[key] = node
+                entries[key] = node
 
 
 def _copied(value: Any) -> Any:

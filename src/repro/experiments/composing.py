@@ -16,6 +16,7 @@ from copy import copy, deepcopy
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
@@ -55,7 +56,7 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.cell_configs import CellConfigs, top_level
+from repro.experiments.cell_configs import CellConfigs, content, parsed, take_entries, top_level
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
@@ -65,6 +66,9 @@ COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
 EXPERIMENT = "experiment"
 """The group whose files are named by their path."""
+
+WRITTEN = ("overrides", "runtime", "job")
+"""The sections of `hydra:` in which Hydra writes what it composes."""
 
 Needless = Callable[[str, Any], bool]
 
@@ -386,13 +390,19 @@ class Loader(ConfigLoaderImpl):
 
 
 class PartsLoader(Loader):
-    """A loader for many configurations: a file or component that several have is read and placed once."""
+    """A loader for many configurations.
+
+    A file or component that several have is read and placed once, and an entry that several make of the same
+    parts is merged once: they share its node (`take_entries`).
+    """
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         """Search these places."""
         super().__init__(config_search_path)
         self._repositories: dict[frozenset[str], CachingConfigRepository] = {}
         self._parts: dict[tuple[frozenset[str], str | None, str | None], ConfigResult] = {}
+        self._entries: dict[tuple[Any, ...], Any] = {}
+        self._entry = ""
         self._changed: frozenset[str] = frozenset()
         """The top-level entries that overrides change; `ConfFolder.needless` may depend on them."""
 
@@ -409,18 +419,71 @@ class PartsLoader(Loader):
     ) -> tuple[list[Override], CachingConfigRepository]:
         known = self._repositories.get(self._changed)
         if known is None:
-            parsed, known = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+            read, known = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
             self._repositories[self._changed] = known
-            return parsed, known
-        return OverridesParser.create().parse_overrides(overrides), known
+            return read, known
+        return [copy(parsed(override)) for override in overrides], known
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        """A copy of a part, whose nodes composing takes; while an entry is merged, of this alone."""
+        part = copy(self._part(default, repo))
+        part.config = OmegaConf.masked_copy(part.config, self._entry) if self._entry else deepcopy(part.config)
+        return part
+
+    def _part(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         key = (self._changed, default.config_path, default.package)
         if key not in self._parts:
             self._parts[key] = super()._load_single_config(default, repo)
-        part = copy(self._parts[key])
-        part.config = deepcopy(part.config)  # composing takes its nodes
-        return part
+        return self._parts[key]
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        """Each entry merged from its parts, once; all together if a part says more of what is a reference."""
+        sources: dict[str, list[ResultDefault]] = {}
+        for default in defaults:
+            for name in self._part(default, repo).config:
+                sources.setdefault(str(name), []).append(default)
+        config = OmegaConf.create()
+        for name, of in sources.items():
+            parts = [self._part(default, repo).config for default in of]
+            key = (name, *map(id, parts))
+            if key not in self._entries:
+                if any(_is_reference_to_more(former, part) for former, part in combinations(parts, 2)):
+                    return super()._compose_config_from_defaults_list(defaults, repo)
+                self._entry = name
+                try:
+                    merged = super()._compose_config_from_defaults_list(of, repo)
+                finally:
+                    self._entry = ""
+                self._entries[key] = merged._get_node(name)
+            node = self._entries[key]
+            if name in self._changed:
+                node = deepcopy(node)
+            elif name == HYDRA:
+                sections = {**content(node)}
+                sections |= {written: deepcopy(sections[written]) for written in WRITTEN}
+                node, shared = DictConfig({}), node
+                node.__dict__.update(_metadata=deepcopy(shared._metadata), _content=sections)
+            content(config)[name] = node
+        take_entries(config)
+        return config
+
+
+def _is_reference_to_more(former: DictConfig, part: DictConfig) -> bool:
+    """Whether an entry is a reference (`${target}`) in `former`, and a part says more of what it refers to."""
+    for name in part:
+        node, more = (config._get_node(name, validate_access=False) for config in (former, part))
+        if isinstance(more, DictConfig) and not _has_no_entries(more) and node is not None:
+            if node._is_interpolation():
+                return True
+            if isinstance(node, DictConfig) and not _has_no_entries(node) and _is_reference_to_more(node, more):
+                return True
+    return False
+
+
+def _has_no_entries(node: DictConfig) -> bool:
+    return node._is_none() or node._is_missing() or node._is_interpolation()
 
 
 class Composer(PartsLoader):

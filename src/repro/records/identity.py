@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -106,6 +107,7 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+@lru_cache(maxsize=10_000)
 def portable_place(text: str) -> str:
     """A text that is a place of this machine as its last part, also behind a word (`evaluate:/home/me`)."""
     prefix, colon, place = text.rpartition(":") if PREFIXED.match(text) else ("", "", text)

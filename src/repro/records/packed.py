@@ -60,7 +60,7 @@ class Line:
         """The cell's key."""
         return str(self.content["key"])
 
-    @property
+    @cached_property
     def member(self) -> Member:
         """The cell as a member of this table."""
         labels = {str(n): str(v) for n, v in self.content["labels"].items()}
