@@ -16,6 +16,7 @@ CONF_ENTRY_POINTS = "repro.conf"
 """Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
 
+@cache
 def project_root() -> Path:
     """The folder of `conf/` and `assets/`: the checkout that this code runs from, else the installed package.
 
