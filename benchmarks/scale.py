@@ -2,10 +2,11 @@
 
 python benchmarks/scale.py                   # 100 and 500 cells, alone and with one and two workers
 python benchmarks/scale.py --cells 10000 --workers 2 --kill-every 60
+python benchmarks/scale.py --cells 300 --workers 1 2 --prompts 40      # cells of about a second
 
-Cells are costs alone (no weights are computed), some 30 to 70 ms of work each, so that what is measured is
-what lies around a cell. `--kill-every` kills a worker that often. Each run has a fresh folder and cache; its
-figures go to stdout as a line of CSV.
+Cells are costs alone (no weights are computed), some 30 to 70 ms of work for each prompt, so that what is
+measured is what lies around a cell. `--kill-every` kills a worker that often. Each run has a fresh folder and
+cache; its figures go to stdout as a line of CSV.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from repro.core.overrides import override
 
 CELL = (
     *("device=xiaomi_14", "engine=mllm_npu", "method=mllm_npu", "model@target=qwen1_5_1_8b_int8"),
-    *("target.checkpoint=null", "dataset=longbench_2wikimqa", "prompts=1", "max_tokens=1"),
+    *("target.checkpoint=null", "dataset=longbench_2wikimqa", "max_tokens=1"),
     "wandb.mode=disabled",
 )
 FIRST_TOKENS = 100
@@ -65,12 +66,12 @@ class Run:
     exit_code: int = 0
 
 
-def measured(cells: int, workers: int, kill_every_s: float | None) -> Run:
-    """Run a sweep of so many cells."""
+def measured(cells: int, workers: int, prompts: int, kill_every_s: float | None) -> Run:
+    """Run a sweep of so many cells, each of so many prompts."""
     run = Run(cells, workers)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        own = [override(name, root / name) for name in ("results", "outputs")]
+        own = [override(name, root / name) for name in ("results", "outputs")] + [f"prompts={prompts}"]
         own += ["hydra/launcher=dask", f"hydra.launcher.workers={workers}"] if workers else []
         axis = f"prompt_tokens=range({FIRST_TOKENS},{FIRST_TOKENS + cells})"
         command = [sys.executable, "-m", "repro", "-m", *CELL, axis, "hydra.sweeper.max_cells=null", *own]
@@ -143,13 +144,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--cells", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--prompts", type=int, default=1, help="of each cell")
     parser.add_argument("--kill-every", type=float, default=None, help="seconds between two killed workers")
     options = parser.parse_args()
     writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Run)], lineterminator="\n")
     writer.writeheader()
     for cells in options.cells:
         for workers in options.workers:
-            run = asdict(measured(cells, workers, options.kill_every))
+            run = asdict(measured(cells, workers, options.prompts, options.kill_every))
             writer.writerow({name: round(value, 1) for name, value in run.items()})
             sys.stdout.flush()
 

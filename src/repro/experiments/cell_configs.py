@@ -180,7 +180,7 @@ class Choices:
     @contextmanager
     def named(self) -> Iterator[None]:
         """Within the block, `${hydra:runtime.choices.method}` names these choices."""
-        instance = HydraConfig.instance()
+        instance: Any = HydraConfig.instance()
         before, instance.cfg = instance.cfg, self.config
         try:
             yield

@@ -425,9 +425,11 @@ class PartsLoader(Loader):
         return [copy(parsed(override)) for override in overrides], known
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
-        """A copy of a part, whose nodes composing takes; while an entry is merged, of this alone."""
+        """A copy of a part, whose nodes composing takes; while an entry is merged, of that alone."""
         part = copy(self._part(default, repo))
-        part.config = OmegaConf.masked_copy(part.config, self._entry) if self._entry else deepcopy(part.config)
+        whole: Any = part.config
+        name = self._entry
+        part.config = OmegaConf.masked_copy(whole, name) if name else deepcopy(whole)
         return part
 
     def _part(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
@@ -439,17 +441,17 @@ class PartsLoader(Loader):
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
-        """Each entry merged from its parts, once; all together if a part says more of what is a reference."""
+        """Each entry of its parts; of all parts at once if one says more of what another refers to."""
         sources: dict[str, list[ResultDefault]] = {}
         for default in defaults:
             for name in self._part(default, repo).config:
                 sources.setdefault(str(name), []).append(default)
         config = OmegaConf.create()
         for name, of in sources.items():
-            parts = [self._part(default, repo).config for default in of]
+            parts: list[Any] = [self._part(default, repo).config for default in of]
             key = (name, *map(id, parts))
             if key not in self._entries:
-                if any(_is_reference_to_more(former, part) for former, part in combinations(parts, 2)):
+                if any(_says_more(part, former) for former, part in combinations(parts, 2)):
                     return super()._compose_config_from_defaults_list(defaults, repo)
                 self._entry = name
                 try:
@@ -457,28 +459,33 @@ class PartsLoader(Loader):
                 finally:
                     self._entry = ""
                 self._entries[key] = merged._get_node(name)
-            node = self._entries[key]
-            if name in self._changed:
-                node = deepcopy(node)
-            elif name == HYDRA:
-                sections = {**content(node)}
-                sections |= {written: deepcopy(sections[written]) for written in WRITTEN}
-                node, shared = DictConfig({}), node
-                node.__dict__.update(_metadata=deepcopy(shared._metadata), _content=sections)
-            content(config)[name] = node
+            content(config)[name] = self._own(name, self._entries[key])
         take_entries(config)
         return config
 
+    def _own(self, name: str, entry: Any) -> Any:
+        """An entry, or a copy of what will be changed in it."""
+        if name in self._changed:
+            return deepcopy(entry)
+        if name != HYDRA:
+            return entry
+        sections = {**content(entry)}
+        own = DictConfig({})
+        own.__dict__["_metadata"] = deepcopy(entry._metadata)
+        own.__dict__["_content"] = sections | {written: deepcopy(sections[written]) for written in WRITTEN}
+        return own
 
-def _is_reference_to_more(former: DictConfig, part: DictConfig) -> bool:
-    """Whether an entry is a reference (`${target}`) in `former`, and a part says more of what it refers to."""
+
+def _says_more(part: DictConfig, former: DictConfig) -> bool:
+    """Whether a part has entries where a former one has a reference (`${target}`)."""
     for name in part:
-        node, more = (config._get_node(name, validate_access=False) for config in (former, part))
-        if isinstance(more, DictConfig) and not _has_no_entries(more) and node is not None:
-            if node._is_interpolation():
-                return True
-            if isinstance(node, DictConfig) and not _has_no_entries(node) and _is_reference_to_more(node, more):
-                return True
+        more, node = (config._get_node(name, validate_access=False) for config in (part, former))
+        if not isinstance(more, DictConfig) or _has_no_entries(more) or node is None:
+            continue
+        if node._is_interpolation():
+            return True
+        if isinstance(node, DictConfig) and not _has_no_entries(node) and _says_more(more, node):
+            return True
     return False
 
 
