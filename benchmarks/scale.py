@@ -28,10 +28,9 @@ from repro.core.overrides import override
 
 CELL = (
     *("device=xiaomi_14", "engine=mllm_npu", "method=mllm_npu", "model@target=qwen1_5_1_8b_int8"),
-    *("target.checkpoint=null", "dataset=longbench_2wikimqa", "max_tokens=1"),
+    *("target.checkpoint=null", "dataset=longbench_2wikimqa", "prompt_tokens=400", "max_tokens=1"),
     "wandb.mode=disabled",
 )
-FIRST_TOKENS = 100
 LOOK_S = 0.2
 
 
@@ -73,7 +72,7 @@ def measured(cells: int, workers: int, prompts: int, kill_every_s: float | None)
         root = Path(folder)
         own = [override(name, root / name) for name in ("results", "outputs")] + [f"prompts={prompts}"]
         own += ["hydra/launcher=dask", f"hydra.launcher.workers={workers}"] if workers else []
-        axis = f"prompt_tokens=range({FIRST_TOKENS},{FIRST_TOKENS + cells})"
+        axis = f"seed=range(0,{cells})"
         command = [sys.executable, "-m", "repro", "-m", *CELL, axis, "hydra.sweeper.max_cells=null", *own]
         environment = {**os.environ, "REPRO_CACHE": str(root / "cache")}
         began = time.monotonic()
