@@ -113,7 +113,9 @@ class TestTimeLeft:
         two = {1: Running("answering"), 2: Running("answering")}
         assert state({0: done("std", 10.0)}, two, {1: 0.0, 2: 0.0}).seconds_left == pytest.approx(15.0)
 
-    @pytest.mark.parametrize(("seconds", "words"), [(4.4, "4 s"), (600, "10 min"), (9000, "2.5 h")])
+    @pytest.mark.parametrize(
+        ("seconds", "words"), [(0.052, "0.05 s"), (4.4, "4 s"), (600, "10 min"), (9000, "2.5 h")]
+    )
     def test_in_words(self, seconds: float, words: str) -> None:
         assert in_words(seconds) == words
 

@@ -85,6 +85,15 @@ def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.Mon
     }
 
 
+def test_a_cell_s_time_is_what_its_timing_has(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a difference of times of day in whole seconds, by which 10,000 short cells were to last hours."""
+    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "timings.jsonl")
+    (note,) = sweep(project, methods=("std",))
+    assert note.seconds == timings.read()[0].seconds
+
+
 def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
     (note,) = sweep(project, methods=("std",))
     (again,) = sweep(project, "sweep=force", methods=("std",))

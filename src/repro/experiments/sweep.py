@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -165,7 +164,8 @@ class Sweep:
                 return self.keep(labels, not_stored(outcome, wrong))
             told = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
             return Note(key, dict(labels), "failed", error=told)
-        return Note(key, dict(labels), record.status, _seconds(record), outcome.error)
+        seconds = outcome.timing.seconds if outcome.timing else None
+        return Note(key, dict(labels), record.status, seconds, outcome.error)
 
     def _listed(self, cell: Scenario) -> Note:
         known = record_like(cell, self.store)
@@ -380,8 +380,3 @@ def left(notes: list[Note]) -> str:
         return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"
     unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""
     return f"{len(todo)} of {len(notes)} cells to do: about {sum(known):.0f} s{unknown_time}"
-
-
-def _seconds(record: Record) -> float:
-    start, end = (datetime.fromisoformat(t) for t in (record.provenance.started, record.provenance.finished))
-    return (end - start).total_seconds()

@@ -57,7 +57,7 @@ class SweepPlan:
         if number in self.finished:
             return
         self.finished[number] = note
-        ran = note.seconds if note.state == "done" and note.seconds else None
+        ran = note.seconds if note.state == "done" else None
         self._ran.add(ran, 1)
         work = self._works[number] if number < len(self._works) else None
         if work is None:
@@ -170,7 +170,7 @@ class State:
 
 
 def in_words(seconds: float) -> str:
-    """A duration: `40 s`, `12 min`, `3.5 h`."""
+    """A duration: `0.05 s`, `40 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
