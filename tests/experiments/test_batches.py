@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from repro.experiments.batches import LOSSES, MOST, Batches, Began, CellBatch, Ended, Gone, WaitingCell
 
 
-def cell(number: int, kind: str = "a", seconds: float | None = 1.0, real: bool = False) -> WaitingCell:
-    return WaitingCell(number, {}, (kind,), seconds, real)
+def cell(number: int, kind: str = "a", real: bool = False) -> WaitingCell:
+    return WaitingCell(number, {}, (kind,), real)
 
 
-def batches(cells: Iterable[WaitingCell], left: int = 1000) -> Batches:
-    return Batches(iter(cells), lambda: left)
+def batches(cells: Iterable[WaitingCell], seconds: float | None = 1.0, left: int = 1000) -> Batches:
+    return Batches(iter(cells), lambda: left, lambda _: seconds)
 
 
 def numbers(batch: CellBatch | None) -> list[int]:
@@ -22,30 +24,38 @@ def numbers(batch: CellBatch | None) -> list[int]:
 
 class TestWhatGoesOutTogether:
     def test_cells_of_one_kind_and_two_minutes(self) -> None:
-        found = batches(cell(n, "ab"[n % 2], 30.0) for n in range(20))
+        found = batches((cell(n, "ab"[n % 2]) for n in range(20)), 30.0)
         assert numbers(found.next_batch(1)) == [0, 2, 4, 6]
         assert numbers(found.next_batch(1)) == [1, 3, 5, 7]
 
-    def test_one_at_least_and_one_of_unknown_time(self) -> None:
-        found = batches([cell(0, "a", 4000.0), cell(1, "a", 4000.0), cell(2, "b", None), cell(3, "b", None)])
-        assert [numbers(found.next_batch(1)) for _ in range(4)] == [[0], [1], [2], [3]]
+    @pytest.mark.parametrize("seconds", [4000.0, None])
+    def test_one_at_least_and_one_of_unknown_time(self, seconds: float | None) -> None:
+        found = batches([cell(0), cell(1)], seconds)
+        assert [numbers(found.next_batch(1)) for _ in range(2)] == [[0], [1]]
         assert found.next_batch(1) is None
 
+    def test_what_is_known_when_it_goes_out_counts(self) -> None:
+        known: list[float | None] = [None]
+        found = Batches((cell(n) for n in range(10)), lambda: 1000, lambda _: known[-1])
+        assert numbers(found.next_batch(1)) == [0]
+        known.append(60.0)
+        assert numbers(found.next_batch(1)) == [1, 2]
+
     def test_all_workers_have_some(self) -> None:
-        found = batches((cell(n, seconds=0.1) for n in range(16)), left=16)
+        found = batches((cell(n) for n in range(16)), 0.1, left=16)
         assert numbers(found.next_batch(2)) == [0, 1, 2, 3]
 
     def test_not_too_many(self) -> None:
-        found = batches((cell(n, seconds=0.001) for n in range(3 * MOST)), left=10**6)
+        found = batches((cell(n) for n in range(3 * MOST)), 0.001, left=10**6)
         assert len(numbers(found.next_batch(2))) == MOST
 
     def test_no_more_is_read_than_is_needed(self) -> None:
-        rest = iter([cell(n, seconds=None) for n in range(10)])
-        batches(rest).next_batch(1)
+        rest = iter([cell(n) for n in range(10)])
+        batches(rest, None).next_batch(1)
         assert next(rest).number == 1
 
     def test_real_devices_have_one_batch_at_a_time(self) -> None:
-        found = batches([cell(0, "a", 200.0, real=True), cell(1, "a", 200.0, real=True), cell(2, "b", 200.0)])
+        found = batches([cell(0, real=True), cell(1, real=True), cell(2, "b")], 200.0)
         first = found.next_batch(1)
         assert first is not None
         assert numbers(first) == [0]

@@ -37,14 +37,12 @@ class WaitingCell:
         number: its place in the sweep.
         config: its resolved configuration.
         kind: what it has in common with cells of its batch.
-        seconds: how long it takes by the timings; `None` if nothing is known.
         on_real_device: whether nothing else may run on a real device meanwhile.
     """
 
     number: int
     config: Mapping[str, Any]
     kind: Kind
-    seconds: float | None
     on_real_device: bool = False
 
 
@@ -114,10 +112,12 @@ class Batches:
     Attributes:
         cells: all cells in their order; it is read as far as needed.
         cells_left: how many of the sweep have not ended.
+        expected: how many seconds the cell of a number takes, as far as is known now.
     """
 
     cells: Iterator[WaitingCell]
     cells_left: Callable[[], int]
+    expected: Callable[[int], float | None]
     _waiting: dict[Kind, deque[WaitingCell]] = field(default_factory=dict)
     _out: dict[int, CellBatch] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
@@ -197,8 +197,9 @@ class Batches:
 
     def _size(self, cell: WaitingCell, workers: int) -> int:
         """Cells of a batch of this kind: by the timings, and so that all workers have some."""
-        if self._losses[cell.number] or cell.seconds is None:
+        seconds = self.expected(cell.number)
+        if self._losses[cell.number] or seconds is None:
             return 1
-        by_time = math.floor(BATCH_S / max(cell.seconds, 1e-3))
+        by_time = math.floor(BATCH_S / max(seconds, 1e-3))
         share = math.ceil(self.cells_left() / (2 * workers))
         return max(1, min(by_time, share, MOST))

@@ -148,7 +148,7 @@ class Driver:
     def _run_with(self, engine: CellEngine, cells: Iterator[PlannedCell]) -> None:
         """Send out what is to be run, and take in what comes back."""
         plan = self._watched.plan
-        batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished))
+        batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished), plan.expected)
         for event in engine.run(batches.next_batch):
             for cell, is_given_up in batches.see(event).items():
                 self._watched.leave(cell)
@@ -235,8 +235,7 @@ class Driver:
             return note
         self._out[cell.number] = out
         kind = tuple(str(labels.get(name, "")) for name in ("target", "draft", "dataset"))
-        seconds = self._watched.plan.expected(cell.number)
-        one = WaitingCell(cell.number, cell.config, kind, seconds, not scenario.emulated)
+        one = WaitingCell(cell.number, cell.config, kind, not scenario.emulated)
         waiting.append((one, scenario))
         return None
 
