@@ -17,7 +17,7 @@ from repro.experiments.progress.timings import CellWork, Timing, stopwatch, work
 from repro.records.build_cache import one_at_a_time
 from repro.records.effort import ResultCount, counting
 from repro.records.identity import portable_text
-from repro.records.record import Record, Round, require_finite_numbers
+from repro.records.record import Record, Round
 from repro.scenarios.base import Progress, Scenario
 
 Showing = Callable[[CellWork], AbstractContextManager[Progress]]
@@ -32,7 +32,7 @@ class Computed:
         record: its record, of a failed cell with the traceback.
         rounds: one line for each round.
         answers: one line for each answer.
-        timeline: its Chrome trace, gzipped; empty if it has none.
+        timeline: its Chrome trace, gzipped, which lies where the record says; empty if it has none.
         timing: how long it took; `None` if it failed.
         error: why it failed, in a sentence.
     """
@@ -59,13 +59,20 @@ def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Com
         with _alone(cell), showing(work) as progress, counting() as effort:
             clock = stopwatch()
             outcome = cell.run(with_reason(progress, effort))
-            require_finite_numbers(outcome.record.to_dict())
             timing = Timing(work, clock(), effort.share)
         text = outcome.timeline().encode() if outcome.timeline else b""
         timeline = gzip.compress(text, 6, mtime=0) if text else b""
-        return Computed(outcome.record, outcome.rounds, outcome.answers, timeline, timing)
+        record = _with_timeline(outcome.record) if timeline else outcome.record
+        record.to_json()  # here, and not where all records are stored; it names a number that is not finite
+        return Computed(record, outcome.rounds, outcome.answers, timeline, timing)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
         return Computed(cell.failed(traceback.format_exc()), error=_sentence(wrong))
+
+
+def _with_timeline(record: Record) -> Record:
+    """A record that names its timeline, below the folder of outputs."""
+    place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
+    return replace(record, provenance=replace(record.provenance, trace=place))
 
 
 def not_stored(outcome: Computed, wrong: BaseException) -> Computed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -177,19 +176,16 @@ class Sweep:
     def _write(self, outcome: Computed) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
         record = outcome.record
-        place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
-        path = self.outputs / place
+        shown = self.outputs / str(record.provenance.trace) if outcome.timeline else None
         try:
-            if outcome.timeline:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._remove_left(path)
-                write_atomically(path, outcome.timeline)
-                record = replace(record, provenance=replace(record.provenance, trace=place))
+            if shown:
+                shown.parent.mkdir(parents=True, exist_ok=True)
+                self._remove_left(shown)
+                write_atomically(shown, outcome.timeline)
             self.store.put(record, outcome.rounds, answers=outcome.answers)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        shown = path if outcome.timeline else None
         self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers)
         return record
 

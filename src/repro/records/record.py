@@ -13,10 +13,10 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,6 +117,11 @@ class Record:
 
     def to_json(self) -> str:
         """JSON with a checksum, a field a line; the same for equal records. InputError as `canonical`."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        """The text, which goes along with a record to the process that stores it."""
         plain = self.to_dict()
         plain[CHECKSUM] = content_hash(plain)
         lines = (f' "{name}": {_json(plain[name])}' for name in sorted(plain))
@@ -131,7 +136,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON; not copied."""
-        return {**vars(self), "provenance": self.provenance.to_dict()}
+        plain = {name: getattr(self, name) for name in _FIELDS}
+        return plain | {"provenance": self.provenance.to_dict()}
 
     @classmethod
     def from_json(cls, text: str) -> Record:
@@ -163,6 +169,9 @@ class Record:
             raise InputError(f"its provenance.config is {about.config!r}; it must be the settings")
         for name in ("started", "finished"):
             datetime.fromisoformat(getattr(about, name))
+
+
+_FIELDS = tuple(field.name for field in fields(Record))
 
 
 def require_finite_numbers(value: object, place: str = "") -> None:

@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, read_text, require_no_link
+from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, require_no_link
 from repro.core.remembered import remembered
 from repro.records.build_cache import locked
 from repro.records.locks import Lock
@@ -44,8 +45,23 @@ log = logging.getLogger(__name__)
 SETTLED_NS = 100_000_000
 """Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
-_kept: dict[str, tuple[tuple[int, int, int], Record]] = {}
-"""Parsed records by path, each with what tells its file from another one."""
+_kept: dict[str, _Kept] = {}
+"""Records by path, as they were read or written last."""
+
+
+@dataclass
+class _Kept:
+    """A record that need not be parsed again.
+
+    Attributes:
+        record: shares what is equal with others.
+        digest: SHA-256 of its file's content.
+        stamp: what tells its file from another one; `None` while that may not show.
+    """
+
+    record: Record
+    digest: bytes
+    stamp: tuple[int, int, int] | None = None
 
 
 @remembered(4096)
@@ -168,6 +184,7 @@ class Store:
                 if details[kind] or self._path(record.key, f".{kind}.jsonl").exists():
                     write_atomically(path, details[kind])
             write_atomically(current, text)
+            _keep_parsed(current, record, hashlib.sha256(text).digest())
             if before:
                 self._remove_details(record.key, without=own.values())
             return current
@@ -257,23 +274,26 @@ class Store:
         return records, wrong
 
     def _read(self, path: Path) -> Record:
-        """The record in a file, which is parsed again only when the file is another one."""
+        """The record in a file, which is read again only when the file is another one."""
         stat = path.lstat()
         stamp = stat.st_ino, stat.st_ctime_ns, stat.st_size  # a time of modification can be set back
         known = _kept.get(str(path))
-        if known is not None and known[0] == stamp:
-            return known[1]
-        record = self._parse(path)
+        if known is not None and known.stamp == stamp:
+            return known.record
+        record = self._parsed_or_known(path)
         if time.time_ns() - stat.st_ctime_ns > SETTLED_NS:
-            if len(_kept) >= KEPT:
-                _kept.clear()
-            _kept[str(path)] = stamp, record
+            _kept[str(path)].stamp = stamp
         return record
 
-    def _parse(self, path: Path) -> Record:
+    def _parsed_or_known(self, path: Path) -> Record:
+        """The record that a file has now."""
         try:
-            text = read_text(require_no_link(self.folder.parent, path), JSON_BYTES)
-            record = Record.from_json(text).sharing(_shared)
+            content = read_bytes(require_no_link(self.folder.parent, path), JSON_BYTES)
+            digest = hashlib.sha256(content).digest()
+            known = _kept.get(str(path))
+            if known is not None and known.digest == digest:
+                return known.record
+            record = Record.from_json(content.decode())
         except FileNotFoundError:
             raise
         except (InputError, OSError, UnicodeDecodeError) as wrong:
@@ -282,7 +302,7 @@ class Store:
             ) from wrong
         if record.key != path.stem:
             raise InputError(f"{path} holds the record of another cell, {record.key}; move it away")
-        return record
+        return _keep_parsed(path, record, digest)
 
     def _is_done(self, path: Path) -> bool:
         try:
@@ -347,6 +367,14 @@ class Store:
             hashed = self.folder.glob(f"{key}.{'[0-9a-f]' * NAMED}.{kind}.jsonl")
             for path in {*hashed, self._path(key, f".{kind}.jsonl")}.difference(without):
                 path.unlink(missing_ok=True)
+
+
+def _keep_parsed(path: Path, record: Record, digest: bytes) -> Record:
+    """Keep what a file with this digest holds. Returns the record as it is kept."""
+    if len(_kept) >= KEPT:
+        _kept.clear()
+    kept = _kept[str(path)] = _Kept(record.sharing(_shared), digest)
+    return kept.record
 
 
 def _lines(details: Sequence[Round]) -> bytes:
