@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
@@ -140,3 +141,30 @@ def test_choices_are_composed_once(composer: Composer, master: DictConfig) -> No
         for method in ("std", "chain_sd"):
             assert configs.plain((f"method={method}", f"prompts={prompts}"))["prompts"] == prompts
     assert asked == [["method=std"], ["method=chain_sd"]]
+
+
+def test_cells_of_several_choices_in_turn(configs: CellConfigs, master: DictConfig) -> None:
+    """They share entries, whose references are resolved in the cell that is asked for."""
+    cells = [
+        (f"method={method}", f"dataset={dataset}", "+labels.own=${method.name} on ${dataset.name}")
+        for method in ("lever", "edgellm")
+        for dataset in ("gsm8k", "humaneval")
+    ]
+    for overrides in (*cells, *reversed(cells), *cells):
+        assert json.dumps(configs.plain(overrides)) == composed(master, overrides)
+
+
+def test_a_file_that_says_more_of_what_another_refers_to(tmp_path: Path) -> None:
+    files = {
+        "config": "defaults: [first: a, then: b, _self_]\n",
+        "first/a": "# @package _global_\nlarge: {size: 1}\nsmall: ${large}\n",
+        "then/b": "# @package _global_\nsmall: {more: 2}\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(content, encoding="utf-8")
+    with composing_in(tmp_path, needless) as compositions:
+        loader = Loader(GlobalHydra.instance().config_loader().get_search_path())
+        config = loader.load_configuration("config", [], RunMode.RUN)
+        assert compositions.configs.plain(()) == plain(config)
+        assert plain(config)["small"] == {"size": 1, "more": 2}

@@ -233,6 +233,16 @@ class TestStore:
         store.put(mended)
         assert store.get(KEY) == mended
 
+    @pytest.mark.parametrize("read_before", [True, False])
+    def test_what_changes_right_after_it_was_written_is_seen(self, read_before: bool, tmp_path: Path) -> None:
+        store, one = Store(tmp_path), record("std", {"speed": 1.0})
+        path = store.put(one)
+        if read_before:
+            assert store.get(one.key) == one
+        path.write_bytes(path.read_bytes().replace(b'"std"', b'"sdt"'))
+        with pytest.raises(InputError, match="is corrupt"):
+            store.get(one.key)
+
     def test_a_kill_at_any_moment_leaves_whole_records(self, tmp_path: Path) -> None:
         code = """
             import itertools, sys
