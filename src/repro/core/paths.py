@@ -16,14 +16,18 @@ CONF_ENTRY_POINTS = "repro.conf"
 """Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
 
-@cache
 def project_root() -> Path:
     """The folder of `conf/` and `assets/`: the checkout that this code runs from, else the installed package.
 
     Raises:
         InputError: neither has a `conf/`.
     """
-    package = Path(__file__).resolve().parents[1]
+    return _root_of(__file__)
+
+
+@cache
+def _root_of(module: str) -> Path:
+    package = Path(module).resolve().parents[1]
     for root in (package, package.parents[1]):
         if (root / "conf").is_dir():
             return root

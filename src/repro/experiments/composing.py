@@ -7,7 +7,6 @@ configurations at every look-up.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -409,10 +408,9 @@ class PartsLoader(Loader):
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
     ) -> DictConfig:
-        """As `Loader`, without collecting garbage meanwhile."""
+        """As `Loader`."""
         self._changed = top_level(overrides)
-        with _uncollected():
-            return super().load_configuration(config_name, overrides, *arguments, **more)
+        return super().load_configuration(config_name, overrides, *arguments, **more)
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str]
@@ -591,15 +589,3 @@ def composing_in(conf: Path, needless: Needless) -> Iterator[Compositions]:
             yield Compositions(parts)
     finally:
         ConfFolder.needless.reset(token)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection, which would scan all configurations repeatedly during composition."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
