@@ -143,26 +143,34 @@ def test_choices_are_composed_once(composer: Composer, master: DictConfig) -> No
     assert asked == [["method=std"], ["method=chain_sd"]]
 
 
-def test_cells_of_several_choices_in_turn(configs: CellConfigs, master: DictConfig) -> None:
+def write_conf(folder: Path, **files: str) -> None:
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+def test_cells_of_several_choices_in_turn(tmp_path: Path) -> None:
     """They share entries, whose references are resolved in the cell that is asked for."""
-    cells = [
-        (f"method={method}", f"dataset={dataset}", "+labels.own=${method.name} on ${dataset.name}")
-        for method in ("lever", "edgellm")
-        for dataset in ("gsm8k", "humaneval")
-    ]
-    for overrides in (*cells, *reversed(cells), *cells):
-        assert json.dumps(configs.plain(overrides)) == composed(master, overrides)
+    write_conf(
+        tmp_path,
+        config='defaults: [size: small, _self_]\nabout: {length: "${size}"}\n',
+        size__small="# @package _global_\nsize: 1\n",
+        size__large="# @package _global_\nsize: 2\n",
+    )
+    with composing_in(tmp_path, needless) as compositions:
+        for size, length in [("small", 1), ("large", 2), ("small", 1), ("large", 2)]:
+            found = compositions.configs.plain([f"size={size}"])
+            assert found == {"size": length, "about": {"length": length}}
 
 
 def test_a_file_that_says_more_of_what_another_refers_to(tmp_path: Path) -> None:
-    files = {
-        "config": "defaults: [first: a, then: b, _self_]\n",
-        "first/a": "# @package _global_\nlarge: {size: 1}\nsmall: ${large}\n",
-        "then/b": "# @package _global_\nsmall: {more: 2}\n",
-    }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.yaml").write_text(content, encoding="utf-8")
+    write_conf(
+        tmp_path,
+        config="defaults: [first: a, then: b, _self_]\n",
+        first__a="# @package _global_\nlarge: {size: 1}\nsmall: ${large}\n",
+        then__b="# @package _global_\nsmall: {more: 2}\n",
+    )
     with composing_in(tmp_path, needless) as compositions:
         loader = Loader(GlobalHydra.instance().config_loader().get_search_path())
         config = loader.load_configuration("config", [], RunMode.RUN)
