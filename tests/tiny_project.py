@@ -34,7 +34,6 @@ from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
 from repro.experiments.cell_configs import CellConfigs, plain
 from repro.experiments.cli import publish
-from repro.experiments.composing import _uncollected
 from repro.experiments.driver import Driver
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.watch import Watcher
@@ -241,16 +240,15 @@ def _composed(folder: Path, overrides: tuple[str, ...]) -> Any:
     if not settings:
         return composed_by_hydra(folder, overrides)
     config = copy.deepcopy(_composed(folder, tuple(o for o in overrides if o not in settings)))
-    with _uncollected():
-        parsed = OverridesParser.create().parse_overrides(settings)
-        ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
+    parsed = OverridesParser.create().parse_overrides(settings)
+    ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
     return config
 
 
 def composed_by_hydra(folder: Path, overrides: tuple[str, ...]) -> Any:
     """What Hydra alone makes of all overrides."""
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(folder), version_base="1.3"), _uncollected():
+    with initialize_config_dir(str(folder), version_base="1.3"):
         return compose("config", overrides=list(overrides))
 
 

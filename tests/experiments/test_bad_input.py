@@ -299,10 +299,13 @@ def test_a_disk_that_fills_up_while_a_cell_runs(
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    for module in ("repro.experiments.sweep", "repro.records.store"):
-        monkeypatch.setattr(f"{module}.write_atomically", full)
+    monkeypatch.setattr("repro.experiments.sweep.write_atomically", full)
+    project.cell("experiment=quickstart", "method=draft")
+    (failed,) = (record for record in project.store.all() if record != kept)
+    assert (failed.status, failed.provenance.trace) == ("failed", None), "its timeline is not there"
+    monkeypatch.setattr("repro.records.store.write_atomically", full)
     note = project.cell("experiment=quickstart", "method=flash_ar")
     assert (note.state, note.seconds) == ("failed", None)
     assert note.error.startswith("the cell flash_ar could not be written: No space left on device")
-    assert project.store.all() == [kept]
+    assert {record.key for record in project.store.all()} == {kept.key, failed.key}
     assert project.store.problems() == []

@@ -65,7 +65,7 @@ def top_level(overrides: Iterable[str]) -> frozenset[str]:
 
 
 def take_entries(config: DictConfig) -> None:
-    """Resolve what entries refer to in this configuration, of those that share them the one that is used."""
+    """Let entries that several configurations share resolve in this one what they refer to."""
     for container in (config, content(config).get("hydra")):
         for node in content(container).values():
             node._set_parent(container)

@@ -77,7 +77,10 @@ def _with_timeline(record: Record) -> Record:
 
 def not_stored(outcome: Computed, wrong: BaseException) -> Computed:
     """What comes of a cell whose outcome could not be stored, as the error that is being handled says."""
-    record = replace(outcome.record, status="failed", values={}, uncertainty={}, error=_traceback())
+    about = replace(outcome.record.provenance, trace=None)
+    record = replace(
+        outcome.record, status="failed", values={}, uncertainty={}, provenance=about, error=_traceback()
+    )
     return Computed(record, error=_sentence(wrong))
 
 
