@@ -19,6 +19,7 @@ from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
+from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.cli import needless
 from repro.experiments.composing import composing_in
 from repro.methods.base import Generation
@@ -102,6 +103,21 @@ def sweep(*overrides: str) -> list[tuple[str, ...]]:
     """The cells of a sweep."""
     with composing_in(conf_dir(), needless) as compositions:
         return compositions.cells(overrides)
+
+
+@pytest.mark.parametrize(
+    "table", ["lever/table5", "edgellm/table4", "ghidorah/table1_vicuna", "elastilm/fig14", "mllm_npu/table5"]
+)
+def test_what_is_to_do_is_known_without_a_checkpoint(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a checkpoint was opened")
+
+    monkeypatch.setattr("repro.models.runtime.head_model.open_checkpoint", opened)
+    monkeypatch.setattr("repro.models.checkpoints.checkpoint.open_checkpoint", opened)
+    with composing_in(conf_dir(), needless) as compositions:
+        cells = compositions.cells([f"experiment={table}", "weights=own"])
+        for cell in cells[:: max(1, len(cells) // 8)]:
+            assert decisive_settings(compositions.configs.plain(cell))
 
 
 def greedy(folder: Path, generation: Generation) -> list[int]:

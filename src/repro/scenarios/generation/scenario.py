@@ -299,6 +299,18 @@ class GenerationScenario(Scenario):
     @cached_property
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
+        trees = None if self.match else self.trees
+        return self._settings | ({"trees": asdict(trees)} if trees else {})
+
+    @property
+    def decisive_settings(self) -> dict[str, Any]:
+        """See `Scenario`: of trees what names accuracies, since the heads alone say whether they count."""
+        names = None if self.match else self.config["calibrate_draft_to"]
+        return self._settings | ({"calibrate_draft_to": names} if isinstance(names, list) else {})
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        """What is asked, without trees."""
         asked = {name: self.config[name] for name in ASKED}
         if self.evaluated:
             asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
@@ -311,8 +323,6 @@ class GenerationScenario(Scenario):
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
             asked["match"] = asdict(self.match)
-        elif self.trees:
-            asked["trees"] = asdict(self.trees)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
