@@ -15,6 +15,7 @@ from repro.core.paths import conf_dir
 from repro.core.ranges import COUNT, Range
 from repro.core.registry import lookup, require_choice, unknown
 from repro.core.registry import names as registry_names
+from repro.core.remembered import remembered
 from repro.core.typed import typed
 from repro.core.yaml_file import read_mapping
 from repro.data.builders import TemplateText
@@ -108,6 +109,7 @@ class DatasetConfig:
     wheel: Wheel | None = None
 
 
+@remembered(64)
 def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
     """Parse the content of a dataset's YAML file.
 

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from dataclasses import field, fields, make_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import hydra._internal.hydra
+import omegaconf.base
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal import defaults_list
@@ -84,9 +85,12 @@ def publish(*groups: str) -> None:
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
+    # OmegaConf parses an interpolation each time that it resolves it; nothing changes the tree.
+    omegaconf.base.parse = _parsed_interpolation
     defaults_list._create_interpolation_map = _interpolation_map  # type: ignore[assignment]
 
 
+_parsed_interpolation = lru_cache(maxsize=10_000)(omegaconf.base.parse)
 _every_interpolation_map = defaults_list._create_interpolation_map
 
 

@@ -68,6 +68,10 @@ SETTINGS = {
     "distributed.worker.memory.target": False,
     "distributed.admin.log-length": 100,
     "distributed.admin.low-level-log-length": 100,
+    "distributed.admin.tick.interval": "1s",  # by default it looks at itself fifty times a second
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.active-memory-manager.start": False,
     "distributed.scheduler.work-stealing": False,
     "distributed.dashboard.link": "",
 }

@@ -6,7 +6,6 @@ Owns how data are split into blocks, and the file that holds them. Must not know
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import DEEPEST, JSON_BYTES, XZ, depth_of, parse_json, unpack
+from repro.core.remembered import remembered
 from repro.records.record import canonical, write_atomically
 
 REF = "$block"
@@ -50,8 +50,8 @@ def _split(value: Any, found: dict[str, str], depth: int) -> tuple[Any, str]:
         text = encode_basestring_ascii(value)
     elif value is None or isinstance(value, (int, float)):
         return value, _number(value)
-    elif depth == SHARED and isinstance(value, dict) and len(text := canonical(value)) >= LEAST:
-        part, text, blocks = _split_text(text)
+    elif depth == SHARED and isinstance(value, dict):
+        part, text, blocks = _split_shared(value)
         found |= blocks
         return part, text
     elif isinstance(value, (dict, Mapping)):  # dict is quick
@@ -72,11 +72,11 @@ def _split(value: Any, found: dict[str, str], depth: int) -> tuple[Any, str]:
     return {REF: name}, f'{{"{REF}":"{name}"}}'
 
 
-@lru_cache(maxsize=512)
-def _split_text(text: str) -> tuple[Any, str, Mapping[str, str]]:
-    """What `_split` makes of data with this canonical JSON, and their blocks."""
+@remembered(512)
+def _split_shared(value: dict[str, Any]) -> tuple[Any, str, Mapping[str, str]]:
+    """What `_split` makes of data, and their blocks; nobody changes either."""
     found: dict[str, str] = {}
-    return *_split(json.loads(text), found, SHARED + 1), found
+    return *_split(value, found, SHARED + 1), found
 
 
 def _number(value: float | None) -> str:

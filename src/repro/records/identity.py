@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from repro.core.overrides import word
+from repro.core.remembered import remembered
 from repro.records.record import content_hash
 
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
@@ -65,6 +66,7 @@ def cell_key(asked: Mapping[str, Any], inputs: Mapping[str, str], versions: Mapp
     return content_hash({"asked": asked, "inputs": inputs, "versions": versions})
 
 
+@remembered(64)
 def device_asked(device: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a device file that can change an outcome: all but `PROSE`."""
     found: dict[str, Any] = _without(device, PROSE)

@@ -130,8 +130,11 @@ class Record:
     def sharing(self, shared: Callable[[Any], Any]) -> Record:
         """This record with the parts of its provenance that `shared` gives for equal ones."""
         about = vars(self.provenance) | {"config": {}}  # whose parts alone are equal between cells
-        about = {name: shared(part) for name, part in about.items()}
-        about["config"] = {name: shared(part) for name, part in self.provenance.config.items()}
+        about, config = (
+            {name: shared(part) if isinstance(part, (dict, list)) else part for name, part in parts.items()}
+            for parts in (about, self.provenance.config)
+        )
+        about["config"] = config
         return replace(self, provenance=Provenance(**about))
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,12 @@ class Store:
 
     def _locked(self) -> Lock:
         require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        return Lock(require_no_link(self.folder, self.folder / ".lock"), is_singleton=True)
+        require_no_link(self.folder, self.folder / ".lock")
+        return self._lock
+
+    @cached_property
+    def _lock(self) -> Lock:
+        return Lock(self.folder / ".lock", is_singleton=True)
 
     def _path(self, key: str, suffix: str = ".json") -> Path:
         return self.folder / f"{key}{suffix}"

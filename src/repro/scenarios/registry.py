@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.remembered import remembered
 from repro.data.config import read_config
 from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
@@ -40,8 +41,12 @@ def made(config: Mapping[str, Any]) -> Scenario:
     scenario = scenario_of(config)
     check_sections(config, scenario.group)
     cell = scenario(config)  # it names numbers out of range
-    require_finite_numbers(config)
+    for name, part in config.items():
+        _require_finite_numbers(part, name)
     return cell
+
+
+_require_finite_numbers = remembered(1024)(require_finite_numbers)
 
 
 def is_current(record: Record) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
+from repro.core.remembered import remembered
 from repro.data.traces import LENGTH
 from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
 from repro.models.runtime.cuda import cuda_stream
@@ -187,4 +188,7 @@ def model_of(config: Mapping[str, Any], role: str) -> ModelConfig:
         raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")
     if not isinstance(config[role], Mapping):
         raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
-    return ModelConfig.parse(config[role])
+    return _parsed(config[role])
+
+
+_parsed = remembered(64)(ModelConfig.parse)

@@ -8,6 +8,7 @@ gave a number.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
@@ -78,6 +79,12 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
         InputError: the engine is malformed or out of range, names a processor that the device lacks, has no
             numbers for the device, or the device is no emulated one.
     """
+    return _with_engine(device, written_out(engine) if engine else None)
+
+
+@remembered(64)
+def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`with_engine` of an engine that is written out; nobody changes what it returns."""
     require_entries(device)
     found: dict[str, Any] = {key: value for key, value in device.items() if key not in NAMED}
     if not engine:
@@ -94,7 +101,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
     for part in parts:
         _require_fitting(name, part, of, found.get("processors") or {})
     if engine.get(EXTENDS) is not None:
-        found = with_engine(found, written_out(engine)[EXTENDS])
+        found = _with_engine(found, engine[EXTENDS])
     for part in parts:
         found = _over(found, part)
     for role in ROLES:
@@ -253,10 +260,11 @@ def _files(group: str) -> dict[str, Path]:
 
 
 def _file(group: str, name: str) -> dict[str, Any]:
-    files = _files(group)
-    if name not in files:
-        raise InputError(unknown(group, name, files))
-    return _read(files[name], files[name].stat().st_mtime_ns)
+    for folder in (conf / group for conf in conf_folders()):
+        if folder.is_dir() and f"{name}.yaml" in os.listdir(folder):  # quicker than `_files`
+            path = folder / f"{name}.yaml"
+            return _read(path, path.stat().st_mtime_ns)
+    raise InputError(unknown(group, name, _files(group)))
 
 
 @lru_cache

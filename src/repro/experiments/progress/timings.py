@@ -12,7 +12,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -123,7 +123,7 @@ def keep(timing: Timing) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(timing)) + "\n")
+            file.write(json.dumps(vars(timing) | {"work": vars(timing.work)}) + "\n")
     except OSError as wrong:
         warn(f"cannot note how long the cell took in {path} ({wrong.strerror}); {ADVICE}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -84,7 +84,7 @@ class GenerationScenario(Scenario):
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         config = self.cell.config
         super().__init__(config)
-        _require_sessions(self.method)
+        _require_sessions(type(self.method))
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
@@ -509,12 +509,13 @@ def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placemen
     return sorted(places.items(), key=lambda item: item[0] == role)
 
 
-def _require_sessions(method: Method) -> None:
+@cache
+def _require_sessions(method: type[Method]) -> None:
     """InputError for an external method with the old signature, which takes its models one by one."""
     try:
-        signature(method.serve).bind(None, None, {})
+        signature(method.serve).bind(None, None, None, {})
     except TypeError as wrong:
         raise InputError(
-            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
+            f"{method.__name__}.serve must take (request, device, sessions): models come by role, "
             "such as sessions['target']; see docs/changes.md"
         ) from wrong
