@@ -10,13 +10,14 @@ import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import CellConfigs, plain, shared_by
+from repro.experiments.cell_configs import CellConfigs, parsed, plain, shared_by
 from repro.experiments.cli import experiment_names, needless, publish
 from repro.experiments.composing import Composer, Loader, composing_in
 
@@ -113,6 +114,25 @@ def test_one_cell_leaves_nothing_to_the_next(configs: CellConfigs) -> None:
     changed["method"]["length"] = "spoilt"
     assert configs.plain(()) == before
     assert configs.plain(("+labels.b=${prompts}",))["labels"] == {"b": before["prompts"]}
+
+
+def test_cells_share_what_no_value_of_theirs_changes(configs: CellConfigs) -> None:
+    one, other = configs.plain(("method.length=2",)), configs.plain(("method.length=3",))
+    assert one["device"] is other["device"], "so that a batch of cells has it once"
+    assert (one["method"]["length"], other["method"]["length"]) == (2, 3)
+
+
+@pytest.mark.parametrize("value", ["0", "12", "-3", "-0", "007", "1_000", "+4", "1.0", "1e3", " 5", "5 ", ""])
+@pytest.mark.parametrize("key", ["seed", "method.max_length", "+labels.a", "a@b", "metrics.0", ".a", "a..b"])
+def test_a_number_is_what_hydras_grammar_says(key: str, value: str) -> None:
+    try:
+        expected = OverridesParser.create().parse_override(f"{key}={value}")
+    except HydraException:
+        with pytest.raises(HydraException):
+            parsed(f"{key}={value}")
+        return
+    assert parsed(f"{key}={value}") == expected
+    assert type(parsed(f"{key}={value}").value()) is type(expected.value())
 
 
 def test_a_wrong_value_is_refused_and_the_next_is_whole(configs: CellConfigs) -> None:

@@ -111,6 +111,8 @@ class CellConfigs:
     def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The resolved configuration of a cell, as `plain` gives it of the composed one.
 
+        Cells share what is equal; nobody changes it.
+
         Raises:
             HydraException: it cannot be composed.
             OmegaConfBaseException: it cannot be resolved.

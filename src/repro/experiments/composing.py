@@ -40,7 +40,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, grammar_parser
 from omegaconf._utils import get_yaml_loader
 
 from hydra_plugins.repro_grid import LATER
@@ -86,11 +86,11 @@ def publish(*groups: str) -> None:
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
     # OmegaConf parses an interpolation each time that it resolves it; nothing changes the tree.
-    omegaconf.base.parse = _parsed_interpolation
+    omegaconf.base.parse = _parsed_interpolation  # type: ignore[attr-defined]
     defaults_list._create_interpolation_map = _interpolation_map  # type: ignore[assignment]
 
 
-_parsed_interpolation = lru_cache(maxsize=10_000)(omegaconf.base.parse)
+_parsed_interpolation = lru_cache(maxsize=10_000)(grammar_parser.parse)
 _every_interpolation_map = defaults_list._create_interpolation_map
 
 

@@ -84,7 +84,7 @@ class GenerationScenario(Scenario):
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         config = self.cell.config
         super().__init__(config)
-        _require_sessions(type(self.method))
+        _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
@@ -509,13 +509,15 @@ def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placemen
     return sorted(places.items(), key=lambda item: item[0] == role)
 
 
-@cache
-def _require_sessions(method: type[Method]) -> None:
+_signature = cache(signature)
+
+
+def _require_sessions(method: Method) -> None:
     """InputError for an external method with the old signature, which takes its models one by one."""
     try:
-        signature(method.serve).bind(None, None, None, {})
+        _signature(type(method).serve).bind(None, None, None, {})
     except TypeError as wrong:
         raise InputError(
-            f"{method.__name__}.serve must take (request, device, sessions): models come by role, "
+            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
             "such as sessions['target']; see docs/changes.md"
         ) from wrong
