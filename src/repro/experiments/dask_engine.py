@@ -28,7 +28,7 @@ from repro.core.errors import InputError, warn
 from repro.core.registry import unknown
 from repro.experiments.batches import Began, CellBatch, Doing, Ended, Event, Gone
 from repro.experiments.composing import load_components
-from repro.experiments.computing import computed
+from repro.experiments.computing import Computed, computed
 from repro.experiments.progress.timings import CellWork, stopwatch
 from repro.records.provenance import usable_cores
 from repro.scenarios.base import Progress
@@ -191,10 +191,10 @@ class DaskEngine:
                 if item in out:
                     _require_run(out[item].future)
                 continue
-            number, event = pickle.loads(zlib.decompress(item))
-            if isinstance(event, Gone) and out.pop(number, None) is None:
-                continue
-            yield event
+            number, sent_together = pickle.loads(zlib.decompress(item))
+            for event in sent_together:
+                if not isinstance(event, Gone) or out.pop(number, None) is not None:
+                    yield event
 
     def _submit(self, batch: CellBatch, topic: str, worker: str, events: SimpleQueue[Any]) -> Future:
         cells = [(cell.number, cell.config) for cell in batch.cells]
@@ -283,18 +283,18 @@ def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
     torch.set_num_threads(threads)
     load_components()
 
-    def send(event: Event) -> None:
-        get_worker().log_event(topic, zlib.compress(pickle.dumps((batch, event)), 1))
+    def send(*events: Event) -> None:
+        get_worker().log_event(topic, zlib.compress(pickle.dumps((batch, events)), 1))
 
-    for number, config in pickle.loads(zlib.decompress(payload)):
-        send(Began(number))
+    cells = pickle.loads(zlib.decompress(payload))
+    then: list[Event] = [*(Began(number) for number, _ in cells), Gone(batch)]
+    send(then[0])
+    for (number, config), following in zip(cells, then[1:], strict=True):
         try:
-            outcome = computed(made(config), config, partial(_showing, send, number))
+            outcome: Computed | str = computed(made(config), config, partial(_showing, send, number))
         except Exception as wrong:  # it cannot be made here, as without a dataset
-            send(Ended(number, f"{type(wrong).__name__}: {wrong}"))
-        else:
-            send(Ended(number, outcome))
-    send(Gone(batch))
+            outcome = f"{type(wrong).__name__}: {wrong}"
+        send(Ended(number, outcome), following)
 
 
 @contextmanager

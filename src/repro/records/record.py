@@ -55,10 +55,13 @@ def canonical(value: object) -> str:
         TypeError: it contains something other than plain data.
     """
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return _encode(value)
     except ValueError:
         require_finite_numbers(value)
         raise
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def content_hash(value: object) -> str:
@@ -130,11 +133,8 @@ class Record:
     def sharing(self, shared: Callable[[Any], Any]) -> Record:
         """This record with the parts of its provenance that `shared` gives for equal ones."""
         about = vars(self.provenance) | {"config": {}}  # whose parts alone are equal between cells
-        about, config = (
-            {name: shared(part) if isinstance(part, (dict, list)) else part for name, part in parts.items()}
-            for parts in (about, self.provenance.config)
-        )
-        about["config"] = config
+        about = {name: shared(part) for name, part in about.items()}
+        about["config"] = {name: shared(part) for name, part in self.provenance.config.items()}
         return replace(self, provenance=Provenance(**about))
 
     def to_dict(self) -> dict[str, Any]:

@@ -144,7 +144,8 @@ class Results:
                     packed[1].record(blocks) if packed else None
                 )
             if record := found[member.key]:
-                labelled.append(replace(record, labels=dict(member.labels)))
+                same = record.labels == member.labels
+                labelled.append(record if same else replace(record, labels=dict(member.labels)))
         return list({(r.key, canonical(r.labels)): r for r in labelled}.values())
 
     def read(self, table: str) -> list[Record]:

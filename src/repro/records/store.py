@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,9 +66,15 @@ class _Kept:
     stamp: tuple[int, int, int] | None = None
 
 
-@remembered(4096)
 def _shared(part: Any) -> Any:
     """One object for equal plain data."""
+    if isinstance(part, str):
+        return sys.intern(part)
+    return _equal(part) if isinstance(part, (dict, list)) else part
+
+
+@remembered(4096)
+def _equal(part: Any) -> Any:
     return part
 
 

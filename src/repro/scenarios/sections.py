@@ -63,8 +63,9 @@ def check_known(config: Mapping[str, Any]) -> None:
         if name not in known and not DRAFTS.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), known))
     chosen = config.get(WEIGHTS, STAND_IN)
-    files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
-    require_choice("choice of weights", chosen, [path.stem for path in files])
+    if chosen not in (STAND_IN, OWN_WEIGHTS):
+        files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
+        require_choice("choice of weights", chosen, [path.stem for path in files])
 
 
 def check_sections(config: Mapping[str, Any], group: str) -> None:
