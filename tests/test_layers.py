@@ -73,7 +73,7 @@ ONLY = {
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
     "distributed": {"experiments/dask_engine.py"},
-    "hydra": {f"experiments/{name}.py" for name in ("composing", "cli", "cell_configs")},
+    "hydra": {f"experiments/{name}.py" for name in ("composing", "compositions", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},

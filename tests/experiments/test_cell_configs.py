@@ -19,7 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from repro.core.paths import conf_dir
 from repro.experiments.cell_configs import CellConfigs, parsed, plain, shared_by
 from repro.experiments.cli import experiment_names, needless, publish
-from repro.experiments.composing import Composer, Loader, composing_in
+from repro.experiments.composing import Composer, Loader
+from repro.experiments.compositions import composing_in
 
 FEW = ("quickstart", "lever/fig10", "mllm_npu/table4", "elastilm/fig10a", "ghidorah/fig9")
 

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments.cell_configs import plain
 from repro.experiments.cli import needless
-from repro.experiments.composing import composing_in
+from repro.experiments.compositions import composing_in
 from repro.records.results import open_results
 from repro.reports.spec.experiment import experiment_file
 from repro.reports.tables.known import needs

@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.cell_configs import plain
 from repro.experiments.cli import needless, publish
-from repro.experiments.composing import composing_in
+from repro.experiments.compositions import composing_in
 from repro.experiments.drift import drifted
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
@@ -59,7 +59,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     results = Results(tmp_path)
     results.put(cell)
     results.pack("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
-    monkeypatch.setattr("repro.experiments.composing.instantiate", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("repro.experiments.compositions.instantiate", lambda *_: pytest.fail("it ran"))
     said = drifted(results)[cell.key]
     assert "the command of a cell in these results s" in said
     with pytest.raises(InputError, match="the command of a cell in these results s"):

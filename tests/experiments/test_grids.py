@@ -11,7 +11,8 @@ from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments.cli import composed, needless, publish
-from repro.experiments.composing import composing_in, with_sweep
+from repro.experiments.composing import with_sweep
+from repro.experiments.compositions import composing_in
 from repro.reports.spec.beside import carried
 from repro.reports.spec.grid import ExperimentGrid
 

@@ -21,7 +21,7 @@ from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
 from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.cli import needless
-from repro.experiments.composing import composing_in
+from repro.experiments.compositions import composing_in
 from repro.methods.base import Generation
 from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints import hub

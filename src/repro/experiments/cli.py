@@ -37,7 +37,8 @@ from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, plain, plain_value, shared_by
-from repro.experiments.composing import Composer, load_components, opened
+from repro.experiments.composing import Composer, load_components
+from repro.experiments.compositions import opened, unswept
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -102,7 +103,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with opened(conf_dir()):
-        settings = composing.unswept(carried(overrides))
+        settings = unswept(carried(overrides))
         return compose("config", overrides=settings, return_hydra_config=True)
 
 

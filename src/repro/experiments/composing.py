@@ -8,8 +8,8 @@ configurations at every look-up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from dataclasses import field, fields, make_dataclass
@@ -22,7 +22,6 @@ from typing import Any, ClassVar, get_type_hints
 import hydra._internal.hydra
 import omegaconf.base
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
@@ -32,14 +31,14 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.utils import instantiate
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, grammar_parser
 from omegaconf._utils import get_yaml_loader
 
@@ -50,7 +49,6 @@ from repro.core.foreign import (
     WHOLE,
     require_header,
     require_overrides,
-    require_recorded,
     require_settings,
 )
 from repro.core.paths import conf_dir, conf_folders
@@ -58,7 +56,6 @@ from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.cell_configs import CellConfigs, content, parsed, take_entries, top_level
 from repro.models.checkpoints.origin import model_file
-from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
 from repro.scenarios.sections import OWN_WEIGHTS
 
@@ -367,11 +364,35 @@ class Loader(ConfigLoaderImpl):
         for element in config_search_path.get_path():
             folders.append(str(element.provider), str(element.path))
         super().__init__(folders)
+        self._looked_at: tuple[list[str], DictConfig] | None = None
 
-    def load_configuration(self, *arguments: Any, **more: Any) -> DictConfig:
-        """A configuration; InputError for defaults lists that lead back to themselves."""
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """A configuration; InputError for defaults lists that lead back to themselves.
+
+        Hydra composes each command's twice: first to look at its mode, without validating its overrides.
+        """
+        looked_at, self._looked_at = self._looked_at, None
         try:
-            return super().load_configuration(*arguments, **more)
+            if not validate_sweep_overrides:
+                with suppress(HydraException):
+                    found = super().load_configuration(config_name, overrides, RunMode.RUN, from_shell, False)
+                    self._looked_at = overrides, found
+                    return found
+            elif looked_at and looked_at[0] == overrides:
+                self.validate_sweep_overrides_legal(
+                    OverridesParser.create().parse_overrides(overrides), run_mode, from_shell
+                )
+                return looked_at[1]
+            return super().load_configuration(
+                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+            )
         except RecursionError:
             raise InputError("the defaults list of a configuration file leads back to the file") from None
 
@@ -533,63 +554,3 @@ class Composer(PartsLoader):
             return self.load_sweep_config(master_config, choices, changed)
 
         return CellConfigs(compose_choices, self.repository.group_exists, shared)
-
-
-def unswept(overrides: Iterable[str]) -> list[str]:
-    """The overrides that say the same of all cells, which alone can be composed outside a sweep."""
-    parsed = OverridesParser.create().parse_overrides([*overrides])
-    return [str(override.input_line) for override in parsed if not override.is_sweep_override()]
-
-
-class Compositions:
-    """The cells of sweeps whose commands stand in results, and their configurations (`CellConfigs`)."""
-
-    def __init__(self, loader: ConfigLoaderImpl) -> None:
-        """Compose as `loader` does, which `composing_in` has opened."""
-        self.configs = CellConfigs(
-            lambda choices, changed: compose("config", choices, return_hydra_config=True),
-            loader.repository.group_exists,
-        )
-
-    def cells(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
-        """The overrides of each cell of a sweep whose command stands in results.
-
-        Raises:
-            InputError: one is no setting; the results may be another's.
-        """
-        overrides = carried(require_recorded(overrides))
-        composed = compose("config", unswept(overrides), return_hydra_config=True)
-        sweeper = instantiate(composed.hydra.sweeper)
-        written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
-        batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
-        return [tuple(cell) for batch in batches for cell in batch]
-
-    def config(self, overrides: Sequence[str]) -> DictConfig:
-        """The configuration of one cell, not resolved."""
-        return self.configs.composed(overrides)
-
-
-@contextmanager
-def opened(conf: Path) -> Iterator[ConfigLoader]:
-    """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
-    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
-    try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
-    finally:
-        GlobalHydra.instance().hydra = outer
-
-
-@contextmanager
-def composing_in(conf: Path, needless: Needless) -> Iterator[Compositions]:
-    """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
-    token = ConfFolder.needless.set(needless)
-    ConfFolder.ours.add(str(conf))
-    try:
-        with opened(conf) as loader:
-            hydra = GlobalHydra.instance().hydra
-            assert hydra is not None
-            hydra.config_loader = parts = PartsLoader(loader.get_search_path())
-            yield Compositions(parts)
-    finally:
-        ConfFolder.needless.reset(token)

@@ -24,7 +24,7 @@ from repro.core.paths import conf_dir
 from repro.experiments.cell_configs import plain
 from repro.experiments.cell_settings import MATCHED, decisive_settings
 from repro.experiments.cli import needless, publish
-from repro.experiments.composing import Compositions, composing_in
+from repro.experiments.compositions import Compositions, composing_in
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.tables import NAMES
 from repro.records.identity import model_asked

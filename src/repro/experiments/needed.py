@@ -19,7 +19,7 @@ from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.experiments.cell_configs import plain
 from repro.experiments.cli import experiment_names, needless
-from repro.experiments.composing import composing_in
+from repro.experiments.compositions import composing_in
 from repro.experiments.progress.timings import stopwatch, work_of
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
