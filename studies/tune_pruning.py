@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from repro.methods.lever.pruning import PruningRule
 from repro.methods.speculative.opt_tree import chosen, likeliest
@@ -49,7 +48,7 @@ class Case:
 
     tree: TokenTree
     candidates: list[Candidates]
-    scores: list[Tensor]
+    scores: list[list[float]]
     path: list[int]
 
 
@@ -87,7 +86,7 @@ def verify(
     step.layers(0, predictor.layer)
     inner = [bool(tree.children(node)) for node in range(len(tree))]
     candidates = [known[tree.prefixes[node]] if inner[node] else () for node in range(len(tree))]
-    scores = predictor.scores(step.hidden(), candidates)
+    scores = [found.tolist() for found in predictor.scores(step.hidden(), candidates)]
     step.layers(predictor.layer, target.depth)
     rows = step.rows()
     path, _ = drive(greedy(tree), lambda node: rows[node].choice)

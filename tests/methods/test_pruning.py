@@ -29,12 +29,12 @@ def a_tree(*edges: tuple[int, int]) -> TokenTree:
     return tree
 
 
-def shares(*given: float) -> Tensor:
+def shares(*given: float) -> list[float]:
     """Scores whose softmax is the given shares."""
-    return torch.tensor([math.log(share) for share in given])
+    return [math.log(share) for share in given]
 
 
-def forked() -> tuple[TokenTree, list[Candidates], list[Tensor]]:
+def forked() -> tuple[TokenTree, list[Candidates], list[list[float]]]:
     """Below the root 1 (0.6) and 2 (0.1), below 1: 3 (0.2) and 4 (0.05), below 2: 5 (0.9), below 3: 6 (0.25).
 
     In brackets the shares; a shadow takes the rest of each.
@@ -42,7 +42,7 @@ def forked() -> tuple[TokenTree, list[Candidates], list[Tensor]]:
     tree = a_tree((0, 1), (0, 2), (1, 1), (1, 3), (2, 1), (3, 9))
     candidates: list[Candidates] = [(1, 2, 8), (1, 3, 8), (1, 8), (9, 8), (), (), ()]
     scores = [shares(0.6, 0.1, 0.3), shares(0.2, 0.05, 0.75), shares(0.9, 0.1), shares(0.25, 0.75)]
-    return tree, candidates, scores + [torch.empty(0)] * 3
+    return tree, candidates, [*scores, [], [], []]
 
 
 def test_shares_are_of_all_candidates_and_shadows_lower_them() -> None:
@@ -94,12 +94,10 @@ def test_draws_of_one_token_share_its_fate() -> None:
     tree = TokenTree(Prefix.of([7]))
     for _ in range(2):
         tree.grow(0, 1, drawn=torch.ones(10) / 10)
-    assert BARE.values(tree, [(1, 2), (), ()], [shares(0.4, 0.6), *[torch.empty(0)] * 2]) == pytest.approx(
-        [1, 0.4, 0.4]
-    )
+    assert BARE.values(tree, [(1, 2), (), ()], [shares(0.4, 0.6), [], []]) == pytest.approx([1, 0.4, 0.4])
 
 
-def random_case(seed: int) -> tuple[TokenTree, list[Candidates], list[Tensor]]:
+def random_case(seed: int) -> tuple[TokenTree, list[Candidates], list[list[float]]]:
     chance = random.Random(seed)
     tree = TokenTree(Prefix.of([7]))
     for _ in range(chance.randrange(30)):
@@ -110,7 +108,11 @@ def random_case(seed: int) -> tuple[TokenTree, list[Candidates], list[Tensor]]:
         own = [tree.token(child) for child in tree.children(node)]
         shadows = chance.sample(range(6, 12), 3)
         candidates.append(tuple(own + shadows) if own else ())
-    return tree, candidates, [3 * torch.randn(len(tokens), generator=generator) for tokens in candidates]
+    return (
+        tree,
+        candidates,
+        [(3 * torch.randn(len(tokens), generator=generator)).tolist() for tokens in candidates],
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -150,7 +152,7 @@ def test_bad_settings_are_named(changed: dict[str, float], named: str) -> None:
 
 def test_a_child_that_is_no_candidate_is_named() -> None:
     with pytest.raises(InputError, match=r"children \[2\]"):
-        BARE.keep(a_tree((0, 1), (0, 2)), [(1,), (), ()], [shares(1.0), torch.empty(0), torch.empty(0)])
+        BARE.keep(a_tree((0, 1), (0, 2)), [(1,), (), ()], [shares(1.0), [], []])
 
 
 class Told:
@@ -160,8 +162,8 @@ class Told:
 
     def scores(
         self, prefixes: list[Prefix], candidates: list[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[Tensor]:
-        return [row[list(tokens)] for row, tokens in zip(hidden(), candidates, strict=True)]
+    ) -> list[list[float]]:
+        return [row[list(tokens)].tolist() for row, tokens in zip(hidden(), candidates, strict=True)]
 
 
 def pruner(rule: PruningRule) -> EarlyExit:

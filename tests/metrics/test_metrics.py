@@ -67,7 +67,8 @@ def test_every_metric_is_registered_and_is_one_of_evaluates() -> None:
 def test_computing_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", tmp_path / "cache")
     assert RougeL().as_evaluate()._data_dir_root == str(tmp_path / "cache")
-    assert rouge(["a"], ["a"]) == 100.0
+    same = {"prediction_texts": ["a"], "reference_texts": ["a"]}
+    assert RougeL().as_evaluate().compute(**same) == {"rouge_l": 100.0}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -278,5 +279,11 @@ def test_nothing_to_average_is_refused(name: str) -> None:
 
 
 def test_sides_of_different_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"predictions \(1\)|references \(2\)|Mismatch"):
+    with pytest.raises(InputError, match=r"predictions \(1\), references \(2\)"):
         ExactMatch().compute(predictions=[[1]], references=[[1], [2]])
+
+
+def test_evaluates_form_of_a_metric_has_its_figures() -> None:
+    sides: dict[str, Any] = {"predictions": [[1, 2], [3]], "references": [[1, 2], [4]]}
+    found = RougeLTokens().compute(**sides)
+    assert found == RougeLTokens().as_evaluate().compute(**sides) == {"rouge_l_tokens": 50.0}

@@ -1,8 +1,7 @@
-"""The base class of metrics, and an adapter that runs them in `evaluate` without hub or disk access.
+"""The base class of metrics, and their form in `evaluate`, without hub or disk access.
 
 Owns that class, and the scoring of an outcome by several metrics. Must not know where outcomes come from.
-`evaluate` takes seconds to import, so it is imported when something is scored; a metric's name, unit and
-version are available without it.
+`evaluate` takes seconds to import, so it is imported when somebody asks for its form of a metric.
 """
 
 from __future__ import annotations
@@ -50,12 +49,16 @@ class Metric:
     """Computes the figures from the inputs, which are keyword arguments."""
 
     def compute(self, **inputs: Sequence[Any]) -> Scores:
-        """Compute the figures with `evaluate`, which checks input types; ValueError for a wrong one."""
-        found: Scores = self.as_evaluate().compute(**inputs)
+        """Compute the figures; InputError if the inputs differ in length."""
+        lengths = {name: len(column) for name, column in inputs.items()}
+        if len({*lengths.values()}) > 1:
+            said = ", ".join(f"{name} ({length})" for name, length in lengths.items())
+            raise InputError(f"a metric's inputs must have the same length, and they have {said}")
+        found: Scores = self._compute(**inputs)
         return found
 
     def as_evaluate(self) -> Any:
-        """This metric as an `evaluate.Metric`."""
+        """This metric as an `evaluate.Metric`, which checks input types."""
         return _adapter()(self)
 
 

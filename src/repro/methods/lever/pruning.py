@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp, fsum
 from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.ranges import SHARE, Range, require
 from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
@@ -19,10 +19,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-else:
-    torch = late("torch")
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,13 @@ class PruningRule:
         ranges = dict.fromkeys(counts, Range(most=1024, whole=True))
         require("method", self, ranges | {"threshold": SHARE, "temperature": Range(above=True, most=1e6)})
 
-    def keep(self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Tensor]) -> list[int]:
+    def keep(
+        self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Sequence[float]]
+    ) -> list[int]:
         """The kept nodes, sorted: always the root, and no node without its parent.
 
         `candidates[u]` is C(u), including the tokens of u's children; `scores[u]` are their scores in the
-        same order, `[len(candidates[u])]`. Both are empty for a node without children.
+        same order. Both are empty for a node without children.
 
         Raises:
             InputError: a child's token is not among its parent's candidates.
@@ -81,7 +80,7 @@ class PruningRule:
         return sorted(kept)
 
     def values(
-        self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Tensor]
+        self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Sequence[float]]
     ) -> list[float]:
         """Normalized score of each node's token at its parent (Eq. 11); 1 for the root."""
         out = [1.0] * len(tree)
@@ -97,10 +96,11 @@ class PruningRule:
                 )
             own = sorted({place[tree.token(child)] for child in children})
             compared = list(range(len(place))) if self.shadow else own
-            shares = torch.softmax(scores[node][compared].double() / self.temperature, -1).tolist()
-            share = dict(zip(compared, shares, strict=True))
+            best = max(scores[node][i] for i in compared)
+            share = {i: exp((scores[node][i] - best) / self.temperature) for i in compared}
+            total = fsum(share.values())
             for child in children:
-                out[child] = share[place[tree.token(child)]]
+                out[child] = share[place[tree.token(child)]] / total
         return out
 
     def _above(self, tree: TokenTree, values: Sequence[float]) -> set[int]:

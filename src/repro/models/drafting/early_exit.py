@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
-from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.decoder import Decoder, DecoderConfig
 from repro.models.transformer.inference import inference
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ExitPredictor:
         Raises:
             InputError: the target has another shape, or its output projection is not its embedding table.
         """
-        require_fit(config, decoder)
+        require_fit(config, decoder.config)
         self.config = config
         self.digest = digest
         self._norm = decoder.ends.final_norm
@@ -141,13 +141,12 @@ class ExitPredictor:
         return x + (x @ self._inner.T) @ self._outer.T
 
 
-def require_fit(config: PredictorConfig, decoder: Decoder) -> None:
+def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
     """InputError unless a predictor's shape matches the target's.
 
     The digest in `config.target` is provenance only and not compared: it differs between formats of the same
     model.
     """
-    shape = decoder.config
     ours, theirs = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
     if ours != theirs:
         raise InputError(

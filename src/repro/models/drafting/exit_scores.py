@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from repro.core.late import late
 from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.tokens.prefix import Prefix
 from repro.records.effort import count
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class ExitScores:
@@ -29,11 +25,13 @@ class ExitScores:
 
     Attributes:
         layer: number of target layers computed before the predictor runs.
-        predictor: the predictor.
+        predictor: opens the predictor, when a score is computed.
     """
 
-    def __init__(self, predictor: ExitPredictor, memo: LogitCache | None = None) -> None:
-        self.layer = predictor.layer
+    def __init__(
+        self, layer: int, predictor: Callable[[], ExitPredictor], memo: LogitCache | None = None
+    ) -> None:
+        self.layer = layer
         self.predictor = predictor
         self._memo = memo
 
@@ -43,8 +41,8 @@ class ExitScores:
 
     def scores(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[Tensor]:
-        """Scores of each sequence's candidates, fp32 `[len(candidates[i])]`.
+    ) -> list[list[float]]:
+        """Scores of each sequence's candidates, of fp32.
 
         Args:
             prefixes: the sequences.
@@ -53,20 +51,24 @@ class ExitScores:
         """
         memo = self._memo
         if memo is None:
-            return self.predictor.scores(hidden(), candidates)
+            return self._computed(hidden, candidates)
         asked = [prefix for prefix, tokens in zip(prefixes, candidates, strict=True) if tokens]
-        known = [self._known(memo, *one) for one in zip(prefixes, candidates, strict=True)]
-        if all(found is not None for found in known):
+        looked_up = (self._known(memo, *one) for one in zip(prefixes, candidates, strict=True))
+        known = [found for found in looked_up if found is not None]
+        if len(known) == len(prefixes):
             count(found=memo.counted(asked))
-            return [torch.tensor(found, dtype=torch.float32) for found in known]
-        computed = self.predictor.scores(hidden(), candidates)
+            return known
+        computed = self._computed(hidden, candidates)
         memo.add_scores(
-            (prefix, dict(zip(tokens, found.tolist(), strict=True)))
+            (prefix, dict(zip(tokens, found, strict=True)))
             for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True)
             if tokens
         )
         count(computed=memo.counted(asked))
         return computed
+
+    def _computed(self, hidden: Callable[[], Tensor], candidates: Sequence[Candidates]) -> list[list[float]]:
+        return [found.tolist() for found in self.predictor().scores(hidden(), candidates)]
 
     def _known(self, memo: LogitCache, prefix: Prefix, tokens: Candidates) -> list[float] | None:
         """The scores of some candidates; None unless all are known."""

@@ -21,7 +21,7 @@ from repro.models.checkpoints.origin import Checkpoint, folders, to_install
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.ahead import Ahead, Likely, of_decoder
-from repro.models.drafting.early_exit import ExitPredictor
+from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig, require_fit
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
@@ -320,7 +320,9 @@ class Model:
         """The early-exit predictor if the placement asks for it, else `None`."""
         if not placement.early_exit:
             return None
-        return ExitScores(self.exit_predictor)
+        config = PredictorConfig.read(self.predictor_folder)
+        require_fit(config, self.decoder_config)
+        return ExitScores(config.layer, lambda: self.exit_predictor)
 
     @cached_property
     def exit_predictor(self) -> ExitPredictor:

@@ -177,18 +177,18 @@ class ComparedScores(ExitScores):
 
     def __init__(self, scores: ExitScores, cache: LogitCache, bound: float) -> None:
         """Compute scores anew; `bound` is the largest difference that rounding explains."""
-        super().__init__(scores.predictor)
+        super().__init__(scores.layer, scores.predictor)
         self._cache = cache
         self._bound = bound
 
     def scores(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[Tensor]:
+    ) -> list[list[float]]:
         """See `ExitScores`; UnfaithfulRowError if a score differs by more than rounding explains."""
         computed = super().scores(prefixes, candidates, hidden)
         for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True):
             known = self._cache.scores(prefix) if tokens else {}
-            for token, score in zip(tokens, found.tolist(), strict=True):
+            for token, score in zip(tokens, found, strict=True):
                 apart = abs(score - known.get(token, score))
                 if not apart <= self._bound:  # a score that is not a number is none of the cache's
                     raise UnfaithfulRowError(
