@@ -428,13 +428,17 @@ class PartsLoader(Loader):
         self._entries: dict[tuple[Any, ...], Any] = {}
         self._entry = ""
         self._changed: frozenset[str] = frozenset()
-        """The top-level entries that overrides change; `ConfFolder.needless` may depend on them."""
+        """The top-level entries that overrides choose or set; `ConfFolder.needless` may depend on them."""
+        self._set: frozenset[str] = frozenset()
+        """Those in which a value is set."""
+        self._is_group = cache(self.repository.group_exists)
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
     ) -> DictConfig:
         """As `Loader`."""
         self._changed = top_level(overrides)
+        self._set = top_level(one for one in overrides if not self._is_group(parsed(one).key_or_group))
         return super().load_configuration(config_name, overrides, *arguments, **more)
 
     def _parse_overrides_and_create_caching_repo(
@@ -488,7 +492,7 @@ class PartsLoader(Loader):
 
     def _own(self, name: str, entry: Any) -> Any:
         """An entry, or a copy of what will be changed in it."""
-        if name in self._changed:
+        if name in self._set:
             return deepcopy(entry)
         if name != HYDRA:
             return entry

@@ -109,19 +109,20 @@ class Cells:
         return {line.key: line for line in reversed(self.lines)}
 
 
-def read_cells(folder: Path) -> Cells:
+def read_cells(folder: Path | str) -> Cells:
     """The cells in a table's folder; none without a file."""
-    path = folder / CELLS
+    place = os.path.join(folder, CELLS)  # a text, since hundreds of tables are looked at again and again
     try:
-        stat = path.lstat()
+        stat = os.lstat(place)
     except FileNotFoundError:
         return Cells()
-    return _cells(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return _cells(place, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=1024)
-def _cells(path: Path, *_: int) -> Cells:
+def _cells(file: str, *_: int) -> Cells:
     """The arguments beside the path change with the file, so that the cache keeps nothing old."""
+    path = Path(file)
     lines, damaged = [], []
     try:
         content = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
@@ -265,8 +266,10 @@ def _columns(rows: Sequence[Round]) -> dict[str, list[Any]]:
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Scalar]]:
     """The rows of columns; ValueError if their lengths differ."""
-    made = zip(*columns.values(), strict=True)
-    return [{n: v for n, v in zip(columns, row, strict=True) if v != ABSENT} for row in made]
+    made = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    if not any(ABSENT in column for column in columns.values()):
+        return [*made]
+    return [{name: value for name, value in row.items() if value != ABSENT} for row in made]
 
 
 def all_blocks(root: Path) -> Blocks:

@@ -7,6 +7,7 @@ described in docs/results.md.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -246,7 +247,8 @@ class Results:
     def _lines(self) -> Mapping[str, tuple[str, Line]]:
         """Each packed cell's first table and its line there."""
         tables = self.tables()
-        return _first_lines(tuple(tables), tuple(read_cells(self.root / table) for table in tables))
+        cells = tuple(read_cells(os.path.join(self.root, table)) for table in tables)
+        return _first_lines(tuple(tables), cells)
 
     def _packed(self, key: str) -> Record | None:
         for table in self.tables():

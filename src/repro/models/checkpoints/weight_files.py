@@ -6,6 +6,7 @@ Owns the order in which files count and the check of headers. Must not know what
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,15 +81,21 @@ def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[st
     return found
 
 
-def header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file, by name.
+def header(path: Path) -> Mapping[str, StoredTensor]:
+    """The tensors of one file, by name; read again when the file is another one.
 
     Raises:
         InputError: the file is no regular one, its header does not parse or does not match the file's size.
     """
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
-    size = path.stat().st_size
+    stat = path.stat()
+    return _header(path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=64)
+def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
+    """`header` of a file with this size; what else is given changes with the file."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > size - 8:
