@@ -165,6 +165,19 @@ def test_a_header_is_read_under_limits(tmp_path: Path, length: int, content: byt
     assert said in str(caught.value)
 
 
+def test_a_header_is_that_of_the_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(2)}, path)
+    assert [*header(path)] == ["a"]
+    save_file({"b": torch.zeros(2)}, path)  # at once, and of the same size
+    assert [*header(path)] == ["b"]
+    monkeypatch.setattr("repro.models.checkpoints.weight_files.SETTLED_NS", -(10**18))  # as after a while
+    assert header(path) is header(path)
+    save_file({"c": torch.zeros(2)}, path)
+    os.utime(path, ns=(0, 0))
+    assert [*header(path)] == ["c"]
+
+
 def test_settings_of_a_checkpoint_are_read_under_limits(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     os.mkfifo(path)

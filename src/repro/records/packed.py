@@ -72,11 +72,17 @@ class Line:
         return str(self.content["provenance"])
 
     def record(self, blocks: Blocks) -> Record:
-        """The cell's record, as it was stored.
+        """The cell's record, as it was stored; made once of the same blocks.
 
         Raises:
             InputError: a block is missing, or the line is no record.
         """
+        known: tuple[Blocks, Record] | None = vars(self).get("_known")
+        if known is None or known[0] is not blocks:
+            known = vars(self)["_known"] = blocks, self._made(blocks)
+        return known[1]
+
+    def _made(self, blocks: Blocks) -> Record:
         about = self.content
         try:
             spreads = about.get("uncertainty", {}).items()
