@@ -121,6 +121,16 @@ def test_list_computes_nothing_and_estimates(
     assert left([*listed, bigger]) == "2 of 4 cells to do: about 120 s, and 1 of unknown time"
 
 
+def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [project.config(QUICK, "method=std", f"seed={seed}", "sweep=list") for seed in range(3)]
+    project.cell(QUICK, "method=std", "seed=1")
+    listing, looked = project.sweep(QUICK, "sweep=list"), []
+    read = listing.store.labelled
+    monkeypatch.setattr(listing.store, "labelled", lambda labels: looked.append(labels) or read(labels))
+    assert [listing.cell(config).state for config in configs] == ["todo", "done", "todo"]
+    assert len(looked) == 1
+
+
 def test_a_matched_setup_lists_a_cell_without_a_draft_as_done(project: Project) -> None:
     """Only cells that ask a draft have the label of the match."""
     matched = "calibrate_draft_to=edgellm.table1.cnn_daily"

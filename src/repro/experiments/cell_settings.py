@@ -31,31 +31,35 @@ def decisive_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return found | {setting: config[setting] for name in derived for setting in MATCHED[name]}
 
 
-_hashes: dict[tuple[str, str], str] = {}
-"""The hash of the settings of each record that was compared, by its key and when it was finished."""
+class RecordsBySettings:
+    """The records of results by their settings, component versions and kind of machine.
 
-
-def record_like(cell: Scenario, results: Results) -> Record | None:
-    """The record of a cell's settings, component versions and kind of machine; `None` if there is none.
-
-    A finished one goes before a failed one. Datasets and checkpoints count by what `conf/` says of them.
+    Datasets and checkpoints count by what `conf/` says of them. Records are read when a cell like them is
+    looked up first.
     """
-    machine = None if cell.emulated else content_hash(host_kind())
-    settings = _hash(cell.config, cell.versions, machine)
-    alike = results.labelled({name: cell.labels[name] for name in cell.labels_of(cell.config)})
-    same = [record for record in alike if _hash_of(record) == settings]
-    return max(same, key=lambda record: record.done, default=None)
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._known: dict[frozenset[tuple[str, str]], dict[str, Record]] = {}
+
+    def like(self, cell: Scenario) -> Record | None:
+        """The record of a cell's settings, a finished one before a failed one; `None` if there is none."""
+        machine = None if cell.emulated else content_hash(host_kind())
+        labels = {name: cell.labels[name] for name in cell.labels_of(cell.config)}
+        alike = frozenset(labels.items())
+        if alike not in self._known:
+            found = self._known[alike] = {}
+            for record in sorted(self._results.labelled(labels), key=lambda record: not record.done):
+                found.setdefault(_hash_of(record), record)
+        return self._known[alike].get(_hash(cell.config, cell.versions, machine))
 
 
 def _hash_of(record: Record) -> str:
     about = record.provenance
-    if (record.key, about.finished) not in _hashes:
-        try:
-            settings = _hash(about.config, about.versions, about.inputs.get("machine"))
-        except (InputError, KeyError):  # a component or a setting of it is gone
-            settings = ""
-        _hashes[record.key, about.finished] = settings
-    return _hashes[record.key, about.finished]
+    try:
+        return _hash(about.config, about.versions, about.inputs.get("machine"))
+    except (InputError, KeyError):  # a component or a setting of it is gone
+        return ""
 
 
 def _hash(config: Mapping[str, Any], versions: Mapping[str, int], machine: str | None) -> str:

@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
-from repro.experiments.cell_settings import record_like
+from repro.experiments.cell_settings import RecordsBySettings
 from repro.experiments.computing import Computed, Showing, computed, not_stored
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Estimates, stopwatch, work_of
@@ -101,6 +101,10 @@ class Sweep:
         check_places(config)
 
     @cached_property
+    def _by_settings(self) -> RecordsBySettings:
+        return RecordsBySettings(self.store)
+
+    @cached_property
     def _estimates(self) -> Estimates:
         return Estimates(read_timings())
 
@@ -167,7 +171,7 @@ class Sweep:
         return Note(key, dict(labels), record.status, seconds, outcome.error)
 
     def _listed(self, cell: Scenario) -> Note:
-        known = record_like(cell, self.store)
+        known = self._by_settings.like(cell)
         if known and known.done:
             return Note(known.key, cell.labels, "done")
         seconds = self._estimates.expected(work_of(cell.config))

@@ -102,11 +102,14 @@ def _without(value: Any, names: frozenset[str]) -> Any:
 def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     """A resolved configuration as stored in records, without machine-specific folders.
 
-    Absolute paths are reduced to their last part, which is searched under $REPRO_MODELS.
+    Absolute paths are reduced to their last part, which is searched under $REPRO_MODELS. Nobody changes it.
     """
-    kept = {name: value for name, value in config.items() if name not in OF_THE_RUN}
-    found: dict[str, Any] = _strings(kept, portable_place)
-    return found
+    return {name: _portable(value) for name, value in config.items() if name not in OF_THE_RUN}
+
+
+@remembered(1024)
+def _portable(value: Any) -> Any:
+    return _strings(value, portable_place)
 
 
 @lru_cache(maxsize=10_000)
