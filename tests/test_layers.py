@@ -77,10 +77,10 @@ ONLY = {
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
-    # a download's deadline, what cells take here, the age of a record's file: none is a run's time
+    # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"),
-        "records/store.py",
+        "core/reading.py",
     },
 }
 """Libraries that one file imports for all; every file named must really do so."""

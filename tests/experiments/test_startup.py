@@ -181,11 +181,12 @@ class TestComposer:
 
     def test_what_one_has_taken_the_next_has_too(self, composer: Composer) -> None:
         master = composer.load_configuration("config", ["experiment=quickstart"], RunMode.MULTIRUN)
-        first, second = (composer.load_sweep_config(master, list(self.OVERRIDES)) for _ in range(2))
-        assert first is not second
-        first.method.name = "spoilt"
-        assert second.method.name == "std"
-        assert composer.load_sweep_config(master, list(self.OVERRIDES)).method == second.method
+        asked = [*self.OVERRIDES, "target.name=mine"]
+        first, second = (composer.load_sweep_config(master, [*asked]) for _ in range(2))
+        assert first.device is second.device, "they share what is only chosen"
+        first.target.name = "spoilt"
+        assert second.target.name == "mine"
+        assert composer.load_sweep_config(master, [*asked]).target == second.target
 
     def test_a_table_that_is_overridden_stays(self, composer: Composer) -> None:
         asked = [*self.OVERRIDES, "table.title=Mine"]

@@ -171,7 +171,7 @@ def test_a_header_is_that_of_the_file_that_is_there(tmp_path: Path, monkeypatch:
     assert [*header(path)] == ["a"]
     save_file({"b": torch.zeros(2)}, path)  # at once, and of the same size
     assert [*header(path)] == ["b"]
-    monkeypatch.setattr("repro.models.checkpoints.weight_files.SETTLED_NS", -(10**18))  # as after a while
+    monkeypatch.setattr("repro.core.reading.SETTLED_NS", -(10**18))  # as after a while
     assert header(path) is header(path)
     save_file({"c": torch.zeros(2)}, path)
     os.utime(path, ns=(0, 0))

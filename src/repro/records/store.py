@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, require_no_link
+from repro.core.reading import JSON_BYTES, LINES_BYTES, is_settled, parse_json, read_bytes, require_no_link
 from repro.core.remembered import remembered
 from repro.records.build_cache import locked
 from repro.records.locks import Lock
@@ -43,9 +42,6 @@ KEPT = 20_000
 """Records that are kept parsed; they share what is equal, so that each takes some kilobytes."""
 
 log = logging.getLogger(__name__)
-
-SETTLED_NS = 100_000_000
-"""Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
 _kept: dict[str, _Kept] = {}
 """Records by path, as they were read or written last."""
@@ -294,7 +290,7 @@ class Store:
         if known is not None and known.stamp == stamp:
             return known.record
         record = self._parsed_or_known(path)
-        if time.time_ns() - stat.st_ctime_ns > SETTLED_NS:
+        if is_settled(stat):
             _kept[str(path)].stamp = stamp
         return record
 

@@ -5,24 +5,19 @@ Owns the order in which files count and the check of headers. Must not know what
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, parse_json, read_bytes
+from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
 HEADER_BYTES = 100_000_000
 """Largest header that the library of safetensors reads."""
-
-
-SETTLED_NS = 10**8
-"""Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
 
 class StoredTensor(NamedTuple):
@@ -95,8 +90,7 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
     stat = path.stat()
-    is_settled = time.time_ns() - stat.st_ctime_ns > SETTLED_NS
-    read = _header if is_settled else _header.__wrapped__
+    read = _header if is_settled(stat) else _header.__wrapped__
     return read(path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
