@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -108,8 +108,8 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @remembered(1024)
-def _portable(value: Any) -> Any:
-    return _strings(value, portable_place)
+def _portable(section: Any) -> Any:
+    return _without_places(section)
 
 
 @lru_cache(maxsize=10_000)
@@ -170,10 +170,10 @@ def _is_place(text: str) -> bool:
     return outside and "\n" not in text
 
 
-def _strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every string in nested mappings and lists."""
+def _without_places(value: Any) -> Any:
+    """Nested mappings and lists with `portable_place` of every string."""
     if isinstance(value, Mapping):
-        return {name: _strings(below, change) for name, below in value.items()}
+        return {name: _without_places(below) for name, below in value.items()}
     if isinstance(value, list | tuple):
-        return [_strings(below, change) for below in value]
-    return change(value) if isinstance(value, str) else value
+        return [_without_places(below) for below in value]
+    return portable_place(value) if isinstance(value, str) else value
