@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from repro.core.errors import InputError
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import NotFiniteError
+from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import own_text, transfer
 from repro.models.observations.pack import Facts, ObservedRow, Pack, digests, read, read_facts
 from repro.models.runtime.model import Model
+from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from repro.observations import __main__ as command
 from repro.observations.compute import Paused, Piece, compute, export
@@ -206,6 +210,26 @@ def test_rows_of_a_pack_know_their_prefixes(project: Project) -> None:
 
 def path_of(pack: Pack, row: ObservedRow) -> list[int]:
     return [] if row.parent < 0 else [*path_of(pack, pack.rows[row.parent]), row.token]
+
+
+def test_of_an_early_exit_every_score_is_kept_and_joins_those_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a head began decides how it goes on: more candidates than a row's ranks after one sequence."""
+    on(tmp_path, monkeypatch)
+    prompt = Prefix.of([5, 6])
+    scores = {token: token / 64 for token in range(12)}
+    known = {prompt.digest: ([*scores], [*scores.values()])}
+    pack = transfer.branch_pack("tiny.exit", "exit", "observed", "cpu", [GreedyText(prompt)], known)
+    assert (
+        transfer.BRANCH_RANKS
+        < len(scores)
+        == len(read(pack.write(cache_root() / "observations")).rows[0].tokens)
+    )
+    with closing(LogitCache(tmp_path / "exits.sqlite")) as cache:
+        cache.add_scores([(prompt.digest, {3: scores[3], 70: 0.5})])
+        transfer.fill(cache, "observed")
+        assert cache.scores(prompt) == {**scores, 70: 0.5}
 
 
 def test_no_prompt_is_in_a_pack(project: Project) -> None:

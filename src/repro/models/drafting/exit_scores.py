@@ -60,7 +60,7 @@ class ExitScores:
             return known
         computed = self._computed(hidden, candidates)
         memo.add_scores(
-            (prefix, dict(zip(tokens, found, strict=True)))
+            (prefix.digest, dict(zip(tokens, found, strict=True)))
             for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True)
             if tokens
         )

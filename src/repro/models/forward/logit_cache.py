@@ -96,9 +96,9 @@ class LogitCache:
         found = self.file.get(FIRST, key)
         return dict(zip(*_unpack(found), strict=True)) if found else {}
 
-    def add_scores(self, scores: Iterable[tuple[Prefix, Mapping[int, float]]]) -> None:
-        """Store an early exit's scores after some sequences, beside those stored before."""
-        keys = [(row_key(prefix.digest, 0), more) for prefix, more in scores]
+    def add_scores(self, scores: Iterable[tuple[bytes, Mapping[int, float]]]) -> None:
+        """Store an early exit's scores after sequences, by their hash, beside those stored before."""
+        keys = [(row_key(digest, 0), more) for digest, more in scores]
         rows = [(key, {**self._stored_scores(key), **more}) for key, more in keys]
         packed = [(key, _pack([*row], [*row.values()])) for key, row in rows]
         self.file.put(FIRST, packed, replace=True)

@@ -36,7 +36,8 @@ TEXT_RANKS = 16
 """Ranks kept of a row on the own text."""
 
 BRANCH_RANKS = 8
-"""Ranks kept of a draft's row: those among which LEVER chooses."""
+"""Ranks kept of a draft's row: those among which LEVER chooses. An early exit's scores are all kept: how a head
+goes on depends on where it began, so that more candidates than these are scored after one sequence."""
 
 PACKS = "packs"
 Ranked = tuple[Sequence[int], Sequence[float]]
@@ -69,12 +70,14 @@ def _facts(path: Path, changed: int, size: int) -> Facts | None:
 
 def fill(memo: LogitCache, observed: str) -> None:
     """Store the rows of all packs of a model in its cache; those stored before are skipped."""
-    for _, pack in _new(memo.file, observed):
-        places = digests(pack)
-        memo.put_first(
-            (digest, source, row.tokens, row.scores)
-            for (digest, source), row in zip(places, pack.rows, strict=True)
-        )
+    for facts, pack in _new(memo.file, observed):
+        places = zip(digests(pack), pack.rows, strict=True)
+        if facts.kind == "exit":
+            memo.add_scores(
+                (digest, dict(zip(row.tokens, row.scores, strict=True))) for (digest, _), row in places
+            )
+        else:
+            memo.put_first((*place, row.tokens, row.scores) for place, row in places)
 
 
 def fill_texts(store: TextStore, observed: str) -> None:
@@ -137,16 +140,19 @@ def branch_pack(
         heads: number of Medusa heads.
     """
     rows: list[ObservedRow] = []
+    most = max((len(tokens) for tokens, _ in known.values()), default=0)
+    ranks = most if kind == "exit" else BRANCH_RANKS
     for prompt, text in enumerate(texts):
         seen: set[bytes] = set()
         for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
             for source in _sources(kind, at, heads):
                 number = number_of(kind, text.prompt.length, source)
                 begin = len(rows)
-                for parent, token, found in _below(context.digest, number, known, seen):
+                for parent, token, (tokens, scores) in _below(context.digest, number, known, seen):
                     above = begin + parent if parent >= 0 else -1
-                    rows.append(ObservedRow(prompt, at, above, token, source, *found))
-    return Pack(_facts_of(name, kind, observed, BRANCH_RANKS, host, texts), rows)
+                    kept = tokens[:ranks], scores[:ranks]
+                    rows.append(ObservedRow(prompt, at, above, token, source, *kept))
+    return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
 
 
 def _sources(kind: str, at: int, heads: int) -> Sequence[int]:
@@ -170,7 +176,7 @@ def _below(
         if found is None or key in seen:
             continue
         seen.add(key)
-        yield parent, token, (found[0][:BRANCH_RANKS], found[1][:BRANCH_RANKS])
+        yield parent, token, found
         waiting += [(continued(place, each), count, each) for each in found[0]]
         count += 1
 

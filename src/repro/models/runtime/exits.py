@@ -20,7 +20,7 @@ def exits_ahead(target: Model, found: Sequence[Ahead], memo: LogitCache, likely:
     scores: dict[Prefix, dict[int, float]] = {}
     for prefix, more in exit_scores(target.exit_predictor, target.decoder(), found, likely):
         scores.setdefault(prefix, {}).update(more)
-    memo.add_scores(scores.items())
+    memo.add_scores((prefix.digest, more) for prefix, more in scores.items())
 
 
 def scores_again(target: Model, prefix: Prefix, tokens: Sequence[int]) -> dict[int, float]:
