@@ -36,8 +36,8 @@ TEXT_RANKS = 16
 """Ranks kept of a row on the own text."""
 
 BRANCH_RANKS = 8
-"""Ranks kept of a draft's row: those among which LEVER chooses. An early exit's scores are all kept: how a head
-goes on depends on where it began, so that more candidates than these are scored after one sequence."""
+"""Ranks kept of a draft's row: those among which LEVER chooses. Of an early exit all scores are kept: how a
+head goes on depends on where it began, so that more candidates than these are scored after one sequence."""
 
 PACKS = "packs"
 Ranked = tuple[Sequence[int], Sequence[float]]
