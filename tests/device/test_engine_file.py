@@ -242,7 +242,7 @@ def test_an_engine_that_extends_none_or_itself_is_an_error(monkeypatch: pytest.M
     with pytest.raises(InputError, match=r"no engine 'lever_serail'\..*Did you mean lever_serial"):
         with_engine(PHONE, engine(extends="lever_serail", reads="serial"))
     files = {"a": engine(extends="b"), "b": engine(extends="c"), "c": engine(extends="b")}
-    monkeypatch.setattr("repro.device.engines.engine_file.read_engine", files.__getitem__)
+    monkeypatch.setattr("repro.device.engines.engine_file._file", lambda _, name: files[name])
     with pytest.raises(InputError, match="engine Program extends b, which extends it in turn"):
         written_out(files["a"])
 

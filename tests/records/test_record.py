@@ -1,5 +1,6 @@
 """Records: what they hold, how they are kept, and that nothing ever breaks or overwrites one."""
 
+import hashlib
 import json
 import os
 import platform
@@ -125,6 +126,8 @@ class TestKey:
             cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, {"m": 2}),
         ]
         assert len({base, *others}) == 4
+        whole = '{"asked":{"a":1,"b":{"c":2.0}},"inputs":{"dataset":"x"},"versions":{"m":1}}'
+        assert base == hashlib.sha256(whole.encode()).hexdigest()
 
     def test_a_source_hash_covers_the_project_and_a_package_beside_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ exist. The hash of the source code is provenance and not part of a key.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from repro.core.overrides import word
 from repro.core.remembered import remembered
-from repro.records.record import content_hash
+from repro.records.record import canonical
 
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
@@ -63,7 +64,13 @@ def cell_key(asked: Mapping[str, Any], inputs: Mapping[str, str], versions: Mapp
         inputs: content hashes of the cell's inputs.
         versions: versions of the components that decide the outcome, by name.
     """
-    return content_hash({"asked": asked, "inputs": inputs, "versions": versions})
+    sections = ",".join(f"{canonical(name)}:{_canonical(asked[name])}" for name in sorted(asked))
+    whole = f'{{"asked":{{{sections}}},"inputs":{canonical(inputs)},"versions":{canonical(versions)}}}'
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+_canonical = remembered(1024)(canonical)
+"""Cells of a sweep have most sections in common."""
 
 
 @remembered(64)

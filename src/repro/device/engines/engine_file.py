@@ -128,7 +128,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
         return engine
     if base in before:
         raise InputError(f"engine {engine.get('name', '')} extends {base}, which extends it in turn")
-    return {**engine, EXTENDS: written_out(read_engine(str(base)), (*before, str(base)))}
+    return {**engine, EXTENDS: written_out(_file("engine", str(base)), (*before, str(base)))}
 
 
 @remembered(64)
@@ -416,7 +416,7 @@ def engine_of(
 ) -> Mapping[str, Any] | None:
     """The engine that a configuration chose: an engine file, what `own` and `public` stand for, or `None`.
 
-    The engine that it extends is written out in it, so that a record has all numbers.
+    The engine that it extends is written out in it, so that a record has all numbers. Nobody changes it.
 
     Args:
         device: a device file.
@@ -440,7 +440,7 @@ def engine_of(
         if key not in ("name", "note", "papers"):
             raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name',))}")
     if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
-        return written_out(read_engine(str(device["engine"])))
+        return written_out(_file("engine", str(device["engine"])))
     return None if device.get("kind") == "local" else public_engine(device, program)
 
 
