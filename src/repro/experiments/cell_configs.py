@@ -141,7 +141,8 @@ class CellConfigs:
         changed = frozenset(value.key_or_group.partition(".")[0] for value in values) & OF_THE_SWEEP
         key = tuple(chosen), changed
         if key not in self._known:
-            self._known[key] = Choices(self.compose(chosen, changed))
+            last = next(reversed(self._known.values()), None)
+            self._known[key] = Choices(self.compose(chosen, changed), last)
             if len(self._known) > CHOICES:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
@@ -156,11 +157,18 @@ class Choices:
         config: the composed configuration, as it is without a cell's values.
     """
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, before: Choices | None = None) -> None:
+        """Of a composed configuration; `before` may share entries with it."""
         self.config = config
         self._gaps: list[Path] = []
-        names = [str(name) for name in config if name not in OF_THE_SWEEP]
-        self._plain = {name: self._template(config._get_node(name), (name,)) for name in names}
+        self._plain: dict[str, Any] = {}
+        for name in (str(name) for name in config if name not in OF_THE_SWEEP):
+            node = config._get_node(name)
+            if before and _node(before.config, name) is node:
+                self._plain[name] = before._plain[name]
+                self._gaps += [path for path in before._gaps if path[0] == name]
+            else:
+                self._plain[name] = self._template(node, (name,))
 
     def composed(self, values: Sequence[Override]) -> DictConfig:
         """The configuration with these values, not resolved."""

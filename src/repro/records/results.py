@@ -135,23 +135,26 @@ class Results:
 
     def records(self, members: Iterable[Member]) -> list[Record]:
         """The records of a table's cells, with their labels in it; a cell without a record is left out."""
-        lines, blocks = self._lines(), all_blocks(self.root)
-        found: dict[str, Record | None] = {}
-        labelled = []
-        for member in members:
-            if member.key not in found:
-                packed = lines.get(member.key)
-                found[member.key] = self.loose.get(member.key) or (
-                    packed[1].record(blocks) if packed else None
-                )
-            if record := found[member.key]:
-                same = record.labels == member.labels
-                labelled.append(record if same else replace(record, labels=dict(member.labels)))
-        return list({(r.key, canonical(r.labels)): r for r in labelled}.values())
+        return self._records(members, {key: line for key, (_, line) in self._lines().items()})
 
     def read(self, table: str) -> list[Record]:
         """The records of a table as last written, with its labels."""
-        return self.records(self.members(table))
+        return self._records(self.members(table), read_cells(self.root / table).by_key)
+
+    def _records(self, members: Iterable[Member], packed: Mapping[str, Line]) -> list[Record]:
+        """`records` of cells of which some are packed."""
+        blocks = all_blocks(self.root)
+        found: dict[str, Record | None] = {}
+        labelled = []
+        for member in members:
+            key = member.key
+            if key not in found:
+                line = packed.get(key)
+                found[key] = self.loose.get(key) or (line.record(blocks) if line else None)
+            if record := found[key]:
+                same = record.labels == member.labels
+                labelled.append(record if same else replace(record, labels=dict(member.labels)))
+        return list({(r.key, canonical(r.labels)): r for r in labelled}.values())
 
     def problems(self) -> list[str]:
         """One sentence for each file or line that is damaged, foreign, or left behind by a killed writer."""

@@ -47,20 +47,15 @@ def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str 
     Raises:
         InputError: checkpoint and costed shape are different kinds of model; see also `HeadModel`.
     """
-    made = _kind(config)
+    folder = open_checkpoint(config.checkpoint, check=_require_built) if config.checkpoint else None
+    made = _described(read_config(folder)) if folder else Model
     billed = config.shape and _billed(config.shape)
     if config.checkpoint and billed and billed is not made:
         raise InputError(
             f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[made]}, and the shape that is "
             f"billed is {KINDS[billed]}"
         )
-    return made(config, embeddings_from, host)
-
-
-def _kind(config: ModelConfig) -> type[Model]:
-    if not config.checkpoint:
-        return Model
-    return _described(read_config(open_checkpoint(config.checkpoint, check=_require_built)))
+    return made(config, embeddings_from, host, folder)
 
 
 def _described(raw: Mapping[str, Any]) -> type[Model]:
@@ -126,14 +121,20 @@ class HeadModel(Model):
 
     dtypes: ClassVar[tuple[str, ...]]
 
-    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings_from: Model | None = None,
+        host: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
         """See `Model`.
 
         Raises:
             InputError: the target is missing, is no decoder or has another vocabulary or hidden size; the
                 dtype is unsupported; `rounded` is set.
         """
-        super().__init__(config, embeddings_from, host)
+        super().__init__(config, embeddings_from, host, folder)
         if config.dtype not in self.dtypes:
             raise InputError(f"{config.name}: {unknown('dtype', config.dtype, self.dtypes)}")
         if config.rounded:
@@ -255,9 +256,15 @@ class MedusaModel(HeadModel):
 
     dtypes = medusa_head.DTYPES
 
-    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings_from: Model | None = None,
+        host: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
         """See `HeadModel`; also InputError if more heads are costed than the checkpoint has."""
-        super().__init__(config, embeddings_from, host)
+        super().__init__(config, embeddings_from, host, folder)
         if self.model_cost.shape.medusa > self.head_config.heads:
             raise InputError(
                 f"{config.name} bills {self.model_cost.shape.medusa} Medusa heads, and its checkpoint has "

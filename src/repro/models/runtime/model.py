@@ -133,16 +133,23 @@ class ModelConfig:
 class Model:
     """A model with an opened checkpoint; weights are loaded lazily."""
 
-    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings_from: Model | None = None,
+        host: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
         """Open the checkpoint, downloading it if necessary.
 
         Args:
             config: the model file.
             embeddings_from: the target whose embeddings and tokenizer this draft reuses, if it has none.
             host: torch device that computes.
+            folder: the checkpoint's folder, if it has been opened.
         """
         self.config = config
-        self.folder: Path | None = open_checkpoint(config.checkpoint) if config.checkpoint else None
+        self.folder = folder or (open_checkpoint(config.checkpoint) if config.checkpoint else None)
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None

@@ -5,7 +5,7 @@ Owns which draws belong to a record. Must not know tables. The lines of a record
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -24,6 +24,9 @@ else:
 COUNTED = ("prompts", "rows", "requests")
 """Values that count what a cell was asked."""
 
+KEPT = 64
+"""Drawn figures that are kept, of 80 kB each: those of a row of a table."""
+
 
 class LineSource(Protocol):
     """Where lines of detail are stored: `records.results.Results`."""
@@ -41,6 +44,7 @@ class Samples:
     def __init__(self, lines: LineSource) -> None:
         self._lines = lines
         self._totals: dict[str, dict[str, Totals]] = {}
+        self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
         self._examples: dict[str, int] = {}
 
     def totals(self, record: Record) -> dict[str, Totals]:
@@ -58,6 +62,20 @@ class Samples:
             hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
             self._examples[record.key] = len(hashes)
         return self._examples[record.key]
+
+    def drawn(self, record: Record, name: str, among: Collection[str]) -> NDArray[np.float64] | None:
+        """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
+
+        Nobody changes it: several columns have ratios of the same figure.
+        """
+        if (totals := self.totals(record).get(name)) is None:
+            return None
+        asked = record.key, name, frozenset(among)
+        if asked not in self._drawn:
+            self._drawn[asked] = drawn(totals, _source(record), among)
+            if len(self._drawn) > KEPT:
+                self._drawn.popitem(last=False)
+        return self._drawn[asked]
 
     def together(self, records: Iterable[Record]) -> JointSamples:
         """The records' figures, resampled over all their prompts at once."""
@@ -82,9 +100,7 @@ class JointSamples:
 
     def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
         """A figure of the record over each draw of all prompts; `None` if its lines do not give one."""
-        by_prompt = self.samples.totals(record).get(name)
-        source = _source(record)
-        return None if by_prompt is None else drawn(by_prompt, source, self.prompts[source])
+        return self.samples.drawn(record, name, self.prompts.get(_source(record), ()))
 
 
 def _source(record: Record) -> str:
