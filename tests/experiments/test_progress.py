@@ -99,6 +99,16 @@ class TestTimeLeft:
         known = (Timing(WORK, 60.0, 1.0),)
         assert state({0: done("std", 10.0)}, known=known).seconds_left == pytest.approx(60.0 + 2 * 10.0)
 
+    def test_cells_that_find_what_others_computed_say_it_of_their_method(self) -> None:
+        plan = SweepPlan([Timing(WORK, 3600.0, 1.0)])
+        for target in ("Qwen3-4B", "Qwen3-8B", "Qwen3-14B"):
+            plan.add(replace(WORK, target=target), {"method": "lever", "target": target})
+        plan.add(replace(WORK, method="std"), {"method": "std"})
+        assert State(plan, {}, {}).seconds_left == pytest.approx(4 * 3600.0)
+        plan.finish(0, done("lever", 18.0))
+        assert State(plan, {}, {}).seconds_left == pytest.approx(2 * 18.0 + 18.0)
+        assert [plan.expected(number) for number in (0, 1, 3)] == [18.0, pytest.approx(18.0), None]
+
     def test_a_running_cell_is_partly_done(self) -> None:
         one = {1: Running("answering", 1, 4)}
         known = (Timing(WORK, 10.0, 1.0),)

@@ -6,7 +6,7 @@ know where notes lie or how a state is shown.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -30,11 +30,14 @@ class SweepPlan:
         self.finished: dict[int, Note] = {}
         self._works: list[CellWork | None] = []
         self._estimates = Estimates(timings)
-        self._expected: dict[CellWork, float | None] = {}
+        self._foreseen: dict[CellWork, float | None] = {}
+        self._took: dict[CellWork, float] = {}
         self._left: Counter[CellWork] = Counter()
         self._ran = _Mean()
         self._known = _Mean()
-        """Of the cells that have not ended and whose time is known."""
+        """Of the cells that have not ended and whose work this sweep has done before."""
+        self._paces: dict[tuple[str, str], _Pace] = defaultdict(_Pace)
+        """Of all others, by method and clock."""
         self._first: dict[str, str | None] = {}
         self._differing: dict[str, None] = {}
 
@@ -47,10 +50,10 @@ class SweepPlan:
         self._works.append(work)
         self.labels.append(labels)
         if work is not None:
-            if work not in self._expected:
-                self._expected[work] = self._estimates.expected(work)
+            if work not in self._foreseen:
+                self._foreseen[work] = self._estimates.expected(work)
             self._left[work] += 1
-            self._known.add(self._expected[work], 1)
+            self._count(work, 1)
 
     def finish(self, number: int, note: Note) -> None:
         """A cell has ended."""
@@ -62,17 +65,29 @@ class SweepPlan:
         work = self._works[number] if number < len(self._works) else None
         if work is None:
             return
-        self._known.add(self._expected[work], -1)
+        self._count(work, -1)
         self._left[work] -= 1
         if ran is not None:  # the next with this work takes as long
-            self._known.add(self._expected[work], -self._left[work])
-            self._expected[work] = ran
-            self._known.add(ran, self._left[work])
+            self._count(work, -self._left[work])
+            if work not in self._took:
+                self._paces[work.method, work.clock].end(ran, self._foreseen[work])
+            self._took[work] = ran
+            self._count(work, self._left[work])
+
+    def _count(self, work: CellWork, cells: int) -> None:
+        """So many more cells with this work have not ended."""
+        if work in self._took:
+            self._known.add(self._took[work], cells)
+        else:
+            self._paces[work.method, work.clock].left.add(self._foreseen[work], cells)
 
     def expected(self, number: int) -> float | None:
         """Expected seconds of a cell; `None` if nothing like it has run."""
         work = self._works[number] if number < len(self._works) else None
-        return self._expected[work] if work is not None else None
+        if work is None or work in self._took:
+            return self._took.get(work) if work else None
+        foreseen = self._foreseen[work]
+        return None if foreseen is None else foreseen * self._paces[work.method, work.clock].share
 
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
@@ -92,10 +107,13 @@ class SweepPlan:
         """Expected seconds until the end, cells running side by side as now; `None` if nothing is known.
 
         A cell takes as long as the last one of this sweep with the same work, else what such cells took on
-        this machine, else what its own bar says, else the mean of this sweep's cells that ran.
+        this machine times the share of that which this sweep's cells of its method took, else what its own
+        bar says, else the mean of this sweep's cells that ran.
         """
         wholes = {number: self._whole(number, running[number], elapsed[number]) for number in running}
         known = self._known.copy()
+        for pace in self._paces.values():
+            known.add_all(pace.left, pace.share)
         for number, whole in wholes.items():
             if self.expected(number) is None:
                 known.add(whole, 1)
@@ -129,12 +147,38 @@ class _Mean:
             self.sum += seconds * count
             self.count += count
 
+    def add_all(self, other: _Mean, share: float) -> None:
+        self.sum += other.sum * share
+        self.count += other.count
+
     def copy(self) -> _Mean:
         return _Mean(self.sum, self.count)
 
     @property
     def value(self) -> float | None:
         return self.sum / self.count if self.count else None
+
+
+class _Pace:
+    """Cells of a method by what such cells took on this machine.
+
+    Attributes:
+        left: those that have not ended.
+        share: what those that ended took of what was foreseen; packs may have what a cell would compute.
+    """
+
+    def __init__(self) -> None:
+        self.left = _Mean()
+        self._took = self._foreseen = 0.0
+
+    def end(self, took: float, foreseen: float | None) -> None:
+        if foreseen:
+            self._took += took
+            self._foreseen += foreseen
+
+    @property
+    def share(self) -> float:
+        return self._took / self._foreseen if self._foreseen else 1.0
 
 
 def _left(whole: float, running: Running, elapsed: float) -> float:
