@@ -160,6 +160,13 @@ class TestLines:
         ]
         assert lines((state(cached), 0.0), (state(cached), 59.0)) == []
 
+    def test_many_that_end_at_once_are_counted(self) -> None:
+        plan = SweepPlan()
+        for number in range(40):
+            plan.add(WORK, {"method": "lever", "seed": str(number)})
+            plan.finish(number, done("lever", 0.1, "failed" if number % 4 == 3 else "done"))
+        assert lines((State(plan, {}, {}), 0.0)) == ["40 of 40 cells, 30 done, 10 failed"]
+
     def test_cells_are_named_by_what_differs(self) -> None:
         plan = SweepPlan()
         for device in ("OnePlus 12", "Xiaomi 14"):

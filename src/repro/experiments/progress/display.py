@@ -6,6 +6,7 @@ All of it goes to stderr, so that stdout has results alone. Must not know what c
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from itertools import islice
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from repro.experiments.progress.plan import State, in_words
 
 LINE_EVERY = 60.0
 """Seconds between two lines of text while nothing ends."""
+NAMED = 4
+"""Cells that ended between two lines, up to which each is named."""
 STAGE_AFTER = 5.0
 """Seconds after the last line at which one says what a cell has begun to do."""
 
@@ -38,14 +41,14 @@ def display(console: Console | None = None) -> Display:
 
 
 class _News:
-    """The cells that finished since the last state, in words; cells that were done before in one line."""
+    """The cells that finished since the last state, in words: a few by name, more than `NAMED` counted."""
 
     def __init__(self) -> None:
         self._told = 0
         self._before = 0
 
     def lines(self, state: State) -> list[str]:
-        """A line for each new cell that ran; of those done before, one line when another cell ends."""
+        """Of new cells that ran a line each, or a count; of those done before a count when another ends."""
         new = dict(islice(state.plan.finished.items(), self._told, None))
         self._told += len(new)
         ran = [n for n, note in new.items() if note.state in ("done", "failed", "lost")]
@@ -54,6 +57,8 @@ class _News:
         if self._before and (ran or state.over):
             lines.append(f"{self._before} done before")
             self._before = 0
+        if len(ran) > NAMED:
+            return lines + [f"{count} {how}" for how, count in Counter(new[n].state for n in ran).items()]
         return lines + [_ended(state.plan.name(n), new[n]) for n in ran]
 
 
