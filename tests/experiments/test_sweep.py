@@ -118,7 +118,7 @@ def test_list_computes_nothing_and_estimates(
     (bigger,) = sweep(project, "sweep=list", "prompts=1", "max_tokens=24", methods=("std",))
     assert (bigger.state, bigger.seconds) == ("todo", 120.0), "60 s for 12 tokens; 24 were asked for"
     assert left(listed) == "1 of 3 cells to do; nothing like them has run on this machine yet"
-    assert left([*listed, bigger]) == "2 of 4 cells to do: about 120 s, and 1 of unknown time"
+    assert left([*listed, bigger]) == "2 of 4 cells to do: about 2 min, and 1 of unknown time"
 
 
 def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

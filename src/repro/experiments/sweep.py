@@ -22,6 +22,7 @@ from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
 from repro.experiments.computing import Computed, Showing, computed, not_stored
 from repro.experiments.progress.notes import Note
+from repro.experiments.progress.plan import in_words
 from repro.experiments.progress.timings import CellWork, Estimates, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
@@ -363,7 +364,7 @@ def summary(notes: list[Note], mode: str) -> Grid:
         counted = [note for note in notes if note.state not in ("done", "cached", "written")]
         grid.title = f"{len(notes)} cells, of which {len(counted)} are not done"
     for note in counted[:MOST_ROWS]:
-        took = "" if note.seconds is None else f"{note.seconds:.0f} s"
+        took = "" if note.seconds is None else in_words(note.seconds)
         values = [note.labels.get(name, "") for name in shown]
         values += [str(note.chosen.get(key, "")) for key in varied]
         grid.add_row(*values, note.state, note.error or took, note.key[:12])
@@ -379,4 +380,4 @@ def left(notes: list[Note]) -> str:
     if todo and not known:
         return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"
     unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""
-    return f"{len(todo)} of {len(notes)} cells to do: about {sum(known):.0f} s{unknown_time}"
+    return f"{len(todo)} of {len(notes)} cells to do: about {in_words(sum(known))}{unknown_time}"

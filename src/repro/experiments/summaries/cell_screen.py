@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from repro.experiments.progress.notes import Note
+from repro.experiments.progress.plan import in_words
 from repro.experiments.summaries.files import show_files
 from repro.records.record import Record, Round, Scalar, Spread
 from repro.records.results import Results
@@ -64,7 +65,7 @@ def show_note(console: Console, store: Results, outputs: Path, note: Note, track
         files["timeline"] = outputs / record.provenance.trace
     if tracked:
         files["wandb"] = tracked
-    state = f"computed in {note.seconds or 0:.0f} s"
+    state = f"computed in {in_words(note.seconds or 0.0)}"
     if note.state == "cached":
         state = f"computed before, {record.provenance.finished[:16].replace('T', ' ')} UTC"
     show_cell(console, record, store.rounds(record.key), state, files)
