@@ -54,7 +54,9 @@ def _machines(records: Sequence[Record]) -> list[str]:
         return []
     devices = each_name(str(r.provenance.config["device"].get("name")) for r in records)
     engines = each_name(_engine(r.provenance.config) for r in records)
-    known = sources(described(r.provenance.config) for r in records)
+    configs = [record.provenance.config for record in records]
+    distinct = {(id(one["device"]), id(one.get("engine"))): one for one in configs}  # most have the same
+    known = sources(map(described, distinct.values()))
     counts = {
         "measured": known["measured"],
         "printed": sum(known[source] for source in PRINTED),
