@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, row_key
 from repro.models.forward.network import NotFiniteError
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import own_text, transfer
@@ -210,6 +210,17 @@ def test_rows_of_a_pack_know_their_prefixes(project: Project) -> None:
 
 def path_of(pack: Pack, row: ObservedRow) -> list[int]:
     return [] if row.parent < 0 else [*path_of(pack, pack.rows[row.parent]), row.token]
+
+
+def test_a_row_is_reached_by_rows_of_another_source(tmp_path: Path) -> None:
+    """A head drafts on below a tree that it proposed when the target had verified less."""
+    prompt = Prefix.of([5, 6])
+    proposed = prompt.then(9)
+    rows = {(prompt, 1): 9, (proposed, 1): 3, (proposed.then(3), 2): 4}
+    known = {row_key(prefix.digest, number): ([token], [-0.5]) for (prefix, number), token in rows.items()}
+    pack = transfer.branch_pack("tiny.head", "eagle", "observed", "cpu", [GreedyText(prompt, [7])], known)
+    assert {row_key(*place) for place in digests(read(pack.write(tmp_path)))} == known.keys()
+    assert [row.source for row in pack.rows] == [0, 0, 1]
 
 
 def test_of_an_early_exit_every_score_is_kept_and_joins_those_known(

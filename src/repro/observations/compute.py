@@ -143,8 +143,7 @@ def export(one: Planned, folder: Path) -> list[Path]:
         with closing(draft.memo(cache_root())) as memo:
             transfer.fill(memo, draft.observed())
             known = memo.known()
-        heads = draft.own_shape.medusa
-        pack = transfer.branch_pack(name, kind, draft.observed(), one.cell.host, texts, known, heads)
+        pack = transfer.branch_pack(name, kind, draft.observed(), one.cell.host, texts, known)
         if pack.rows:
             written.append(pack.write(folder))
     if target.has_exit:

@@ -91,9 +91,10 @@ def _again(
     """One row, from an empty key-value cache."""
     facts, text = pack.facts, _place(pack, row, prompts)
     network.start(prompts[facts.prompts[row.prompt][0]])
-    if facts.kind in ("eagle", "medusa"):
-        network.keep(text.extend([0]) if facts.kind == "medusa" else text)
+    if facts.kind == "eagle":
+        network.keep(_place(pack, row._replace(at=row.source), prompts))
     if facts.kind == "medusa":  # head k reads the text's last token and skips k tokens, whatever they are
+        network.keep(text.extend([0]))
         prefix = text.extend([0] * row.source)
     return rows_of(network, [prefix])[0]
 

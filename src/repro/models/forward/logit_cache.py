@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
-from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.effort import count
 from repro.records.row_file import RowFile
@@ -169,6 +169,11 @@ def smallest_margin(folder: Path) -> float | None:
 def row_key(digest: bytes, number: int) -> bytes:
     """The entry's key: the sequence, and the source of a row or the number of layers of a hidden state."""
     return digest + number.to_bytes(4, "little") if number else digest
+
+
+def parts_of(key: bytes) -> tuple[bytes, int]:
+    """The digest and the number of a key (`row_key`)."""
+    return key[:DIGEST_BYTES], int.from_bytes(key[DIGEST_BYTES:], "little")
 
 
 def _described(prompt: Prefix, which: Sequence[object]) -> bytes:

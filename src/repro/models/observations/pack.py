@@ -194,6 +194,11 @@ def number_of(kind: str, prompt: int, source: int) -> int:
     return prompt + source - 1 if kind == "eagle" else source
 
 
+def source_of(kind: str, prompt: int, number: int) -> int:
+    """The source of a row that a cache keys by a number (`number_of`)."""
+    return number + 1 - prompt if kind == "eagle" else number
+
+
 def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
     """The hash of a prompt and of each of its continuations by `tokens`."""
     yield digest

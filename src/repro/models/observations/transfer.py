@@ -6,6 +6,7 @@ Owns which packs belong to a model, and what of a cache goes into a pack. Must n
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.models.forward.logit_cache import LogitCache, row_key
+from repro.models.forward.logit_cache import LogitCache, parts_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import (
@@ -22,9 +23,9 @@ from repro.models.observations.pack import (
     Pack,
     checksum,
     digests,
-    number_of,
     read,
     read_facts,
+    source_of,
 )
 from repro.models.tokens.prefix import continued
 from repro.records.build_cache import cache_root, is_forgetting
@@ -120,15 +121,12 @@ def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) 
 
 
 def branch_pack(
-    name: str,
-    kind: str,
-    observed: str,
-    host: str,
-    texts: Sequence[GreedyText],
-    known: Mapping[bytes, Ranked],
-    heads: int = 0,
+    name: str, kind: str, observed: str, host: str, texts: Sequence[GreedyText], known: Mapping[bytes, Ranked]
 ) -> Pack:
     """The pack of what a cache knows along some texts and beside them.
+
+    A row beside a text is reached by tokens that rows above it rank. Those may have another source: a head
+    drafts on from a tree that it proposed before, when the target has verified more of it.
 
     Args:
         name: the pack's name.
@@ -137,48 +135,28 @@ def branch_pack(
         host: torch device that computed.
         texts: the target's own texts.
         known: all rows of the cache (`LogitCache.known`).
-        heads: number of Medusa heads.
     """
-    rows: list[ObservedRow] = []
     most = max((len(tokens) for tokens, _ in known.values()), default=0)
     ranks = most if kind == "exit" else BRANCH_RANKS
+    places: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
+    for key, found in known.items():
+        digest, number = parts_of(key)
+        places[digest].append((number, found))
+    rows: list[ObservedRow] = []
     for prompt, text in enumerate(texts):
         seen: set[bytes] = set()
         for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
-            for source in _sources(kind, at, heads):
-                number = number_of(kind, text.prompt.length, source)
-                begin = len(rows)
-                for parent, token, (tokens, scores) in _below(context.digest, number, known, seen):
-                    above = begin + parent if parent >= 0 else -1
+            waiting = [(context.digest, -1, -1)]
+            for digest, parent, token in waiting:
+                if digest in seen:
+                    continue
+                seen.add(digest)
+                for number, (tokens, scores) in sorted(places.get(digest, ())):
+                    source = source_of(kind, text.prompt.length, number)
                     kept = tokens[:ranks], scores[:ranks]
-                    rows.append(ObservedRow(prompt, at, above, token, source, *kept))
+                    rows.append(ObservedRow(prompt, at, parent, token, source, *kept))
+                    waiting += [(continued(digest, each), len(rows) - 1, each) for each in tokens]
     return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
-
-
-def _sources(kind: str, at: int, heads: int) -> Sequence[int]:
-    """Sources of the rows at a place in the text."""
-    if kind == "medusa":
-        return range(1, heads + 1)
-    return [at] if kind == "eagle" else [0]
-
-
-def _below(
-    digest: bytes, number: int, known: Mapping[bytes, Ranked], seen: set[bytes]
-) -> Iterator[tuple[int, int, Ranked]]:
-    """The known row of a place in the text and all known rows that continue it by ranked tokens.
-
-    Yields for each the index of the row above among those yielded, its token (both -1 for the first), ranks.
-    """
-    waiting, count = [(digest, -1, -1)], 0
-    for place, parent, token in waiting:
-        key = row_key(place, number)
-        found = known.get(key)
-        if found is None or key in seen:
-            continue
-        seen.add(key)
-        yield parent, token, found
-        waiting += [(continued(place, each), count, each) for each in found[0]]
-        count += 1
 
 
 def _facts_of(

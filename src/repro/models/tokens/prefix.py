@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
+DIGEST_BYTES = 16
+
 
 def continued(digest: bytes, token: int) -> bytes:
     """The digest of a sequence plus one token; the empty sequence's is empty."""
-    return blake2b(digest + token.to_bytes(4, "little", signed=True), digest_size=16).digest()
+    return blake2b(digest + token.to_bytes(4, "little", signed=True), digest_size=DIGEST_BYTES).digest()
 
 
 class Prefix:
