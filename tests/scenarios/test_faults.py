@@ -24,11 +24,11 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations.own_text import BEYOND, TEXTS, TextStore
 from repro.models.observations.pack import Pack
 from repro.models.observations.transfer import branch_pack, text_pack
-from repro.models.runtime.head_model import EagleModel, MedusaModel
 from repro.models.tokens import acceptance
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
+from repro.observations.plan import kind_of
 from repro.records.results import open_results
 from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -285,10 +285,9 @@ def a_stale_pack_of_the_draft(place: Place) -> None:
     text = own_text(cell, place.cache)
     with closing(LogitCache(place.memo("draft"))) as memo:
         rows = {key: swapped(row) for key, row in memo.known().items()}
-    heads = draft.head_config.heads if isinstance(draft, MedusaModel) else 0
-    kind = "medusa" if heads else "eagle" if isinstance(draft, EagleModel) else "draft"
+    kind = kind_of(draft)
     place.forget()
-    place.bring(branch_pack("stale", kind, draft.observed(), "cpu", [text], rows, heads))
+    place.bring(branch_pack("stale", kind, draft.observed(), "cpu", [text], rows))
 
 
 @fault(it_prunes_nothing=[name for name in METHODS if name != "lever pruned"])
