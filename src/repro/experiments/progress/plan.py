@@ -84,8 +84,10 @@ class SweepPlan:
     def expected(self, number: int) -> float | None:
         """Expected seconds of a cell; `None` if nothing like it has run."""
         work = self._works[number] if number < len(self._works) else None
-        if work is None or work in self._took:
-            return self._took.get(work) if work else None
+        if work is None:
+            return None
+        if work in self._took:
+            return self._took[work]
         foreseen = self._foreseen[work]
         return None if foreseen is None else foreseen * self._paces[work.method, work.clock].share
 
