@@ -15,15 +15,17 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.claim_draws import CommittedDraws
 from repro.experiments.tables import fitted_ids, older_keys
 from repro.records.results import open_results
+from repro.reports.fidelity.choices import read_choices, readings
 from repro.reports.fidelity.errors_page import Evidence, page, report, write_report
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
-from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import load_cells
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reference, cells, bibliography = conf_dir() / "reference", load_cells(), load_bibliography()
     try:
         found = read_comparisons(options.results, cells)
-        records = open_results(options.results).all()
+        results = open_results(options.results)
+        records = results.all()
         headlines = read_headlines(reference / "headlines.yaml", cells)
         evidence = Evidence(
             reasons=read_reasons(reference / "reasons.yaml", cells),
@@ -57,9 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             files = write_report(one, out, bibliography, found.origin(one.paper))
             print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
         if not options.papers:
+            choices = read_choices(reference / "choices.yaml", cells)
+            others = readings(choices, options.results, cells, CommittedDraws(results, Samples(results)))
             older, drawn = older_keys(records), draw_counts(options.results)
-            tables = FigureSources(options.results, cells)
-            print(write_fidelity(reports, found, tables, headlines, records, older, drawn, out))
+            print(
+                write_fidelity(reports, found, cells, headlines, choices, others, records, older, drawn, out)
+            )
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -113,7 +113,7 @@ def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str,
     where = f"table {experiment!r}"
     folder = experiment.rpartition("/")[0]
     paper = str(section.get("paper", folder))
-    claims = [claim for entry in entries for claim in _written_out(entry, folder, paper, groups, where)]
+    claims = [claim for entry in entries for claim in written_out(entry, folder, paper, groups, where)]
     return {**given, "claims": claims}
 
 
@@ -122,7 +122,7 @@ SHORT = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 """How an id begins that lacks the paper's name."""
 
 
-def _written_out(
+def written_out(
     entry: Any, folder: str, paper: str, groups: Mapping[str, Sequence[str]], where: str
 ) -> list[dict[str, Any]]:
     """The claims of an entry, which has one `id` or several `ids` that are compared with the same values."""
@@ -311,7 +311,22 @@ def compare(
             column.
     """
     require_complete(spec, cells)
-    wanted = list(dict.fromkeys(table for claim in spec.claims for table in claim.tables))
+    claims = claims_of(spec.claims, folder, cells, draws)
+    settled_claims = settled([claim.comparison for claim in claims])
+    return [
+        replace(claim, certain=claim.certain or comparison.certain)
+        for claim, comparison in zip(claims, settled_claims, strict=True)
+    ]
+
+
+def claims_of(
+    specs: Sequence[ClaimSpec],
+    folder: Path,
+    cells: Mapping[str, PublishedCell],
+    draws: Draws | None = None,
+) -> list[Claim]:
+    """Claims with our values, whatever else the paper claims; errors as `compare`, but for complete lists."""
+    wanted = list(dict.fromkeys(table for spec in specs for table in spec.tables))
     if lacking := [name for name in wanted if not path_of(folder, name, "csv").is_file()]:
         commands = "; ".join(f"experiment={name}" for name in lacking)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
@@ -319,11 +334,7 @@ def compare(
         name: [{**line, "table": name} for line in read_table(path_of(folder, name, "csv"))]
         for name in wanted
     }
-    claims = [replace(_claim(claim, tables, cells), draws=draws) for claim in spec.claims]
-    own = settled([claim.comparison for claim in claims])
-    return [
-        replace(claim, certain=claim.certain or one.certain) for claim, one in zip(claims, own, strict=True)
-    ]
+    return [replace(_claim(spec, tables, cells), draws=draws) for spec in specs]
 
 
 def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:

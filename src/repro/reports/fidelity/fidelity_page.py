@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from repro.core.errors import InputError
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Compared, family
 from repro.reports.comparison.summary import median
+from repro.reports.fidelity.choices import Choice, Reading, deciding, enveloped
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines
-from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import skill
 from repro.reports.fidelity.winners import Race, counted, races
@@ -45,24 +44,30 @@ Lines = Iterator[str]
 def write_fidelity(
     reports: Sequence[Report],
     found: Comparisons,
-    tables: FigureSources,
+    cells: Mapping[str, PublishedCell],
     headlines: Headlines,
+    choices: Sequence[Choice],
+    others: Mapping[str, Sequence[Reading]],
     records: Sequence[Record],
     older: Collection[str],
     drawn: Mapping[str, int],
     folder: Path,
 ) -> Path:
-    """Write the page into a folder; `drawn` has the draws of each table's bands."""
+    """Write the page into a folder.
+
+    `others` are a claim's readings under the alternatives of `choices`, by the claim's id; `drawn` has the
+    draws of each table's bands.
+    """
     sections = {
-        "Headline claims": _headlines(headlines, found),
-        "With a real pair": _real_pairs(headlines, found, tables),
-        "Coverage of the published values": _coverage(tables.cells, found, headlines),
+        "Headline claims": _headlines(headlines, found, others),
+        "Coverage of the published values": _coverage(cells, found, headlines),
         "Errors": _errors(reports),
         "Who wins": _winners(reports, headlines),
         "Undetermined": _undetermined(reports),
         "What stands in": _stand_ins(reports),
         "Sample sizes": _samples(reports),
         "Current or stale": _age(records, older),
+        "Choices": _choices(choices, others),
     }
     text = (
         PREFACE
@@ -83,41 +88,91 @@ def _bands(drawn: Mapping[str, int]) -> str:
     return f"In brackets stand intervals, in braces bands: {said}.\n" if said else ""
 
 
-def _headlines(headlines: Headlines, found: Comparisons) -> Lines:
-    by_id, verdicts, points = found.by_id(), Counter[str](), Counter[str]()
-    rows = []
+def _headlines(headlines: Headlines, found: Comparisons, others: Mapping[str, Sequence[Reading]]) -> Lines:
+    """Each claim as we chose, then over all alternatives to our choices, with those that turn it."""
+    by_id, rows = found.by_id(), []
+    counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
-        one = by_id.get(claim.id)
-        verdict = (one and one.verdict) or "no figure"
-        verdicts[verdict] += 1
-        points[(one and one.point) or "no figure"] += 1
-        rows.append((claim.says, *_said(one), verdict, (one and one.point) or "", claim.about))
-    counts = [
-        ", ".join(f"{count} {word}" for word, count in some.most_common()) for some in (verdicts, points)
+        comparison, readings = by_id.get(claim.id), others.get(claim.id, ())
+        published, ours, n, distance = _said(comparison)
+        whole, chosen, alone, reach, decided = ("no figure", "no figure", "", "", "")
+        if comparison is not None and comparison.ours:
+            whole, chosen = str(enveloped(comparison, readings).verdict), str(comparison.verdict)
+            alone, reach = str(comparison.point), _reach(comparison, readings)
+            decided = _decided_by(comparison, readings)
+        for counter, verdict in zip(counts.values(), (whole, chosen, alone), strict=True):
+            counter[verdict or "no figure"] += 1
+        rows.append(
+            (claim.says, published, ours, n, distance, alone, chosen, reach, whole, decided, claim.about)
+        )
+    said = [
+        f"{where}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
+        for where, counter in counts.items()
     ]
-    yield f"Of {len(headlines.claims)}: {counts[0]}. By our figures alone: {counts[1]}."
+    yield f"Of {len(headlines.claims)}, {'; '.join(said)}."
+    yield "A verdict is over the least and the most that alternatives to our choices give ([below](#choices),"
+    yield "with intervals and bands); `as chosen` is over ours, and `alone` over our figure alone."
     yield ""
-    yield from _table(("claim", "paper", "ours", "n", "distance", "verdict", "alone", "rests on"), rows)
+    headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
+    yield from _table((*headings, "rests on", "what stands in"), rows)
 
 
-def _real_pairs(headlines: Headlines, found: Comparisons, tables: FigureSources) -> Lines:
-    """The claims of which tables of this folder have a real pair's figures."""
+def _reach(comparison: Compared, readings: Sequence[Reading]) -> str:
+    """The least and the most of our figures under all readings."""
+    every = [comparison, *(reading.comparison for reading in readings)]
+    values = [figure.value for judged in every for figure in judged.ours]
+    return f"{ends(min(values), max(values))} {UNITS.get(comparison.unit, comparison.unit)}"
+
+
+def _decided_by(comparison: Compared, readings: Sequence[Reading]) -> str:
+    """The choices that turn a claim, each with the claim under its alternative that is farthest from ours."""
+    if not (turning := deciding(comparison, readings)):
+        return (
+            f"no choice of ours: none of {len(readings)} alternatives turns it"
+            if readings
+            else "no alternative"
+        )
+    farthest: dict[str, Reading] = {}
+    for reading in turning:
+        name, distance = reading.choice.id, _farthest(comparison, reading)
+        if name not in farthest or distance > _farthest(comparison, farthest[name]):
+            farthest[name] = reading
+    return "; ".join(
+        f"`{name}` ({other.alternative.name}: {_own_values(other.comparison)}, {other.comparison.point})"
+        for name, other in farthest.items()
+    )
+
+
+def _farthest(comparison: Compared, reading: Reading) -> float:
+    pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
+    return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
+
+
+def _own_values(comparison: Compared) -> str:
+    return ends(comparison.ours[0].value, comparison.ours[-1].value) if comparison.ours else "no figure"
+
+
+def _choices(choices: Sequence[Choice], others: Mapping[str, Sequence[Reading]]) -> Lines:
+    """Each choice with its alternatives and what the claims would be."""
+    followed = Counter(choice.after_misses for choice in choices)
+    yield f"Of {len(choices)} choices that papers leave to us {followed['yes']} were made after misses had"
+    yield f"been seen, {followed['partly']} partly. `conf/reference/choices.yaml` lists them."
+    yield ""
+    readings: dict[tuple[str, str], list[str]] = {}
+    for some in others.values():
+        for reading in some:
+            claim = reading.comparison
+            words = f"{claim.cell.id} {_own_values(claim)} ({claim.point or 'no figure'})"
+            readings.setdefault((reading.choice.id, reading.alternative.name), []).append(words)
     rows = []
-    for claim in headlines.claims:
-        try:
-            low, ours, high, n = (
-                [tables.value(f"{place} :: {field}") for place in claim.real_pair]
-                for field in ("low", "ours", "high", "n")
+    for choice in choices:
+        for alternative in choice.alternatives:
+            figures = "; ".join(readings.get((choice.id, alternative.name), ())) or alternative.absent
+            override = f"`{alternative.overrides}`" if alternative.overrides else "none"
+            rows.append(
+                (f"`{choice.id}`", choice.chosen, choice.after_misses, alternative.name, override, figures)
             )
-        except InputError:  # these tables are not made
-            continue
-        if ours:
-            pair = f"{ends(min(ours), max(ours))} [{ends(min(low), max(high))}] ×"
-            rows.append((claim.says, *_said(found.by_id().get(claim.id))[:2], pair, f"{max(n):.0f}"))
-    yield "Qwen2.5-Coder-1.5B computes with the 0.5B as its draft, in the shapes of the papers' models."
-    yield "Nothing is matched: where a claim turns with the pair, how often the draft agrees decides it."
-    yield ""
-    yield from _table(("claim", "paper", "stand-ins", "real pair", "n"), rows)
+    yield from _table(("choice", "chosen", "after misses", "alternative", "override", "claims there"), rows)
 
 
 def _said(one: Compared | None) -> tuple[str, str, str, str]:

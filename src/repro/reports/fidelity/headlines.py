@@ -19,15 +19,11 @@ from repro.reports.reference.reference import PublishedCell, find
 
 @dataclass(frozen=True)
 class Headline:
-    """A claim: the published value's id, what it says, what our figure rests on, and figures of a real pair.
-
-    The last are places in tables, `table :: row :: column`; of several, their range is the claim's.
-    """
+    """A claim: the published value's id, what it says, and what stands in for the paper's models and machines."""
 
     id: str
     says: str
     about: str = ""
-    real_pair: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
