@@ -106,15 +106,16 @@ def readings(
     specs: list[ClaimSpec] = []
     for choice in choices:
         for alternative in choice.alternatives:
-            for claim, figures in alternative.figures.items():
+            for claim_id, figures in alternative.figures.items():
                 where = f"choice {choice.id!r}, {alternative.name!r}"
-                (entry,) = written_out({"id": claim, **figures}, "", choice.paper, {}, where)
+                (entry,) = written_out({"id": claim_id, **figures}, "", choice.paper, {}, where)
                 spec = typed(ClaimSpec, entry, where)
                 if all(path_of(folder, table, "csv").is_file() for table in spec.tables):
                     places.append((choice, alternative))
                     specs.append(spec)
     by_claim: dict[str, list[Reading]] = {}
-    for (choice, alternative), claim in zip(places, claims_of(specs, folder, cells, draws), strict=True):
+    claims = claims_of(specs, folder, cells, draws)
+    for (choice, alternative), claim in zip(places, claims, strict=True):
         by_claim.setdefault(claim.spec.id, []).append(Reading(choice, alternative, claim.comparison))
     return by_claim
 

@@ -19,7 +19,7 @@ from repro.reports.reference.reference import PublishedCell, find
 
 @dataclass(frozen=True)
 class Headline:
-    """A claim: the published value's id, what it says, and what stands in for the paper's models and machines."""
+    """A claim: the published value's id, what it says, and what stands in for models and machines."""
 
     id: str
     says: str
