@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.published import Published
 from repro.reports.comparison.summary import sentences, summed
+from repro.reports.fidelity.choices import Alternative, Choice, Reading, enveloped, read_choices, readings
 from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report, to_csv
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
-from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import Comparisons, read_comparisons
 from repro.reports.fidelity.reasons import Reason, read_reasons
 from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
@@ -369,7 +370,24 @@ def test_coverage(found: Comparisons) -> None:
     assert unnamed(CELLS, found) == []
 
 
-def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
+def chosen(tmp_path: Path, folder: Path) -> tuple[Sequence[Choice], Mapping[str, Sequence[Reading]]]:
+    """A choice made after a loss, with an alternative under which the first claim is met by 1.9."""
+    line = {"id": "cpu", "column": "over", "ours": 1.9, "unit": "x", "marks": "", "reference": ""}
+    write_table(folder, "edgellm/placement", line)
+    path = tmp_path / "choices.yaml"
+    path.write_text(
+        "choices:\n"
+        "  placement: {paper: edgellm, chosen: on the NPU, after_misses: 'yes', says: docs, "
+        "claims: [edgellm.text.single], alternatives: ["
+        "{name: on the CPU, overrides: engine.verifies=cpu, figures: {edgellm.text.single: {tables: edgellm/placement, columns: over}}}, "
+        "{name: on the GPU, absent: no engine}]}\n",
+        encoding="utf-8",
+    )
+    choices = read_choices(path, CELLS)
+    return choices, readings(choices, folder, CELLS)
+
+
+def test_the_page_over_all_papers(found: Comparisons, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "headlines.yaml"
     path.write_text(
         "systems: {edgellm: EdgeLLM}\n"
@@ -380,11 +398,15 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
     headlines = read_headlines(path, CELLS)
     reports = [report("edgellm", found, CELLS, NOTHING)]
     one = records.record("std", {"prompts": 3})
+    choices, others = chosen(tmp_path, folder)
     text = write_fidelity(
-        reports, found, FigureSources(tmp_path, CELLS), headlines, [one], [one.key], {}, tmp_path
+        reports, found, CELLS, headlines, choices, others, [one], [one.key], {}, tmp_path
     ).read_text(encoding="utf-8")
-    assert "Of 2: 1 fails, 1 holds. By our figures alone: 1 fails, 1 holds." in text
-    assert "| twice as fast | 2 × | 6 × |  | 200% above | fails | fails |  |" in text
+    assert "Of 2, over all alternatives: 1 undetermined, 1 holds; as chosen: 1 fails, 1 holds; alone:" in text
+    decided = "`placement` (on the CPU: 1.9, holds)"
+    assert f"| 200% above | fails | fails | 1.9–6 × | undetermined | {decided} |" in text
+    assert "| `placement` | on the NPU | yes | on the CPU | `engine.verifies=cpu` |" in text
+    assert "| `placement` | on the NPU | yes | on the GPU | none | no engine |" in text
     assert "| all five |" in text
     path.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n", encoding="utf-8")
     with pytest.raises(InputError, match="Did you mean EdgeLLM"):
@@ -393,3 +415,59 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
 
 def test_our_own_headlines_are_published_values() -> None:
     assert 10 <= len(read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells()).claims) <= 20
+
+
+def test_choices_name_pages_and_tables_that_are_there() -> None:
+    """Each headline rests on a choice, and each alternative with figures has its table."""
+    cells, root = load_cells(), project_root() / "results"
+    choices = read_choices(conf_dir() / "reference" / "choices.yaml", cells)
+    others = readings(choices, root, cells)
+    named = sum(len(other.figures) for choice in choices for other in choice.alternatives)
+    assert sum(map(len, others.values())) == named >= 50, "an alternative's table is not made"
+    claims = {claim.id for claim in read_headlines(conf_dir() / "reference" / "headlines.yaml", cells).claims}
+    assert claims == {claim for choice in choices for claim in choice.claims}
+    assert not [choice.says for choice in choices if not (project_root() / choice.says).is_file()]
+    assert sum(choice.after_misses != "no" for choice in choices) >= 24, (
+        "review found 24 that followed misses"
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "choice", "printed"),
+    [
+        # what readers from outside computed by the same overrides (referees.md, choices.md)
+        ("mllm_npu.abstract.prefill_speedup", "mllm_npu_rate_from_abstract", (6.9, 7.4)),
+        ("mllm_npu.abstract.prefill_speedup", "mllm_sessions_beyond_4gb", (11.0,)),
+        ("mllm_npu.abstract.prefill_speedup", "mllm_average_rule", (12.4, 15.0)),
+        ("mllm_npu.abstract.prefill_speedup", "mllm_order_of_subgraphs", (16.0, 17.4)),
+        ("mllm_npu.abstract.prefill_speedup", "mllm_engine_forms", (16.5,)),
+        ("mllm_npu.text.4_4.avg_loss", "mllm_quantization_reading", (5.3, -0.9)),
+        ("edgellm.abstract.speedup_max", "edgellm_draft_confidences", (5.27,)),
+        ("elastilm.abstract.switch_overhead", "elastilm_pointer_cost", (8.5, 5.6, 26.3)),
+        ("ghidorah.fig9.speedup_max", "ghidorah_padded_rows", (6.60,)),
+    ],
+)
+def test_alternatives_are_what_readers_from_outside_computed(
+    claim: str, choice: str, printed: tuple[float, ...]
+) -> None:
+    cells, root = load_cells(), project_root() / "results"
+    choices = read_choices(conf_dir() / "reference" / "choices.yaml", cells)
+    own = [other for other in readings(choices, root, cells)[claim] if other.choice.id == choice]
+    values = [other.comparison.ours[0].value for other in own]
+    for value in printed:
+        assert any(other == pytest.approx(value, rel=0.01) for other in values), (value, values)
+
+
+def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives() -> None:
+    """A paper prints 2: ours fails at 3, an alternative holds at 1.9, another fails on the other side."""
+
+    def at(value: float) -> Compared:
+        published = timed("LLaMA-7B", 2.0, "edgellm.table1.x")
+        return Compared(published, Published("", 2.0, 2.0), "s", (Figure(value),))
+
+    choice = Choice("c", "edgellm", "", "yes", "", (), ())
+    reading = [Reading(choice, Alternative("other", absent="x"), at(value)) for value in (1.9, 0.5)]
+    assert enveloped(at(3.0), ()).verdict == "fails"
+    assert enveloped(at(3.0), reading[:1]).verdict == "undetermined"
+    assert enveloped(at(3.0), reading[1:]).verdict == "undetermined", "the statement lies between them"
+    assert enveloped(at(1.9), reading[:1]).verdict == "holds"
