@@ -280,8 +280,8 @@ def _size(model: str) -> float | None:
 
 def _middle(cell: PublishedCell) -> float:
     """A printed value; of a range the geometric middle, of a bound the bound."""
-    ends = [end for end in (cell.value_low, cell.value_high) if end]
-    return geometric_mean(ends) if ends else 0.0
+    ends = {end for end in (cell.value_low, cell.value_high) if end}
+    return geometric_mean(ends) if len(ends) == 2 else next(iter(ends), 0.0)
 
 
 def _seconds(cell: PublishedCell) -> float:
