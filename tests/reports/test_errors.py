@@ -292,10 +292,14 @@ class TestSkill:
         assert other.ours[0].value == 2.4
 
     def test_printed_lengths_scale_prompt_and_answer(self) -> None:
-        """By its own model's request of 500 tokens, 4 s, 1,000 take 8; its answer's 20 of 10 tokens' 2 s 4."""
+        """By 500 tokens in 4 s, 1,000 take 8; by an answer of 10 tokens in 2 s, one of 20 takes 4."""
         base = of_engine("edgellm.table1.base", 4.0, system="Others", condition="prompt_length=500")
         decode = of_engine(
-            "edgellm.table1.decode", 2.0, system="Others", metric="decode_latency", condition="output_length=10"
+            "edgellm.table1.decode",
+            2.0,
+            system="Others",
+            metric="decode_latency",
+            condition="output_length=10",
         )
         wanted = of_engine("edgellm.table1.x", 9.0, system="Others")
         for condition, seconds in (

@@ -110,10 +110,11 @@ def _as_measured(cell: FittedCell, aim: float) -> PublishedCell:
 
 def best_rule(cells: Sequence[BaselineCell]) -> str:
     """The trivial rule with the smallest median error over cells that were left out."""
-    truth = {cell.key: cell.published for cell in cells}
-    ids = [cell.key for cell in cells if cell.left_out is not None and cell.trivial]
-    medians = {rule: errors(_by_rule(cells, rule), truth, ids).median for rule in RULES}
-    return min(medians, key=lambda rule: medians[rule]) if ids else next(iter(RULES))
+    left = [cell for cell in cells if cell.left_out is not None and cell.trivial]
+    truth, ids = {cell.key: cell.published for cell in left}, [cell.key for cell in left]
+    known = [rule for rule in RULES if any(rule in cell.trivial for cell in left)]
+    medians = {rule: errors(_by_rule(left, rule), truth, ids).median for rule in known}
+    return min(medians, key=lambda rule: medians[rule]) if known else next(iter(RULES))
 
 
 def _by_rule(cells: Sequence[BaselineCell], rule: str) -> dict[str, float]:
