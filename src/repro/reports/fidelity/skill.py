@@ -100,7 +100,7 @@ class TrivialPredictor:
             case "mean":
                 return self._mean(self._pool(cell), cell)
             case "rate":
-                return self._mean(self._sources(cell), cell)
+                return self._mean(self.of_engine(cell) or self._sources(cell), cell)
         return self._like(self._sources(cell), cell, lengths=rule == "lengths")
 
     def scaled(self, near: PublishedCell, cell: PublishedCell, lengths: bool = True) -> float | None:
@@ -198,10 +198,12 @@ class TrivialPredictor:
         return geometric_mean(values) + self._answer(cell) if values else None
 
     def _sources(self, cell: PublishedCell) -> list[PublishedCell]:
-        """The same; the abstract's rate for a part of a paper's own engine; else all comparable cells."""
-        rate, part = self.rates.get(cell.paper), not self._engine(cell, cell.system)
-        whole = [rate] if rate and part and _phase(cell) == "prompt" else self._pool(cell)
-        return self.of_engine(cell) or whole
+        """All comparable fitted cells; of a paper with engines those of the cell's, or of a part the rate."""
+        rate = self.rates.get(cell.paper)
+        if rate is None:
+            return self._pool(cell)
+        part = _phase(cell) == "prompt" and not self._engine(cell, cell.system)
+        return self.of_engine(cell) or ([rate] if part else self._pool(cell))
 
     def _pool(self, cell: PublishedCell) -> list[PublishedCell]:
         """Fitted cells of the same phase, or of the same metric and unit."""
