@@ -23,8 +23,8 @@ from repro.reports.reference.reference import PublishedCell, find, select
 
 RULES = {
     "nearest": "the nearest fitted cell, scaled by weights; a paper's own engine has the abstract's rate",
-    "equal": "methods equal the printed baseline, and a part has no effect",
-    "lengths": "the same of the nearest model, scaled by the printed lengths of prompt and answer too",
+    "equal": "methods equal the printed baseline or the target's own text, and a part has no effect",
+    "lengths": "the fitted cell of the nearest model, by weights and printed lengths of prompt and answer",
     "bytes": "bytes over bandwidth: the baseline's token, or one read of the weights, by the bytes read",
     "rate": "one rate an engine: the mean of its fitted cells, by weights and lengths",
     "mean": "the mean of all fitted cells of the metric, by weights and lengths",
@@ -126,10 +126,8 @@ class TrivialPredictor:
         if cell.relative_to and rule == "equal" and cell.metric != "rouge_l":
             whole = any(word in cell.metric for word in WHOLE)
             return {"x": 1.0, "%": 100.0 * whole, "percentage_point": 0.0}.get(one.unit)
-        value = self.value(cell, rule)
-        return (
-            None if value is None or one.published.low is None or not low else value * one.published.low / low
-        )
+        value, shown = self.value(cell, rule), one.published.low
+        return None if value is None or shown is None or not low else value * shown / low
 
     def _quotient(self, one: Compared, rule: str) -> float | None:
         """A ratio of two engines' times by a rule, at the model of a fitted time of the other engine."""
@@ -162,24 +160,26 @@ class TrivialPredictor:
             return None
         value = self._like(self._baselines(cell), cell, False)
         if value is None:
-            near = [
-                n for n in self.fitted if _version(n) == _version(cell) and self._times(cell.model, n.model)
-            ]
-            reads = [[n for n in near if n.metric.endswith(metric)] for metric in READS]
-            if not (some := next(filter(None, reads), None)):
-                return None
-            read = max(some, key=lambda n: (n.device == cell.device, *_nearness(n, cell)))
-            value = _in_unit(_seconds(read) * self._times(cell.model, read.model), cell.unit)
-        return value / share if cell.unit == "tokens/s" else value * share
+            value = self._one_read(cell)
+        return value if value is None else value / share if cell.unit == "tokens/s" else value * share
+
+    def _one_read(self, cell: PublishedCell) -> float | None:
+        """A token in the time of the nearest fitted read of a whole model, by weights."""
+        known = [near for near in self.fitted if _version(near) == _version(cell)]
+        known = [near for near in known if self._times(cell.model, near.model)]
+        kinds = [[near for near in known if near.metric.endswith(metric)] for metric in READS]
+        reads = next(filter(None, kinds), [])
+        if not reads:
+            return None
+        read = max(reads, key=lambda near: (near.device == cell.device, *_nearness(near, cell)))
+        return _in_unit(_seconds(read) * self._times(cell.model, read.model), cell.unit)
 
     def _like(self, pool: Sequence[PublishedCell], cell: PublishedCell, lengths: bool) -> float | None:
         """From the nearest of some cells: by what is printed of them, or by weights and lengths first."""
 
         def order(near: PublishedCell) -> tuple[float, ...]:
-            model, (alike, numbers) = (
-                -abs(log(self._times(cell.model, near.model) or 1e9)),
-                _nearness(near, cell),
-            )
+            model = -abs(log(self._times(cell.model, near.model) or 1e9))
+            alike, numbers = _nearness(near, cell)
             return (model, numbers, alike) if lengths else (alike, model, numbers)
 
         known = [near for near in pool if self.scaled(near, cell, lengths) is not None]
