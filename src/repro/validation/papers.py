@@ -89,15 +89,15 @@ def trivial_values(result: FitResult) -> dict[str, dict[str, float]]:
     cells, aims = result.specification.cells, result.aims
     measured = {cell.id: _as_measured(cell, aims[cell.id]) for cell in cells}
     weights = {plain(measured[cell.id].model): weight_bytes(cell.given) for cell in cells}
-    found: dict[str, dict[str, float]] = {}
+    by_cell: dict[str, dict[str, float]] = {}
     for cell in cells:
         others = [measured[other.id] for other in cells if print_of(other) != print_of(cell)]
         predictor = TrivialPredictor(fitted=others, weights=weights)
         values = {rule: predictor.value(measured[cell.id], rule) for rule in RULES}
         first = next((value for value in values.values() if value is not None), None)
         if first is not None:
-            found[cell.id] = {rule: first if value is None else value for rule, value in values.items()}
-    return {cell.id: found.get(cell.id, {}) for cell in cells}
+            by_cell[cell.id] = {rule: first if value is None else value for rule, value in values.items()}
+    return {cell.id: by_cell.get(cell.id, {}) for cell in cells}
 
 
 def _as_measured(cell: FittedCell, aim: float) -> PublishedCell:
@@ -140,16 +140,13 @@ def summary(cells: Sequence[BaselineCell]) -> list[list[str]]:
 
     `not determined` counts the cells that cannot be left out.
     """
-    return [_line(name, own) for name, own in _sets(cells).items()]
+    return [_line(name, some) for name, some in _sets(cells).items()]
 
 
 def _sets(cells: Sequence[BaselineCell]) -> dict[str, list[BaselineCell]]:
     sets = {"all papers": [cell for cell in cells if cell.by_default]}
-    sets |= {
-        name: own
-        for paper, name in PAPERS.items()
-        if (own := [cell for cell in sets["all papers"] if cell.paper == paper])
-    }
+    by_paper = {name: [c for c in sets["all papers"] if c.paper == paper] for paper, name in PAPERS.items()}
+    sets |= {name: some for name, some in by_paper.items() if some}
     return sets | {"forms that no setup takes": [cell for cell in cells if not cell.by_default]}
 
 
@@ -181,7 +178,7 @@ ROW_HEADINGS = ("fit", "numbers", "by_default", "cell", "published", "fitted", "
 
 def _rows(cells: Sequence[BaselineCell]) -> list[list[str]]:
     """A line for each cell, with the best trivial rule of its paper, or of the forms that no setup takes."""
-    rules = {name: best_rule(own) for name, own in _sets(cells).items()}
+    rules = {name: best_rule(some) for name, some in _sets(cells).items()}
     lines = []
     for cell in cells:
         rule = rules[PAPERS[cell.paper] if cell.by_default else "forms that no setup takes"]

@@ -78,12 +78,12 @@ class Report:
     def skills(self) -> dict[str, Skill]:
         """By kind our median error beside the best trivial rule's; none where no rule has a figure."""
         predictor = self.evidence.predictor
-        return {name: own for name, some in self.kinds.items() if (own := skill(some, predictor))}
+        return {name: worth for name, some in self.kinds.items() if (worth := skill(some, predictor))}
 
     def rule(self, one: Compared) -> str:
         """The best trivial rule of a comparison's kind."""
-        own = self.skills.get(family(one.cell))
-        return own.rule if own else next(iter(RULES))
+        worth = self.skills.get(family(one.cell))
+        return worth.rule if worth else next(iter(RULES))
 
     def trivial(self, one: Compared) -> Compared | None:
         """The comparison by that rule."""
@@ -160,7 +160,7 @@ def _notes(found: Report) -> list[str]:
         f"{len(summary.misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
         f"table); {len(known)} of them have a reason, {len(summary.misses) - len(known)} have none."
     )
-    said += [_worth(name, own) for name, own in found.skills.items()]
+    said += [_worth(name, worth) for name, worth in found.skills.items()]
     floored = [one for one in summary.relative if one.cell.id in found.evidence.floors]
     below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
     if floored:
@@ -172,12 +172,15 @@ def _notes(found: Report) -> list[str]:
     return said
 
 
-def _worth(kind: str, own: Skill) -> str:
-    sizes = [f"{e:.1f} points" if kind == "accuracies" else f"{e:.1%}" for e in (own.trivial, own.ours)]
+def _worth(kind: str, worth: Skill) -> str:
+    sizes = [
+        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}"
+        for size in (worth.trivial, worth.ours)
+    ]
     name = f"{kind[0].upper()}{kind[1:]}"
     return (
-        f"{name}: the best trivial rule over {own.n} is *{own.rule}* ({RULES[own.rule]}); "
-        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {own.value:.2f}."
+        f"{name}: the best trivial rule over {worth.n} is *{worth.rule}* ({RULES[worth.rule]}); "
+        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {worth.value:.2f}."
     )
 
 

@@ -205,17 +205,15 @@ def _kind(
 ) -> tuple[str, ...]:
     """A line of the table of errors."""
     size = _points if kind == "accuracies" else _percent
-    kept = [one for one in some if not one.cell.contradicted]
-    own = [one for one in some if one.cell.system == headlines.systems.get(report.paper)]
-    others = [one for one in some if one not in own]
-    parts = [
-        skill(part, report.evidence.predictor, [worth.rule]) if worth else None for part in (own, others)
-    ]
+    counted = [compared for compared in some if not compared.cell.contradicted]
+    system, predictor = headlines.systems.get(report.paper), report.evidence.predictor
+    halves = [[c for c in some if (c.cell.system == system) == ours] for ours in (True, False)]
+    parts = [skill(half, predictor, [worth.rule]) if worth else None for half in halves]
     return (
         *(report.paper, kind, str(len(some)), size(median(some))),
-        f"{size(median(kept))} ({len(kept)})" if len(kept) < len(some) else "",
+        f"{size(median(counted))} ({len(counted)})" if len(counted) < len(some) else "",
         *((worth.rule, f"{size(worth.trivial)}, {size(worth.ours)} ({worth.n})") if worth else ("", "")),
-        *(f"{one.value:.2f}" if one else "" for one in (worth, *parts)),
+        *(f"{part.value:.2f}" if part else "" for part in (worth, *parts)),
     )
 
 
