@@ -5,8 +5,8 @@
     python -m repro.fit --check          exit 1 if a file differs from its fit
     python -m repro.fit phones --write   put the fitted numbers into the files
 
-A specification says which numbers are fitted to which cells of baselines. Each cell is shown as fitted, as
-predicted by a fit that did not see it, and by a trivial rule: the nearest fitted cell, scaled by weights.
+A specification says which numbers are fitted to which cells of baselines. Each cell is shown as fitted and as
+predicted by a fit that did not see it; `python -m repro.validation papers` sets trivial rules beside these.
 """
 
 from __future__ import annotations

@@ -56,6 +56,14 @@ def test_leaving_out_predicts_each_row_from_the_others() -> None:
     assert found["row4"] == pytest.approx(float(affine(np.array([0.5, 3.0]))[4]), rel=1e-3)
 
 
+def test_a_row_on_which_alone_a_number_rests_cannot_be_left_out() -> None:
+    """Two numbers, each of rows of its own: the second one's only row would predict itself."""
+    parameters = (Parameter("one", 1.0, 1e-3, 1e3), Parameter("two", 1.0, 1e-3, 1e3))
+    rows = tuple(Observation(name, value) for name, value in (("a", 2.0), ("b", 2.1), ("c", 7.0)))
+    given = Problem(parameters, rows, lambda v: np.array([v[0], v[0], v[1]]))
+    assert set(leave_out(given, solve(given))) == {"a", "b"}
+
+
 def test_a_bundle_is_left_out_together() -> None:
     given = problem(row3=10.0, row4=10.0)
     together = Problem(

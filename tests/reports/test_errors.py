@@ -27,7 +27,7 @@ from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import Comparisons, read_comparisons
 from repro.reports.fidelity.reasons import Reason, read_reasons
 from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
-from repro.reports.fidelity.winners import counted, races
+from repro.reports.fidelity.winners import one_rate, orders, our_figure, races
 from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import PublishedCell, load_cells
 
@@ -184,8 +184,10 @@ def beside(published: PublishedCell, *ours: float) -> Compared:
     return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
-def trivial(one: Compared, fitted: list[PublishedCell], **others: Any) -> Compared | None:
-    return TrivialPredictor(fitted, **others).compared(one)
+def trivial(
+    one: Compared, fitted: list[PublishedCell], rule: str = "nearest", **others: Any
+) -> Compared | None:
+    return TrivialPredictor(fitted, **others).compared(one, rule)
 
 
 def of_engine(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCell:
@@ -225,7 +227,7 @@ class TestSkill:
         """1,000 tokens a second over 1,000 in 8 seconds."""
         base = of_engine("edgellm.table1.base", 8.0, system="Others (CPU)")
         ratio = cell("edgellm.fig1.a", 5.0, 5.0, relative_to="Others-CPU", metric="prefill_speedup")
-        assert trivial(beside(ratio, 4.0), [base], **RATES).ours[0].value == 8.0  # type: ignore[union-attr]
+        assert trivial(beside(ratio, 4.0), [base], **RATES).ours[0].value == pytest.approx(8.0)  # type: ignore[union-attr]
         assert trivial(beside(ratio, 4.0), [], **RATES).ours[0].value == 1.0  # type: ignore[union-attr]
 
     def test_methods_equal_the_printed_baseline(self) -> None:
@@ -271,12 +273,52 @@ class TestSkill:
         assert trivial(beside(timed("T5-Large", 20.0), 18.0), [near]) is None, "a size that no name says"
         assert trivial(beside(near, 18.0), [near]) is None, "itself is no predictor"
 
-    def test_skill_is_over_what_both_have(self) -> None:
+    def test_skill_is_against_the_best_rule_over_what_has_one(self) -> None:
         ours = [beside(timed("LLaMA-7B", 10.0), 11.0), beside(timed("T5-Large", 10.0), 99.0)]
-        theirs = [beside(timed("LLaMA-7B", 10.0), 12.0), None]
-        assert skill(ours, theirs) == Skill(1, pytest.approx(0.1), pytest.approx(0.2))
-        assert Skill(1, 0.1, 0.2).value == 0.5
-        assert skill(ours, [None, None]) is None
+        near = timed("LLaMA-7B", 12.0, "edgellm.table1.near", dataset="MBPP")
+        far = timed("LLaMA-7B", 19.2, "edgellm.table1.far")
+        here = beside(replace(ours[0].cell, dataset="MBPP"), 11.0)
+        worth = skill([here, ours[1]], TrivialPredictor([near, far]))
+        assert worth == Skill("nearest", 1, pytest.approx(0.1), pytest.approx(0.2))
+        assert worth.value == pytest.approx(0.5)
+        assert skill(ours, TrivialPredictor()) is None
+
+    def test_the_nearest_cell_has_the_nearest_printed_number(self) -> None:
+        def width(number: int, value: float) -> PublishedCell:
+            texts = {"metric": "acceptance_length", "condition": f"width={number}"}
+            return cell(f"edgellm.table1.w{number}", value, value, "tokens/step", **texts)
+
+        other = trivial(beside(width(16, 3.1), 3.0), [width(2, 1.7), width(4, 2.4)])
+        assert other is not None
+        assert other.ours[0].value == 2.4
+
+    def test_printed_lengths_scale_prompt_and_answer(self) -> None:
+        """By 500 tokens in 4 s, 1,000 take 8; by an answer of 10 tokens in 2 s, one of 20 takes 4."""
+        base = of_engine("edgellm.table1.base", 4.0, system="Others", condition="prompt_length=500")
+        decode = of_engine(
+            "edgellm.table1.decode",
+            2.0,
+            system="Others",
+            metric="decode_latency",
+            condition="output_length=10",
+        )
+        wanted = of_engine("edgellm.table1.x", 9.0, system="Others")
+        for condition, seconds in (
+            ("prompt_length=1000", 8.0),
+            ("prompt_length=1000; output_length=20", 12.0),
+        ):
+            asked = beside(replace(wanted, condition=condition), 1.0)
+            other = trivial(asked, [base, decode], "lengths")
+            assert other is not None
+            assert other.ours[0].value == pytest.approx(seconds)
+
+    def test_a_token_takes_a_read_of_what_is_not_in_memory(self) -> None:
+        """Half of the weights in memory: two tokens in the time of one read."""
+        read = cell("edgellm.table1.read", 500.0, 500.0, "ms", metric="weight_io_latency", model="A-2B")
+        texts = {"metric": "decode_throughput", "model": "A-2B", "condition": "dram_fraction=0.5"}
+        other = trivial(beside(cell("edgellm.table1.x", 3.0, 3.0, "tokens/s", **texts), 1.0), [read], "bytes")
+        assert other is not None
+        assert other.ours[0].value == pytest.approx(4.0)
 
     def test_floors(self, tmp_path: Path) -> None:
         path = tmp_path / "contradictions.csv"
@@ -300,8 +342,10 @@ def test_what_a_paper_contradicts_stands_apart() -> None:
     broken = beside(replace(cell("edgellm.fig1.c", 10.0, None), contradicted="A slip"), 6.0)
     found = summed([sure, slip, broken])
     assert (found.relative, found.contradicted, found.broken) == ((sure,), (slip, broken), ())
-    assert (found.median, found.median_with_contradicted) == (pytest.approx(0.1), pytest.approx(0.35))
-    assert any("with them the median error is 35.0%" in sentence for sentence in sentences(found))
+    assert (found.median, found.median_without) == (pytest.approx(0.35), pytest.approx(0.1))
+    said = sentences(found)
+    assert "over 2 figures that can miss: median error 35.0%" in said[0], "all of them first"
+    assert any("without them the median error is 10.0%" in sentence for sentence in said)
     derived = replace(slip, certain="derived")
     assert summed([derived]).certain == (derived,), "what cannot miss stays so"
 
@@ -355,11 +399,29 @@ def test_winners() -> None:
     (race,) = races(
         [one("EdgeLLM", 1.0, 2.0), one("SP", 3.0, 1.5), one("Std", 9.0, 8.0), one("STI", 9.05, 1.0)]
     )
-    assert counted([race], "EdgeLLM") == (2, 5, 0, 1), "a printed tie is no pair"
-    assert counted([race], "SP")[2:] == (0, 0), "the paper has another first"
+    found = orders([race], "EdgeLLM", our_figure)
+    assert (found.agree, found.pairs, found.first, found.races) == (2, 5, 0, 1), "a printed tie is no pair"
+    assert found.wrong == {"EdgeLLM and SP": 1, "EdgeLLM and STI": 1, "SP and STI": 1}
+    assert orders([race], "SP", our_figure).races == 0, "the paper has another first"
     assert races([one("EdgeLLM", 1.0, 2.0)]) == []
     fitted = races([one("EdgeLLM", 1.0, 2.0, ("fitted",)), one("SP", 3.0, 1.5, ("fitted",))])
-    assert counted(fitted, "EdgeLLM") == (0, 0, 0, 1)
+    assert orders(fitted, "EdgeLLM", our_figure).pairs == 0
+    sure = replace(one("EdgeLLM", 1.0, 2.0), certain="lossless")
+    assert races([sure, one("SP", 3.0, 1.5)]) == [], "what cannot miss runs in no race"
+
+
+def test_one_rate_a_system_is_of_another_workload() -> None:
+    """By the 13B's 2 s against 3 the 7B's order is the paper's; half the weights take half the time."""
+
+    def one(system: str, model: str, printed: float) -> Compared:
+        return beside(timed(model, printed, f"edgellm.table1.{system}{model}", system=system), 1.0)
+
+    seconds = {("EdgeLLM", "A-7B"): 1.5, ("SP", "A-7B"): 1.2, ("EdgeLLM", "A-14B"): 2.0, ("SP", "A-14B"): 3.0}
+    found = races([one(system, model, printed) for (system, model), printed in seconds.items()])
+    value = one_rate(found, TrivialPredictor())
+    first = next(race for race in found if race.runners[0].cell.model == "A-7B")
+    assert [value(runner) for runner in first.runners] == [pytest.approx(1.0), pytest.approx(1.5)]
+    assert orders(found, "EdgeLLM", value).agree == 0
 
 
 def test_coverage(found: Comparisons) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.fitting.device_fit import fit_device
+from repro.fitting.device_fit import FitResult, device_problem, fit_device
+from repro.fitting.errors import ErrorSummary, errors
+from repro.fitting.problem import Solution
 from repro.fitting.specification import specification, specifications
 from repro.validation.__main__ import main
 from repro.validation.papers import (
@@ -15,9 +17,11 @@ from repro.validation.papers import (
     PAPERS,
     BaselineCell,
     baseline_cells,
+    best_rule,
     draw_papers,
     markdown,
     summary,
+    trivial_values,
     write_papers,
 )
 
@@ -44,6 +48,7 @@ def test_every_cell_is_listed_with_what_was_left_out(cells: list[BaselineCell], 
 def test_the_summary_counts_what_can_be_left_out_by_paper(cells: list[BaselineCell]) -> None:
     table = {row[0]: dict(zip(HEADINGS, row, strict=True)) for row in summary(cells)}
     assert list(table) == ["all papers", "EdgeLLM", "forms that no setup takes"]
+    assert table["EdgeLLM"]["trivial rule"] == "nearest"
     assert table["EdgeLLM"] == {**table["all papers"], "cells": "EdgeLLM"}
     assert (table["EdgeLLM"]["n"], table["EdgeLLM"]["not determined"]) == ("6", "1")
     assert float(table["EdgeLLM"]["skill vs trivial"]) < 0, "copying another baseline's joules is better"
@@ -53,10 +58,33 @@ def test_the_summary_counts_what_can_be_left_out_by_paper(cells: list[BaselineCe
     assert float(other["skill vs trivial"]) > 0.9
 
 
+def test_requests_by_printed_lengths() -> None:
+    """32 requests of Table 4 by their engine's others, as a hostile reader computed them: 3.5% (90%: 7.1)."""
+    programs = [specification(f"mllm_baselines_{name}") for name in ("lcpp", "mlc", "mnn", "pi", "tflite")]
+    found: dict[str, ErrorSummary] = {}
+    unsolved = [FitResult(given, device_problem(given), Solution({})) for given in programs]
+    values = {cell: rules for result in unsolved for cell, rules in trivial_values(result).items()}
+    aims = {cell: aim for result in unsolved for cell, aim in result.aims.items()}
+    for rule in ("lengths", "nearest"):
+        found[rule] = errors({cell: rules[rule] for cell, rules in values.items()}, aims, list(values))
+    assert found["lengths"].n == 32
+    assert found["lengths"].median == pytest.approx(0.035, abs=5e-4)
+    assert found["lengths"].p90 == pytest.approx(0.071, abs=5e-4)
+    assert found["nearest"].median > 0.3, "a rule that does not know the prompt's length"
+
+
+def test_the_rule_of_a_set_is_the_best_on_its_left_out_cells() -> None:
+    cells = [
+        BaselineCell("one", 1, True, "lever.a", 10.0, 10.0, 11.0, {"nearest": 20.0, "lengths": 12.0}),
+        BaselineCell("one", 1, True, "lever.b", 10.0, 10.0, None, {"nearest": 10.0, "lengths": 90.0}),
+    ]
+    assert best_rule(cells) == "lengths", "the second cell is not left out"
+
+
 def test_errors_are_those_of_the_cells_that_were_left_out() -> None:
     invented = [
-        BaselineCell("one", 1, True, f"lever.x{i}", 10.0, 10.0, 10.0 + i, 20.0) for i in (1, 2, 3)
-    ] + [BaselineCell("one", 1, True, "lever.y", 10.0, 5.0, None, None)]
+        BaselineCell("one", 1, True, f"lever.x{i}", 10.0, 10.0, 10.0 + i, {"rate": 20.0}) for i in (1, 2, 3)
+    ] + [BaselineCell("one", 1, True, "lever.y", 10.0, 5.0, None)]
     line = dict(zip(HEADINGS, summary(invented)[1], strict=True))
     assert (line["cells"], line["n"], line["not determined"]) == ("LEVER", "3", "1")
     assert (line["median error, %"], line["trivial: median, %"], line["fitted: median, %"]) == (

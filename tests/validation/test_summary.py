@@ -24,7 +24,10 @@ LINES = {
             ["fitted rows (residuals)", "decode", "8", "1.0", "2.0", "1.00", "7.6", "13.3", "0.2", "0.6"],
         ],
     ),
-    "papers": (PAPER_HEADINGS, [["EdgeLLM", "40", "8.2", "15.3", "2.0", "93.1", "-3.1", "5.2", "1"]]),
+    "papers": (
+        PAPER_HEADINGS,
+        [["EdgeLLM", "40", "8.2", "15.3", "nearest", "2.0", "93.1", "-3.1", "5.2", "1"]],
+    ),
     "this_machine": (
         HERE_HEADINGS,
         [

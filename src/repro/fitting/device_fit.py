@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import log, sqrt
@@ -17,7 +17,7 @@ from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import OWN, with_engine
 from repro.fitting.held_out import leave_out
-from repro.fitting.measures import SCALED, measure, weight_bytes
+from repro.fitting.measures import measure
 from repro.fitting.problem import Observation, Parameter, Problem, Solution, Vector, solve
 from repro.fitting.specification import FitSpecification, FittedCell, conf_file, leaf, number_at, with_number
 from repro.reports.reference.reference import find, load_cells
@@ -64,12 +64,6 @@ class FitResult:
         if len(counted) - (min(counted.values()) == 1) < len(given.numbers):
             return {}
         return leave_out(self.problem, self.solution, given.loss)
-
-    @property
-    def trivial(self) -> dict[str, float]:
-        """By cell id, the nearest other cell of its measure; times and energies are scaled by weights."""
-        cells = self.specification.cells
-        return {cell.id: value for cell in cells if (value := scaled(cell, cells)) is not None}
 
     @property
     def fitted(self) -> dict[str, float]:
@@ -146,20 +140,6 @@ def fit_device(given: FitSpecification) -> FitResult:
 def print_of(cell: FittedCell) -> str:
     """Equal for cells of one measure that print the same number: a fit that saw one has seen the others."""
     return f"{cell.measure} {published(cell.id, cell.end):g}"
-
-
-def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
-    """A cell's value from the cell of its measure and another number whose weights are most similar.
-
-    `None` without one.
-    """
-    others = [one for one in cells if one.measure == cell.measure and print_of(one) != print_of(cell)]
-    if not others:
-        return None
-    own = weight_bytes(cell.given)
-    near = min(others, key=lambda other: (abs(log(weight_bytes(other.given) / own)), other.id))
-    ratio = own / weight_bytes(near.given) if cell.measure in SCALED else 1.0
-    return published(near.id, near.end) * ratio
 
 
 def differences(result: FitResult) -> list[str]:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from repro.core.yaml_file import read_mapping
 from repro.fitting.device_fit import FitResult
-from repro.fitting.errors import errors, skill
+from repro.fitting.errors import errors
 from repro.fitting.specification import conf_file, leaf, number_at
 
 
@@ -25,14 +25,14 @@ def numbers_table(name: str, result: FitResult) -> Table:
 
 
 def cells_table(name: str, result: FitResult) -> Table:
-    """Each fitted cell: published, ours, from a fit that did not see it, by the trivial rule."""
+    """Each fitted cell: published, ours, from a fit that did not see it."""
     table = Table(title=f"{name}: cells", title_justify="left")
-    for heading in ("cell (s, J, or as printed)", "published", "fitted", "left out", "trivial"):
+    for heading in ("cell (s, J, or as printed)", "published", "fitted", "left out"):
         table.add_column(heading)
     fitted = result.fitted
     for cell in result.specification.cells:
         theirs = result.aims[cell.id]
-        columns = [fitted.get(cell.id), result.left_out.get(cell.id), result.trivial.get(cell.id)]
+        columns = [fitted.get(cell.id), result.left_out.get(cell.id)]
         shown = ["-" if one is None else f"{one:.4g} ({one / theirs - 1:+.0%})" for one in columns]
         table.add_row(cell.id, f"{theirs:.4g}", *shown)
     return table
@@ -46,7 +46,6 @@ def sentence(result: FitResult) -> str:
     for what, values in (
         ("fitted", result.fitted),
         ("left out", result.left_out),
-        ("trivial", result.trivial),
     ):
         found = errors(values, truth, ids)
         parts.append(
@@ -54,9 +53,6 @@ def sentence(result: FitResult) -> str:
             if found.n
             else f"{what}: none"
         )
-    own, rule = errors(result.left_out, truth, ids), errors(result.trivial, truth, ids)
-    if own.n and rule.n:
-        parts.append(f"skill of left out: {skill(own, rule):.2f}")
     if result.specification.origin:
         parts.append(f"the files' numbers are of {result.specification.origin}")
     return "; ".join(parts)

@@ -48,14 +48,21 @@ class Summary:
         return self.relative + self.points
 
     @property
-    def median(self) -> float | None:
-        """Median of the relative errors."""
-        return median(self.relative)
+    def compared(self) -> tuple[Compared, ...]:
+        """All that can miss and have an error, with those whose printed value is set aside."""
+        return self.counted + tuple(
+            one for one in self.contradicted if one.error is not None and not one.inside
+        )
 
     @property
-    def median_with_contradicted(self) -> float | None:
-        """The same with what the paper's own numbers exclude."""
-        return median([*self.relative, *(one for one in self.contradicted if not one.in_points)])
+    def median(self) -> float | None:
+        """Median of all relative errors, with those whose printed value is set aside."""
+        return median([one for one in self.compared if not one.in_points])
+
+    @property
+    def median_without(self) -> float | None:
+        """The same without what the paper's own numbers exclude."""
+        return median(self.relative)
 
     @property
     def misses(self) -> list[Compared]:
@@ -107,24 +114,14 @@ def median(comparisons: Sequence[Compared]) -> float | None:
 def sentences(found: Summary) -> list[str]:
     """The counts and errors in sentences, for the notes of a page."""
     said = []
-    if found.relative:
-        worst = found.relative[0]
-        said.append(
-            f"Against the paper, over {_times(found.relative, 'figure')} that can miss: median error "
-            f"{found.median:.1%}, worst {abs(worst.error or 0):.1%} ({worst.cell.id})."
-        )
-    if found.points:
-        worst = found.points[0]
-        said.append(
-            f"Accuracies, over {_times(found.points, 'figure')} that can miss: median difference "
-            f"{median(found.points):.1f} points, most {abs(worst.error or 0):.1f} ({worst.cell.id})."
-        )
+    if every := sorted(found.compared, key=lambda one: (one.in_points, -abs(one.error or 0.0))):
+        said += _medians([one for one in every if not one.in_points], [one for one in every if one.in_points])
     if found.contradicted:
-        with_them = found.median_with_contradicted
+        without = found.median_without
         said.append(
-            f"{_times(found.contradicted, 'figure')} stand apart whose printed value the paper's own numbers "
-            "exclude (docs/errata.md)"
-            + ("." if with_them is None else f"; with them the median error is {with_them:.1%}.")
+            f"Of {_times(found.contradicted, 'figure')} the paper's own numbers exclude the printed value "
+            "(docs/errata.md)"
+            + ("." if without is None else f"; without them the median error is {without:.1%}.")
         )
     others = {
         "inside a published range": found.inside,
@@ -143,6 +140,22 @@ def sentences(found: Summary) -> list[str]:
         )
     why = Counter(one.certain or "printed as 0, so that no ratio exists" for one in found.certain)
     said += [f"Cannot miss and not counted: {count} ({words})." for words, count in why.items()]
+    return said
+
+
+def _medians(relative: Sequence[Compared], points: Sequence[Compared]) -> list[str]:
+    """A sentence on each kind of errors, of which the worst stands first."""
+    said = []
+    if relative:
+        said.append(
+            f"Against the paper, over {_times(relative, 'figure')} that can miss: median error "
+            f"{median(relative):.1%}, worst {abs(relative[0].error or 0):.1%} ({relative[0].cell.id})."
+        )
+    if points:
+        said.append(
+            f"Accuracies, over {_times(points, 'figure')} that can miss: median difference "
+            f"{median(points):.1f} points, most {abs(points[0].error or 0):.1f} ({points[0].cell.id})."
+        )
     return said
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from repro.core.digits import csv_text
@@ -14,11 +15,11 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.comparison import MISS, MISS_POINTS, Compared, family
+from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS, Compared, family
 from repro.reports.comparison.summary import Summary, sentences, summed
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
-from repro.reports.fidelity.skill import TrivialPredictor, skill
+from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
 from repro.reports.files import write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
@@ -32,8 +33,8 @@ UNEXPLAINED = "not explained"
 HEADINGS = ("published value", "in", "row, column", "paper", "ours", "n", "distance", "trivial", "floor")
 CSV_HEADER = (
     *("reference", "table", "row", "column", "family", "unit", "ours", "ours_high", "low", "high", "n"),
-    *("published_low", "published_high", "error", "in_points", "trivial", "trivial_error", "floor", "group"),
-    *("verdict", "point", "certain", "reason"),
+    *("published_low", "published_high", "error", "in_points", "rule", "trivial", "trivial_error", "floor"),
+    *("group", "verdict", "point", "certain", "reason"),
 )
 
 
@@ -44,7 +45,7 @@ class Evidence:
     Attributes:
         reasons: why predictions miss.
         floors: how far a paper's own other numbers are from printed values, by id.
-        predictor: the trivial one.
+        predictor: the trivial rules.
     """
 
     reasons: Sequence[Reason]
@@ -65,9 +66,28 @@ class Report:
         """Why a comparison misses."""
         return reason_of(one, self.evidence.reasons) or UNEXPLAINED
 
+    @cached_property
+    def kinds(self) -> dict[str, list[Compared]]:
+        """All that can miss by kind, with those whose printed value is set aside."""
+        every = {
+            name: [one for one in self.summary.compared if family(one.cell) == name] for name in FAMILIES
+        }
+        return {name: some for name, some in every.items() if some}
+
+    @cached_property
+    def skills(self) -> dict[str, Skill]:
+        """By kind our median error beside the best trivial rule's; none where no rule has a figure."""
+        predictor = self.evidence.predictor
+        return {name: worth for name, some in self.kinds.items() if (worth := skill(some, predictor))}
+
+    def rule(self, one: Compared) -> str:
+        """The best trivial rule of a comparison's kind."""
+        worth = self.skills.get(family(one.cell))
+        return worth.rule if worth else next(iter(RULES))
+
     def trivial(self, one: Compared) -> Compared | None:
-        """The trivial predictor's comparison."""
-        return self.evidence.predictor.compared(one)
+        """The comparison by that rule."""
+        return self.evidence.predictor.compared(one, self.rule(one))
 
 
 def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
@@ -140,14 +160,7 @@ def _notes(found: Report) -> list[str]:
         f"{len(summary.misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
         f"table); {len(known)} of them have a reason, {len(summary.misses) - len(known)} have none."
     )
-    worth = skill(summary.relative, [found.trivial(one) for one in summary.relative])
-    if worth:
-        said.append(
-            "Trivial predictor (the nearest fitted cell or the abstract's rate, scaled by weights; quotients "
-            "of such times; all methods equal), over the "
-            f"{worth.n} relative errors that it has a figure for: median error {worth.trivial:.1%}, ours "
-            f"{worth.ours:.1%}; our skill, 1 less the ratio of the medians, is {worth.value:.2f}."
-        )
+    said += [_worth(name, worth) for name, worth in found.skills.items()]
     floored = [one for one in summary.relative if one.cell.id in found.evidence.floors]
     below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
     if floored:
@@ -157,6 +170,18 @@ def _notes(found: Report) -> list[str]:
         )
     said.append(f"{len(summary.absent)} lines have no figure of ours.")
     return said
+
+
+def _worth(kind: str, worth: Skill) -> str:
+    sizes = [
+        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}"
+        for size in (worth.trivial, worth.ours)
+    ]
+    name = f"{kind[0].upper()}{kind[1:]}"
+    return (
+        f"{name}: the best trivial rule over {worth.n} is *{worth.rule}* ({RULES[worth.rule]}); "
+        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {worth.value:.2f}."
+    )
 
 
 def _rules(found: Report) -> tuple[tuple[str, ...], ...]:
@@ -203,7 +228,7 @@ def to_csv(found: Report) -> str:
                 one.ours[-1].value if len(one.ours) > 1 else None,
                 *(whole or (None, None)),
             )
-            worth = (other.ours[0].value, other.error) if other else (None, None)
+            worth = (found.rule(one), other.ours[0].value, other.error) if other else (None, None, None)
             lines.append(
                 (
                     *(

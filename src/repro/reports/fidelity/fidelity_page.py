@@ -12,15 +12,15 @@ from pathlib import Path
 
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Compared, family
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.summary import median
 from repro.reports.fidelity.choices import Choice, Reading, deciding, enveloped
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines
 from repro.reports.fidelity.reading import Comparisons
-from repro.reports.fidelity.skill import skill
-from repro.reports.fidelity.winners import Race, counted, races
+from repro.reports.fidelity.skill import RULES, Skill, skill
+from repro.reports.fidelity.winners import Race, one_rate, orders, our_figure, races
 from repro.reports.formats.layout import UNITS
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
@@ -36,6 +36,20 @@ within {TOLERANCE:.0%} (an accuracy within {POINTS:.0f} points), a range if both
 its bound is reached. The verdict is over the whole 95% interval and band of assumed numbers, where they are
 known; the verdict on our figure alone stands beside it. A figure that rests on prompts or rows and has no
 interval is undetermined.
+"""
+
+ERRORS = """\
+Over all figures that can miss, by kind; a paper's kinds are mixed in its line *all relative* alone. The
+medians over all stand first, then those without printed values that are set aside (docs/errata.md). The
+trivial rule is that with the smallest median on the same figures; beside it ours on them, and our skill,
+1 less their ratio: of all, of the paper's own system and of the others. Accuracies are in points.
+"""
+
+WINNERS = """\
+Systems on one workload, by our figures alone: pairs in the paper's order (without printed ties within
+1%, pairs of fitted values and what cannot miss: lossless text, means), and workloads that its own system
+wins, there and here. Beside both stands what one rate an engine gets, from one cell each, by weights and
+lengths.
 """
 
 Lines = Iterator[str]
@@ -61,7 +75,7 @@ def write_fidelity(
     sections = {
         "Headline claims": _headlines(headlines, found, others),
         "Coverage of the published values": _coverage(cells, found, headlines),
-        "Errors": _errors(reports),
+        "Errors": _errors(reports, headlines),
         "Who wins": _winners(reports, headlines),
         "Undetermined": _undetermined(reports),
         "What stands in": _stand_ins(reports),
@@ -214,70 +228,70 @@ def _counts(name: str, own: Counter[str]) -> tuple[str, ...]:
     return (name, str(sum(own.values())), *(str(own[one]) for one in STATUSES))
 
 
-def _errors(reports: Sequence[Report]) -> Lines:
-    yield "Over the figures that can miss; beside them the median with those that cannot (naive)."
+def _errors(reports: Sequence[Report], headlines: Headlines) -> Lines:
+    yield ERRORS
+    rows = []
+    for report in reports:
+        for kind, some in report.kinds.items():
+            rows.append(_kind(report, kind, some, report.skills.get(kind), headlines))
+        every = [one for one in report.summary.compared if not one.in_points]
+        worth = skill(every, report.evidence.predictor)
+        rows.append(_kind(report, "all relative", every, worth, headlines))
+    headings = (
+        "paper",
+        "kind",
+        "n",
+        "median",
+        "without the set aside",
+        "trivial rule",
+        "it, ours (n)",
+        "skill",
+    )
+    yield from _table((*headings, "own system", "others"), rows)
     yield ""
+    yield from (f"- {rule}: {words}." for rule, words in RULES.items())
+    yield "- A rule without a figure for some of them takes that of the first other rule that has one."
+    yield ""
+    yield from _counted(reports)
+
+
+def _kind(
+    report: Report, kind: str, some: Sequence[Compared], worth: Skill | None, headlines: Headlines
+) -> tuple[str, ...]:
+    """A line of the table of errors."""
+    size = _points if kind == "accuracies" else _percent
+    counted = [compared for compared in some if not compared.cell.contradicted]
+    system, predictor = headlines.systems.get(report.paper), report.evidence.predictor
+    halves = [[c for c in some if (c.cell.system == system) == ours] for ours in (True, False)]
+    parts = [skill(half, predictor, [worth.rule]) if worth else None for half in halves]
+    return (
+        *(report.paper, kind, str(len(some)), size(median(some))),
+        f"{size(median(counted))} ({len(counted)})" if len(counted) < len(some) else "",
+        *((worth.rule, f"{size(worth.trivial)}, {size(worth.ours)} ({worth.n})") if worth else ("", "")),
+        *(f"{part.value:.2f}" if part else "" for part in (worth, *parts)),
+    )
+
+
+def _counted(reports: Sequence[Report]) -> Lines:
+    """What is counted beside the errors; the naive median has what cannot miss among it."""
     rows = []
     for report in reports:
         own = report.summary
         naive = [one for one in report.comparisons if one.error is not None and not one.fitted]
-        worth = skill(own.relative, [report.trivial(one) for one in own.relative])
         rows.append(
             (
                 report.paper,
-                str(len(own.relative)),
-                _percent(own.median),
-                _percent(_part(own.relative, 0.75)),
+                _percent(_part([one for one in own.compared if not one.in_points], 0.75)),
                 _percent(median([one for one in naive if not one.in_points])),
-                f"{_percent(worth.ours)}, {_percent(worth.trivial)} ({worth.n})" if worth else "",
-                f"{worth.value:.2f}" if worth else "",
-                str(len(own.points)),
-                "" if median(own.points) is None else f"{median(own.points):.1f}",
                 str(len(own.inside)),
                 f"{len(own.broken)} of {len(own.broken) + len(own.kept)}",
                 f"{len(own.fitted_misses)} of {len(own.fitted)}",
                 str(len(own.certain)),
                 str(len(own.contradicted)),
-                _percent(own.median_with_contradicted) if own.contradicted else "",
             )
         )
-    headings = (
-        "paper",
-        "n",
-        "median",
-        "p75",
-        "naive median",
-        "ours, trivial (n)",
-        "skill",
-        "accuracies",
-        "points",
-    )
-    yield from _table(
-        (
-            *headings,
-            "inside a range",
-            "bounds broken",
-            "fitted, off by 10%",
-            "cannot miss",
-            "contradicted",
-            "median with",
-        ),
-        rows,
-    )
-    yield ""
-    yield "By family, median error (n); accuracies in points:"
-    yield ""
-    families: list[list[str]] = []
-    for name in FAMILIES:
-        words_of = [name]
-        for report in reports:
-            some = [one for one in report.summary.counted if family(one.cell) == name]
-            middle = median(some)
-            points = name == "accuracies"
-            words = "" if middle is None else f"{middle:.1f}" if points else _percent(middle)
-            words_of.append(f"{words} ({len(some)})" if some else "")
-        families.append(words_of)
-    yield from _table(("family", *(report.paper for report in reports)), families)
+    headings = ("paper", "p75", "naive median", "inside a range", "bounds broken", "fitted, off by 10%")
+    yield from _table((*headings, "cannot miss", "set aside"), rows)
     yield ""
     every = Counter(one.certain for report in reports for one in report.summary.certain)
     yield f"What cannot miss, by rule: {'; '.join(f'{count} {why}' for why, count in every.most_common())}."
@@ -295,21 +309,28 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 def _winners(reports: Sequence[Report], headlines: Headlines) -> Lines:
-    yield "Systems on one workload, by our figures alone: pairs in the paper's order (without printed ties"
-    yield "within 1% and pairs of fitted values), and workloads that its own system wins, there and here."
-    yield ""
+    yield WINNERS
     rows = []
     for report in reports:
         found = races(report.comparisons)
+        system, rate = headlines.systems.get(report.paper, ""), one_rate(found, report.evidence.predictor)
         by_artifact: dict[str, list[Race]] = {}
         for race in found:
             by_artifact.setdefault(race.artifact, []).append(race)
-        for name, own in [*by_artifact.items(), *([("all", found)] if len(by_artifact) > 1 else [])]:
-            agree, pairs, wins, races_won = counted(own, headlines.systems.get(report.paper, ""))
-            if pairs or races_won:
-                rows.append((report.paper, name, f"{agree} of {pairs}", f"{wins} of {races_won}"))
-    yield from _table(("paper", "table", "pairs agree", "own system first"), rows)
+        for name, some in [*by_artifact.items(), *([("all", found)] if len(by_artifact) > 1 else [])]:
+            ours, theirs = orders(some, system, our_figure), orders(some, system, rate)
+            wrong = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
+            left = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
+            counts = [f"{one.agree} of {one.pairs}" for one in (ours, theirs)]
+            wins = [f"{one.first} of {one.races}" if one.races else "" for one in (ours, theirs)]
+            rows.append((report.paper, name, *counts, *wins, wrong + (f"; {left} others" if left else "")))
+    headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
+    yield from _table((*headings, "ours in another order"), rows)
 
 
 def _undetermined(reports: Sequence[Report]) -> Lines:

@@ -129,13 +129,14 @@ def _row(results: Results, name: str, cells: Mapping[str, PublishedCell]) -> Row
     records = results.read(name)
     marks = {mark for line in lines for mark in line.get("marks", "").split()}
     found = summed(comparisons_in(name, [line for line in lines if "id" in line], cells))
-    medians = [f"{found.median:.1%}"] if found.relative else []
-    medians += [f"{median(found.points):.1f} points"] if found.points else []
+    medians = [] if found.median is None else [f"{found.median:.1%}"]
+    points = median([one for one in found.compared if one.in_points])
+    medians += [] if points is None else [f"{points:.1f} points"]
     words = (
         _state(lines, records),
         ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
-        str(len(found.counted) or ""),
+        str(len(found.compared) or ""),
         ", ".join(medians),
         f"{_minutes(records):.1f}" if records else "",
         _command(results.root, name),

@@ -1,6 +1,7 @@
-"""What an error is worth: the trivial predictor's error, and the noise of the paper's own numbers.
+"""What an error is worth: the best trivial rule's on the same cells, and the noise of the paper's numbers.
 
-Owns both. The trivial predictor knows printed values and weights, and nothing of any system.
+Owns the list of trivial rules, for error pages and validations alike. They know printed values and weights,
+and nothing of any system.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import csv
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 from pathlib import Path
+from statistics import geometric_mean
 
 from repro.core.errors import InputError
 from repro.reports.comparison.comparison import Compared, Figure
@@ -18,31 +21,57 @@ from repro.reports.fidelity.headlines import Headlines
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell, find, select
 
+RULES = {
+    "nearest": "the nearest fitted cell, scaled by weights; a paper's own engine has the abstract's rate",
+    "equal": "methods equal the printed baseline or the target's own text, and a part has no effect",
+    "lengths": "the fitted cell of the nearest model, by weights and printed lengths of prompt and answer",
+    "bytes": "bytes over bandwidth: the baseline's token, or one read of the weights, by the bytes read",
+    "rate": "one rate an engine: the mean of its fitted cells, by weights and lengths",
+    "mean": "the mean of all fitted cells of the metric, by weights and lengths",
+}
+"""The trivial rules, in the order in which one that has no figure is completed by the others."""
+
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*B\b", re.IGNORECASE)
 """Billions of parameters in a model's name."""
 
 COORDINATES = ("artifact", "device", "system", "dataset", "condition", "draft_model", "relative_to")
 """Fields by which a fitted cell is near a predicted one."""
 
-GROWS = ("latency", "energy", "memory", "time")
-SHRINKS = ("throughput",)
-"""Words of metrics that grow, and shrink, in proportion to a model's weights."""
+GROWS = ("energy", "memory")
+"""Words of metrics that grow in proportion to a model's weights, as times do."""
 
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "s/token": 1.0, "tokens/s": 1.0}
+"""Units of times and rates, in seconds; of the last the reciprocal."""
 
-TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
-"""How many of a unit a second has."""
+OF_A_TOKEN = ("tokens/s", "s/token")
+"""Units whose values are of one token."""
+
+PHASES = {
+    "prompt": ("prefill_latency", "prefill_throughput", "e2e_latency", "npu_execution"),
+    "token": ("decode_latency", "decode_throughput", "per_token_latency", "generation_latency"),
+}
+"""Metrics of times that go over the tokens of the prompt, or of the answer."""
+
+LENGTHS = {"prompt": "prompt_length", "token": "output_length"}
+"""The conditions that have their numbers."""
+
+READS = ("io_latency", "verification_latency")
+"""Metrics of a fitted read of the weights, the better one first."""
+
+WHOLE = ("retention", "kept")
+"""Words of metrics that are 100% where a part has no effect."""
 
 
 @dataclass(frozen=True)
 class TrivialPredictor:
-    """What it may read: cells of baselines that a fit used, and printed values.
+    """The rules with what they may read: cells that a fit used, and printed values.
 
     Attributes:
         fitted: published cells that a fit used.
         rates: of a paper whose system is an engine of its own, the abstract's rate in tokens a second.
         baselines: of a paper whose system is a method, the printed baseline that all methods equal.
         spellings: by paper, the engine that each spelling of a system means.
-        weights: billions in the layers of models whose names say another number, by plain name.
+        weights: weights of models by plain name, in one unit, where names say another number or none.
     """
 
     fitted: Sequence[PublishedCell] = ()
@@ -51,106 +80,158 @@ class TrivialPredictor:
     spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    def compared(self, one: Compared) -> Compared | None:
-        """The comparison with the trivial figure in place of ours; None if there is none."""
-        value = self._figure(one)
-        return None if value is None else replace(one, ours=(Figure(value),), certain="", n=None)
+    def compared(self, one: Compared, rule: str = "nearest") -> Compared | None:
+        """The comparison with a rule's figure in place of ours; None if no rule has one.
 
-    def _figure(self, one: Compared) -> float | None:
-        """The trivial figure in the unit of ours.
-
-        Rouge-L is the target's own. Memory of 8-bit weights is their bytes. A ratio is the quotient of the
-        trivial times; of methods and ablations it is 1, and a difference 0. A time or throughput of a paper's
-        own engine, with and without its parts, is that of the abstract's rate, scaled by weights; a
-        baseline's that of the nearest fitted cell of its engine. Any other value is that of the nearest
-        fitted cell, or of the baseline that all methods equal.
+        Where a rule has no figure, the first one that has is taken.
         """
-        cell = one.cell
-        if cell.metric == "rouge_l":
-            return 100.0
-        if cell.relative_to and (ratio := self._ratio(one)) is not None:
+        for name in (rule, *RULES):
+            if (value := self.figure(one, name)) is not None:
+                return replace(one, ours=(Figure(value),), certain="", n=None)
+        return None
+
+    def value(self, cell: PublishedCell, rule: str) -> float | None:
+        """A cell's value by a rule, in the cell's unit; None if it has none."""
+        match rule:
+            case "equal":
+                return 100.0 if cell.metric == "rouge_l" else self._like(self._baselines(cell), cell, False)
+            case "bytes":
+                return self._by_bytes(cell)
+            case "mean":
+                return self._mean(self._pool(cell), cell)
+            case "rate":
+                return self._mean(self.of_engine(cell) or self._sources(cell), cell)
+        return self._like(self._sources(cell), cell, lengths=rule == "lengths")
+
+    def scaled(self, near: PublishedCell, cell: PublishedCell, lengths: bool = True) -> float | None:
+        """A cell's value from another one's, by weights and maybe lengths; None if these are not known."""
+        times, value = self._times(cell.model, near.model), _middle(near)
+        if cell.unit not in SECONDS:
+            grows = any(word in cell.metric for word in GROWS) and cell.unit not in ("x", "%")
+            return value * times if times and grows else value if not grows else None
+        mixed = (near.unit in OF_A_TOKEN) != (cell.unit in OF_A_TOKEN)
+        if lengths or mixed:
+            tokens, others = _tokens(cell), _tokens(near)
+            if tokens and others:
+                times *= tokens / others
+            elif mixed:
+                return None
+        return _in_unit(_seconds(near) * times, cell.unit) if times else None
+
+    def figure(self, one: Compared, rule: str) -> float | None:
+        """A rule's figure in the unit of ours; None if it has none."""
+        cell, low = one.cell, one.cell.value_low
+        if cell.relative_to and rule != "equal" and (ratio := self._quotient(one, rule)) is not None:
             return ratio
-        if cell.unit == "GB" and "INT8 weights" in cell.condition and (size := _size(cell.model)):
-            return size
-        if one.published.low is None or not cell.value_low:
-            return None
-        value = self._by_rate(cell) if cell.paper in self.rates else None
-        value = self._nearest(cell) if value is None else value
-        return None if value is None else value * one.published.low / cell.value_low
+        if cell.relative_to and rule == "equal" and cell.metric != "rouge_l":
+            whole = any(word in cell.metric for word in WHOLE)
+            return {"x": 1.0, "%": 100.0 * whole, "percentage_point": 0.0}.get(one.unit)
+        value, shown = self.value(cell, rule), one.published.low
+        return None if value is None or shown is None or not low else value * shown / low
 
-    def _ratio(self, one: Compared) -> float | None:
-        if one.unit != "x":
-            return 0.0 if one.unit in ("%", "percentage_point") else None
-        cell = one.cell
+    def _quotient(self, one: Compared, rule: str) -> float | None:
+        """A ratio of two engines' times by a rule, at the model of a fitted time of the other engine."""
+        cell, rate = one.cell, self.rates.get(one.cell.paper)
         own, base = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
-        near = self._near(cell, base) if base and own != base else None
-        rate = self.rates.get(cell.paper)
-        if near is None or rate is None or not cell.metric.endswith(("speedup", "reduction")):
-            return 1.0
-        return (rate.value_low or 0.0) * self._times(rate.model, near.model) / _rate(near)
+        if one.unit != "x" or not rate or not base or own == base or rule not in ("nearest", "rate"):
+            return None
+        if not cell.metric.endswith(("speedup", "reduction")):
+            return None
+        times = [
+            near
+            for near in self.fitted
+            if self._engine(near, near.system) == base and _version(near) == _version(cell)
+            if _phase(near) == "prompt" and _tokens(near)
+        ]
+        if rule == "nearest" and times:
+            times = [max(times, key=lambda near: (near.model == cell.model, *_nearness(near, cell)))]
+        ratios = [
+            _seconds(near) / (_tokens(near) or 1.0) * _middle(rate) * self._times(rate.model, near.model)
+            for near in times
+        ]
+        return geometric_mean(ratios) if ratios else None
 
-    def _by_rate(self, cell: PublishedCell) -> float | None:
-        """A time or throughput of the nearest fitted cell of its engine, or by the abstract's rate."""
-        if cell.unit not in (*TIMES, "tokens/s"):
+    def _by_bytes(self, cell: PublishedCell) -> float | None:
+        """Memory of 8-bit weights; or a token by the bytes that are read for it."""
+        if cell.unit == "GB":
+            return _size(cell.model) if "INT8 weights" in cell.condition else None
+        share = 1 - float(cell.conditions.get("dram_fraction") or 0)
+        if _phase(cell) != "token" or share <= 0 or cell.unit not in OF_A_TOKEN:
             return None
-        near, rate = self._near(cell, self._engine(cell, cell.system)), self.rates[cell.paper]
-        times = self._times(cell.model, (near or rate).model)
-        if not times:
+        value = self._like(self._baselines(cell), cell, False)
+        if value is None:
+            value = self._one_read(cell)
+        return value if value is None else value / share if cell.unit == "tokens/s" else value * share
+
+    def _one_read(self, cell: PublishedCell) -> float | None:
+        """A token in the time of the nearest fitted read of a whole model, by weights."""
+        known = [near for near in self.fitted if _version(near) == _version(cell)]
+        known = [near for near in known if self._times(cell.model, near.model)]
+        kinds = [[near for near in known if near.metric.endswith(metric)] for metric in READS]
+        reads = next(filter(None, kinds), [])
+        if not reads:
             return None
-        if cell.unit == "tokens/s":
-            return _rate(near or rate) / times
-        length = _length(cell)
-        seconds = near.value_low if near else length / _rate(rate) if length else None
-        return None if seconds is None else seconds * times * TIMES[cell.unit]
+        read = max(reads, key=lambda near: (near.device == cell.device, *_nearness(near, cell)))
+        return _in_unit(_seconds(read) * self._times(cell.model, read.model), cell.unit)
+
+    def _like(self, pool: Sequence[PublishedCell], cell: PublishedCell, lengths: bool) -> float | None:
+        """From the nearest of some cells: by what is printed of them, or by weights and lengths first."""
+
+        def order(near: PublishedCell) -> tuple[float, ...]:
+            model = -abs(log(self._times(cell.model, near.model) or 1e9))
+            alike, numbers = _nearness(near, cell)
+            return (model, numbers, alike) if lengths else (alike, model, numbers)
+
+        known = [near for near in pool if self.scaled(near, cell, lengths) is not None]
+        value = self.scaled(max(known, key=order), cell, lengths) if known else None
+        return value if value is None or not lengths else value + self._answer(cell)
+
+    def _answer(self, cell: PublishedCell) -> float:
+        """What a request of a printed answer takes beside its prompt; 0 if no decoding was fitted."""
+        if cell.metric != "e2e_latency" or LENGTHS["token"] not in cell.conditions:
+            return 0.0
+        decoding = replace(cell, metric="decode_latency")
+        return self._like(self._sources(decoding), decoding, True) or 0.0
+
+    def _mean(self, pool: Sequence[PublishedCell], cell: PublishedCell) -> float | None:
+        values = [value for near in pool if (value := self.scaled(near, cell)) is not None and value > 0]
+        return geometric_mean(values) + self._answer(cell) if values else None
+
+    def _sources(self, cell: PublishedCell) -> list[PublishedCell]:
+        """All comparable fitted cells; of a paper with engines those of the cell's, or of a part the rate."""
+        rate = self.rates.get(cell.paper)
+        if rate is None:
+            return self._pool(cell)
+        part = _phase(cell) == "prompt" and not self._engine(cell, cell.system)
+        return self.of_engine(cell) or ([rate] if part else self._pool(cell))
+
+    def _pool(self, cell: PublishedCell) -> list[PublishedCell]:
+        """Fitted cells of the same phase, or of the same metric and unit."""
+        return [near for near in self.fitted if near.id != cell.id and _comparable(near, cell)]
+
+    def of_engine(self, cell: PublishedCell) -> list[PublishedCell]:
+        """Fitted cells of the cell's engine; the abstract's rate for prompts of a paper's own engine."""
+        engine, rate = self._engine(cell, cell.system), self.rates.get(cell.paper)
+        if rate and _phase(cell) == "prompt" and engine == self._engine(rate, rate.system):
+            return [rate]
+        return [near for near in self._pool(cell) if engine and self._engine(near, near.system) == engine]
+
+    def _baselines(self, cell: PublishedCell) -> list[PublishedCell]:
+        printed = self.baselines.get(cell.paper, ())
+        return [base for base in printed if base.system != cell.system and _comparable(base, cell)]
 
     def _times(self, model: str, other: str) -> float:
         """How many times as heavy one model is as another; 0 if that of one is not known."""
         if model == other:
             return 1.0
         known = all(plain(name) in self.weights for name in (model, other))
-        own, its = (self.weights[plain(name)] if known else _size(name) for name in (model, other))
-        return own / its if own and its else 0.0
+        first, second = (self.weights[plain(name)] if known else _size(name) for name in (model, other))
+        return first / second if first and second else 0.0
 
     def _engine(self, cell: PublishedCell, system: str) -> str:
-        return self.spellings.get(cell.paper, {}).get(plain(system), "")
-
-    def _near(self, cell: PublishedCell, engine: str) -> PublishedCell | None:
-        """The fitted time of a whole prompt by an engine that is nearest to a cell, of any version."""
-        times = [
-            near
-            for near in self.fitted
-            if engine and self._engine(near, near.system) == engine and near.id != cell.id
-            if _version(near) == _version(cell) and near.unit == "s" and _length(near) and near.value_low
-        ]
-        return max(
-            times,
-            key=lambda near: (near.model == cell.model, _alike(near, cell), -_apart_in_length(near, cell)),
-            default=None,
-        )
-
-    def _nearest(self, cell: PublishedCell) -> float | None:
-        equal = [base for base in self.baselines.get(cell.paper, ()) if base.system != cell.system]
-        others = [
-            (near, value)
-            for near in (*self.fitted, *equal)
-            if near.id != cell.id
-            and (near.paper, near.metric, near.unit) == (cell.paper, cell.metric, cell.unit)
-            if near.value_low is not None and near.value_low == near.value_high
-            if (value := self._scaled(near, cell)) is not None
-        ]
-        if not others:
-            return None
-        return max(others, key=lambda other: (_alike(other[0], cell), other[0].model == cell.model))[1]
-
-    def _scaled(self, near: PublishedCell, cell: PublishedCell) -> float | None:
-        """The near cell's value for the weights of the other's model; None if a size is not known."""
-        assert near.value_low is not None
-        if near.model == cell.model:
-            return near.value_low
-        power = 1 if any(word in cell.metric for word in GROWS) else 0
-        power = -1 if any(word in cell.metric for word in SHRINKS) else power
-        times = self._times(cell.model, near.model) if power else 1.0
-        return near.value_low * times**power if times else None
+        """The engine that a system means; of a paper without engines of its own the system."""
+        known = self.spellings.get(cell.paper, {})
+        return known.get(plain(system), "" if cell.paper in self.rates else plain(system))
 
 
 def trivial_predictor(
@@ -181,40 +262,68 @@ def _version(cell: PublishedCell) -> str:
     return cell.paper.removesuffix("_v2")
 
 
+def _phase(cell: PublishedCell) -> str:
+    """Over which tokens a time goes; its metric if it is another one."""
+    phases = (name for name, metrics in PHASES.items() if any(m in cell.metric for m in metrics))
+    return next(phases, cell.metric) if cell.unit in SECONDS else cell.metric
+
+
+def _comparable(near: PublishedCell, cell: PublishedCell) -> bool:
+    units = near.unit == cell.unit or (near.unit in SECONDS and cell.unit in SECONDS)
+    printed = near.value_low is not None and near.value_high is not None
+    return printed and units and _version(near) == _version(cell) and _phase(near) == _phase(cell)
+
+
 def _size(model: str) -> float | None:
     """Billions of parameters; None if the name does not say."""
-    found = SIZE.search(model)
-    return float(found[1]) if found else None
+    size = SIZE.search(model)
+    return float(size[1]) if size else None
 
 
-def _length(cell: PublishedCell) -> float | None:
-    """Tokens of the prompt, of a range the middle; None if they are not printed."""
-    numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", cell.conditions.get("prompt_length", ""))
+def _middle(cell: PublishedCell) -> float:
+    """A printed value; of a range the geometric middle, of a bound the bound."""
+    ends = {end for end in (cell.value_low, cell.value_high) if end}
+    return geometric_mean(ends) if len(ends) == 2 else next(iter(ends), 0.0)
+
+
+def _seconds(cell: PublishedCell) -> float:
+    """A time in seconds, or the seconds that a rate takes for a token."""
+    value = _middle(cell) * SECONDS[cell.unit]
+    return 1 / value if cell.unit == "tokens/s" else value
+
+
+def _in_unit(seconds: float, unit: str) -> float:
+    return 1 / seconds if unit == "tokens/s" else seconds / SECONDS[unit]
+
+
+def _tokens(cell: PublishedCell) -> float | None:
+    """Tokens that a time is of, of a range the middle; 1 of a rate, None if they are not printed."""
+    if cell.unit in OF_A_TOKEN:
+        return 1.0
+    printed = cell.conditions.get(LENGTHS.get(_phase(cell), ""), "")
+    numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", printed)
     return (float(numbers[1]) + float(numbers[2] or numbers[1])) / 2 if numbers else None
 
 
-def _apart_in_length(near: PublishedCell, cell: PublishedCell) -> float:
-    lengths = [_length(one) or 1.0 for one in (near, cell)]
-    return max(lengths) / min(lengths)
+def _nearness(near: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
+    """How many printed fields two cells share; how near the printed numbers of their conditions are."""
+    alike = sum(getattr(near, name) == getattr(cell, name) for name in COORDINATES)
+    pairs = [_numbers(near, cell, key) for key in near.conditions.keys() & cell.conditions.keys()]
+    return alike, -sum(abs(log(first / second)) for first, second in pairs if first and second)
 
 
-def _rate(near: PublishedCell) -> float:
-    """Tokens of the prompt a second, printed or of a fitted time."""
-    return (
-        (near.value_low or 0.0)
-        if near.unit == "tokens/s"
-        else (_length(near) or 0.0) / (near.value_low or 1.0)
-    )
-
-
-def _alike(near: PublishedCell, cell: PublishedCell) -> int:
-    return sum(getattr(near, name) == getattr(cell, name) for name in COORDINATES)
+def _numbers(near: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:
+    """The first numbers of a condition of two cells; 0 without one."""
+    numbers = [re.match(r"\d+(?:\.\d+)?", one.conditions[key]) for one in (near, cell)]
+    first, second = (float(number[0]) if number else 0.0 for number in numbers)
+    return first, second
 
 
 @dataclass(frozen=True)
 class Skill:
-    """Our median error and the trivial predictor's, over the comparisons for which it has a figure."""
+    """Our median error beside a rule's, over the comparisons for which a rule has a figure."""
 
+    rule: str
     n: int
     ours: float
     trivial: float
@@ -225,11 +334,25 @@ class Skill:
         return 1 - self.ours / self.trivial
 
 
-def skill(ours: Sequence[Compared], theirs: Sequence[Compared | None]) -> Skill | None:
-    """The medians over the comparisons that both have; None of none."""
-    both = [(a, b) for a, b in zip(ours, theirs, strict=True) if b is not None and b.error is not None]
-    own, other = median([a for a, _ in both]), median([b for _, b in both])
-    return Skill(len(both), own, other) if own is not None and other else None
+def skill(
+    comparisons: Sequence[Compared], predictor: TrivialPredictor, rules: Collection[str] = tuple(RULES)
+) -> Skill | None:
+    """Our median error beside that of the rule with the smallest one; None without a rule's figure.
+
+    Of rules with the same median that one is named which has the most figures of its own.
+    """
+    known = [one for one in comparisons if one.error is not None and predictor.compared(one)]
+    if not known:
+        return None
+    ranks = {
+        rule: (
+            median([other for one in known if (other := predictor.compared(one, rule))]) or 0.0,
+            -sum(predictor.figure(one, rule) is not None for one in known),
+        )
+        for rule in rules
+    }
+    best = min(rules, key=lambda rule: ranks[rule])
+    return Skill(best, len(known), median(known) or 0.0, ranks[best][0]) if ranks[best][0] else None
 
 
 def read_floors(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, float]:

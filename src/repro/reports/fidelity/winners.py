@@ -1,16 +1,18 @@
-"""Who wins: systems that a paper sets side by side on one workload, in the paper and here.
+"""Who wins: systems that a paper sets side by side on one workload, in the paper, here and by a trivial rule.
 
-Owns which values are comparable and which one is better. Reads comparisons only.
+Owns which values are comparable, which one is better, and what one rate an engine says.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from repro.reports.comparison.comparison import Compared
+from repro.reports.fidelity.skill import TrivialPredictor
+from repro.reports.reference.reference import PublishedCell
 
 TIE = 0.01
 """Relative difference of printed values that counts as a tie."""
@@ -18,6 +20,9 @@ TIE = 0.01
 HIGHER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
 LOWER = ("latency", "energy", "memory", "time")
 """Words of metrics of which more, or less, is better."""
+
+Pair = tuple[Compared, Compared]
+Value = Callable[[Compared], float]
 
 
 @dataclass(frozen=True)
@@ -28,32 +33,51 @@ class Race:
     sign: int
     runners: tuple[Compared, ...]
 
-    def pairs(self) -> list[bool]:
-        """For each two systems whether the paper's order is ours; without ties and pairs of fitted values."""
-        found = []
-        for one, other in combinations(self.runners, 2):
-            printed = _difference(one.published.low, other.published.low)
-            if abs(printed) > TIE and not (one.fitted and other.fitted):
-                found.append(printed * _difference(one.ours[0].value, other.ours[0].value) > 0)
-        return found
+    def pairs(self) -> list[Pair]:
+        """Each two systems, without printed ties and pairs of fitted values."""
+        return [
+            (one, other)
+            for one, other in combinations(self.runners, 2)
+            if abs(_difference(printed(one), printed(other))) > TIE and not (one.fitted and other.fitted)
+        ]
 
-    def best(self, system: str) -> bool | None:
-        """Whether a system that the paper has first is first here; None if the paper has not."""
+    def best(self, system: str, value: Value) -> bool | None:
+        """Whether a system that the paper has first is first by a value; None if the paper has not."""
         own = [one for one in self.runners if one.cell.system == system]
         others = [one for one in self.runners if one.cell.system != system]
         if not own or not others:
             return None
-        if any(self.sign * _difference(o.published.low, own[0].published.low) > 0 for o in others):
+        if any(self.sign * _difference(printed(o), printed(own[0])) > 0 for o in others):
             return None
-        return all(self.sign * (own[0].ours[0].value - o.ours[0].value) >= 0 for o in others)
+        return all(self.sign * (value(own[0]) - value(o)) >= 0 for o in others)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How often an order is the paper's.
+
+    Attributes:
+        agree, pairs: pairs of systems in the paper's order, of how many.
+        first, races: workloads that the paper's own system wins, of those that it wins in the paper.
+        wrong: systems of the pairs in another order, with how many.
+    """
+
+    agree: int
+    pairs: int
+    first: int
+    races: int
+    wrong: Counter[str]
 
 
 def races(comparisons: Iterable[Compared]) -> list[Race]:
-    """Every workload on which a paper prints one value for each of several systems, and we have a figure."""
+    """Every workload on which a paper prints one value for each of several systems, and we have a figure.
+
+    What cannot miss runs in none: lossless text, means of other values, repetitions.
+    """
     groups: dict[tuple[str, ...], dict[str, Compared]] = defaultdict(dict)
     for one in comparisons:
-        cell, printed = one.cell, one.published
-        single = printed.low is not None and printed.low == printed.high and len(one.ours) == 1
+        cell, ends = one.cell, one.published
+        single = ends.low is not None and ends.low == ends.high and len(one.ours) == 1 and not one.certain
         if single and cell.system and cell.relative_to in ("", "target LLM output") and _sign(cell.metric):
             key = (cell.paper, cell.artifact, cell.device, cell.model, cell.draft_model, cell.dataset)
             groups[(*key, cell.condition, cell.metric)].setdefault(cell.system, one)
@@ -64,11 +88,43 @@ def races(comparisons: Iterable[Compared]) -> list[Race]:
     ]
 
 
-def counted(found: Sequence[Race], system: str) -> tuple[int, int, int, int]:
-    """Pairs in the paper's order, of how many; races that its own system wins here, of those there."""
-    pairs = [agrees for race in found for agrees in race.pairs()]
-    wins = [won for race in found if (won := race.best(system)) is not None]
-    return sum(pairs), len(pairs), sum(wins), len(wins)
+def orders(found: Sequence[Race], system: str, value: Value) -> Orders:
+    """How often a value's order is the paper's, and how often a paper's own system is first by it."""
+    pairs = [pair for race in found for pair in race.pairs()]
+    wrong = [(a, b) for a, b in pairs if (printed(a) - printed(b)) * (value(a) - value(b)) <= 0]
+    wins = [won for race in found if (won := race.best(system, value)) is not None]
+    names = Counter(" and ".join(sorted((a.cell.system, b.cell.system))) for a, b in wrong)
+    return Orders(len(pairs) - len(wrong), len(pairs), sum(wins), len(wins), names)
+
+
+def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
+    """Values by one rate a system, from one cell each, by weights and lengths.
+
+    The cell is the first fitted one of its engine, or the abstract's rate, else its first printed one of
+    another workload; a system without either is as in the paper.
+    """
+    held: dict[tuple[str, str, str], list[PublishedCell]] = defaultdict(list)
+    for race in found:
+        for one in race.runners:
+            held[race.artifact, one.cell.metric, one.cell.system].append(one.cell)
+
+    def value(one: Compared) -> float:
+        cell = one.cell
+        sources = [*predictor.of_engine(cell), *held[cell.artifact, cell.metric, cell.system]]
+        values = (predictor.scaled(source, cell) for source in sources if source.id != cell.id)
+        return next((value for value in values if value is not None), printed(one))
+
+    return value
+
+
+def our_figure(one: Compared) -> float:
+    """Our figure of a comparison that has one."""
+    return one.ours[0].value
+
+
+def printed(one: Compared) -> float:
+    """The printed value."""
+    return one.published.low or 0.0
 
 
 def _sign(metric: str) -> int:
@@ -77,7 +133,6 @@ def _sign(metric: str) -> int:
     return -1 if any(word in metric for word in LOWER) else 0
 
 
-def _difference(one: float | None, other: float | None) -> float:
+def _difference(first: float, second: float) -> float:
     """Relative difference of two values, signed."""
-    first, second = one or 0.0, other or 0.0
     return (first - second) / max(abs(first), abs(second), 1e-12)
