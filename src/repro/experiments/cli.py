@@ -172,9 +172,12 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             part.dir = from_home(part.dir)
         Tracker.parse(places["wandb"], Path(config.outputs)).check()
         if not sweeps:
+            for component, settings in (config.get("beside") or {}).items():
+                raise InputError(f"{config.name} has no cells, so none for {component}.{[*settings][0]}")
             return
         if (section := table_section(config)) and not computes_nothing(section):
-            asked(config).spec(section)
+            command = asked(config)
+            command.require_rows(command.spec(section))
         launcher = str(config.hydra.runtime.choices["hydra/launcher"])
         if launcher not in OWN_LAUNCHERS:
             raise InputError(unknown("hydra/launcher", launcher, OWN_LAUNCHERS))

@@ -105,7 +105,10 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     having = [name for name in option_names(path) if _has_setting(path, name, key)]
     if not having:
         return sentence
-    way = f"{having[0]}.{key}=VALUE sets it in a sweep where the {path} is {having[0]}"
+    way = (
+        f"{path}={having[0]} {path}.{key}=VALUE sets it, or {having[0]}.{key}=VALUE in a sweep with a row for "
+        f"each {path}"
+    )
     return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
 
 

@@ -32,6 +32,11 @@ class BesideSetting:
     setting: str
 
     @property
+    def choice(self) -> str:
+        """The override of a cell that chooses this component."""
+        return f"{self.group}={self.component}"
+
+    @property
     def override(self) -> str:
         """The setting of a cell of this component."""
         return f"{self.group}.{self.setting}"
@@ -75,7 +80,7 @@ def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
         if asked and not sweep:
             raise InputError(
                 f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
-                f"write {asked.group}={asked.component} {asked.override}={value}"
+                f"write {asked.choice} {asked.override}={value}"
             )
         found.append(f"{CARRIED}{key}={word(value)}" if asked else override)
     return found
