@@ -108,11 +108,11 @@ def test_a_changed_setting_is_a_row_of_the_experiment_with_its_speedup(
         (
             ("experiment=mllm_npu/table4", "mllm_npu.order=in_order"),
             "mllm_npu/table4 has no row for each method, so none for its cells; "
-            "method=mllm_npu method.order=in_order changes mllm_npu's",
+            "method=mllm_npu method.order=in_order changes those of mllm_npu",
         ),
         (
             ("experiment=mllm_npu/table4", "mllm_npu.window=4e9"),
-            "method=mllm_npu method.window=4e9 changes mllm_npu's",
+            "method=mllm_npu method.window=4e9 changes those of mllm_npu",
         ),
         (
             ("experiment=mllm_npu/table4", "method.order=in_order"),

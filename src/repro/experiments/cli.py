@@ -173,7 +173,9 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
         Tracker.parse(places["wandb"], Path(config.outputs)).check()
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
-                raise InputError(f"{config.name} has no cells, so none for {component}.{[*settings][0]}")
+                raise InputError(
+                    f"{config.name} has no cells, so none for {component}.{next(iter(settings))}"
+                )
             return
         if (section := table_section(config)) and not computes_nothing(section):
             command = asked(config)

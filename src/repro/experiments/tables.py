@@ -89,7 +89,8 @@ class Asked:
             if asked and asked.group not in spec.rows.by:
                 raise InputError(
                     f"{setting} would change no figure: {self.name} has no row for each {asked.group}, so "
-                    f"none for its cells; {asked.choice} {asked.override}={values} changes {asked.component}'s"
+                    f"none for its cells; {asked.choice} {asked.override}={values} changes those of "
+                    f"{asked.component}"
                 )
 
     def spec(self, section: Mapping[str, Any]) -> TableSpec:

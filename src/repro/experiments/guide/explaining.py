@@ -106,8 +106,8 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     if not having:
         return sentence
     way = (
-        f"{path}={having[0]} {path}.{key}=VALUE sets it, or {having[0]}.{key}=VALUE in a sweep with a row for "
-        f"each {path}"
+        f"{path}={having[0]} {path}.{key}=VALUE sets it, or {having[0]}.{key}=VALUE in a sweep with a "
+        f"row for each {path}"
     )
     return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
 
