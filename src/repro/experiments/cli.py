@@ -309,7 +309,7 @@ def axes(config: DictConfig) -> set[str]:
 
 
 def given(config: DictConfig) -> dict[str, str]:
-    """The overrides of a sweep's command line as they were typed, by key; of `~key` the value is null."""
+    """The overrides of a sweep's command line as they were typed, by key; of `~NAME` the value is null."""
     pairs = (override.partition("=") for override in _typed(config))
     return {key: value if equals else DELETED for key, equals, value in pairs}
 

@@ -62,7 +62,7 @@ LACKING = ""
 """The value of a setting in cells that lack it, since they are of another method."""
 
 DELETED = "null"
-"""The value of an override that deletes a setting (`~engine.verifies`), as Hydra and a grid read it."""
+"""The value of an override that deletes a setting (`~NAME`), as Hydra and a grid read it."""
 
 MOST_DRAWN = 60
 """Rows of a table that a picture shows."""
