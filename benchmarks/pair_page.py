@@ -193,12 +193,12 @@ def claim_lines(compared: Compared) -> Iterator[list[str]]:
                     f"{method} over {other}",
                     " to ".join(values),
                     with_ends(*found),
-                    judged(printed, *found, prompts[part, arms[method]]),
+                    claim_verdict(printed, *found, prompts[part, arms[method]]),
                     f"{held[part, arms[method]]:.2f}; {held[part, arms[other]]:.2f}",
                 ]
 
 
-def judged(printed: PublishedCell, ratio: float, interval: Interval | None, prompts: int) -> str:
+def claim_verdict(printed: PublishedCell, ratio: float, interval: Interval | None, prompts: int) -> str:
     """The project's verdict (docs/evidence.md) on a printed ratio by one over so many prompts."""
     figure, value = Figure(ratio, interval), in_unit(printed, "x", printed.id)
     return str(Comparison(printed, value, "x", (figure,), prompts).verdict)
@@ -295,8 +295,8 @@ nor disk worked, and the memory that models held. `runs.jsonl.gz` has every answ
             "## What the papers claim",
             "",
             "Of streamed targets, with the papers' own models on phones; verdicts by docs/evidence.md. The last",
-            "column is the memory that either held at most: EdgeLLM reads ahead into nine tenths of a budget, the",
-            "others a layer.",
+            "column is the memory that either held at most: EdgeLLM reads ahead into nine tenths of a budget,",
+            "the others a layer.",
             "",
         ]
         lines += table(("part", "claim", "printed", "here", "verdict", "GB held"), claims)

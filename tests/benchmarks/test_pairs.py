@@ -197,7 +197,7 @@ def test_a_claim_is_judged_by_what_is_printed(
     claim: str, ratio: float, interval: tuple[float, float] | None, verdict: str
 ) -> None:
     """By docs/evidence.md: within 10% of a number or of a range, with its whole interval."""
-    assert pair_page.judged(find(load_cells(), claim), ratio, interval, 6) == verdict
+    assert pair_page.claim_verdict(find(load_cells(), claim), ratio, interval, 6) == verdict
 
 
 def test_the_committed_page_judges_as_the_command_would() -> None:
@@ -221,7 +221,7 @@ def test_the_committed_page_judges_as_the_command_would() -> None:
     ):
         assert claim == " over ".join(methods)
         value, low, high = map(float, re.findall(r"[\d.]+", ratio))
-        assert verdict == pair_page.judged(find(load_cells(), cell), value, (low, high), 6), claim
+        assert verdict == pair_page.claim_verdict(find(load_cells(), cell), value, (low, high), 6), claim
         assert memory == "; ".join(f"{held[part, method]:.2f}" for method in methods)
 
 
