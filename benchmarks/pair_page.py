@@ -294,9 +294,9 @@ nor disk worked, and the memory that models held. `runs.jsonl.gz` has every answ
         lines += [
             "## What the papers claim",
             "",
-            "Of streamed targets, with the papers' own models on phones; verdicts by docs/evidence.md. The last",
-            "column is the memory that either held at most: EdgeLLM reads ahead into nine tenths of a budget,",
-            "the others a layer.",
+            "Of streamed targets, with the papers' own models on phones; verdicts by docs/evidence.md. The",
+            "last column is the memory that either held at most: EdgeLLM reads ahead into nine tenths of",
+            "a budget, the others a layer.",
             "",
         ]
         lines += table(("part", "claim", "printed", "here", "verdict", "GB held"), claims)
