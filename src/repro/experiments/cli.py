@@ -114,7 +114,7 @@ def cell_config(*overrides: str) -> dict[str, Any]:
         InputError: an override is malformed or names something unknown.
     """
     try:
-        config = composed(*overrides)
+        config = composed(*carried(overrides, sweep=False))
         HydraConfig.instance().set_config(config)  # labels may name the choices that were made
         return plain(config)
     except (HydraException, OmegaConfBaseException) as wrong:
