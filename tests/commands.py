@@ -26,6 +26,8 @@ COMMAND = re.compile(STARTS)
 WRITTEN = re.compile(rf"{STARTS}(?:[^\n`\\]|\\+\n)*")
 """A command in running text: to the end of its line, code or string, or to what explains it."""
 SETTING = r"[+~]?[a-z]\w*(?:/\w+)*(?:@\w+(?:\.\w+)*)?(?:\.\w+)*=(?:'[^']*'|\[[^\]]*\]|[^\s`,;)}\]\"']+)"
+SETTING = rf"(?:{SETTING}|'[+~]?[a-z][\w./@ ]*(?:=[^'`]*|\.\.\.)'|~[a-z][\w./@]*)"
+"""Also quoted as a whole, as a shell takes one with blanks, and one that deletes."""
 SETTINGS = re.compile(rf"(?<![\w./@=-])({SETTING}(?: {SETTING})*)")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,8 +27,10 @@ from pair_parts import PARTS, Plan, append, stored
 from pair_run import Answer, OpenArm, PairCell, Unit
 from paired import Paces
 from repro.core.overrides import override
+from repro.core.paths import project_root
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request
+from repro.reports.reference.reference import find, load_cells
 from tiny_project import write_project
 
 PART = "smollm2_memory"
@@ -176,10 +180,49 @@ def test_a_null_arm_is_compared_like_any_other() -> None:
     assert mean == pytest.approx((1 / (0.9 * 0.95 * 1.0 * 1.05)) ** 0.25)
     assert interval is not None
     assert interval[0] < 1 < interval[1]
-    assert pair_page.holds(interval) == "undetermined"
-    assert pair_page.holds((1.01, 1.2)) == "holds"
-    assert pair_page.holds((0.8, 0.99)) == "fails"
-    assert pair_page.holds(None) == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("claim", "ratio", "interval", "verdict"),
+    [
+        ("lever.fig10.geomean_speedup.chain_sd", 1.15, (1.04, 1.25), "fails"),  # printed 1.5
+        ("lever.fig10.geomean_speedup.edgellm", 1.28, (1.23, 1.34), "holds"),  # 1.27
+        ("lever.fig10.geomean_speedup.edgellm", 1.28, None, "undetermined"),
+        ("edgellm.text.iv_c.speedup_spl", 14.4, (11.9, 15.9), "fails"),  # 2.9 to 9.3
+        ("edgellm.text.iv_c.speedup_spl", 2.71, (2.52, 2.96), "undetermined"),
+        ("edgellm.text.iv_c.speedup_sp.phone", 1.98, (1.65, 2.19), "undetermined"),  # 1.34 to 1.77
+    ],
+)
+def test_a_claim_is_judged_by_what_is_printed(
+    claim: str, ratio: float, interval: tuple[float, float] | None, verdict: str
+) -> None:
+    """By docs/evidence.md: within 10% of a number or of a range, with its whole interval."""
+    assert pair_page.claim_verdict(find(load_cells(), claim), ratio, interval, 6) == verdict
+
+
+def test_the_committed_page_judges_as_the_command_would() -> None:
+    """Its claims, with the memory of `rows.csv`; making the page again would emulate all cells."""
+    folder = project_root() / "results" / "real"
+    lines = csv.DictReader((folder / "rows.csv").read_text(encoding="utf-8").splitlines())
+    held: dict[tuple[str, str], float] = {}
+    for row in lines:
+        place = row["part"], row["arm"].split(":")[0]
+        if "depth" not in row["arm"]:
+            held[place] = max(float(row["held_gb"]), held.get(place, 0.0))
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    shown = [
+        [word.strip() for word in line.strip("|").split("|")]
+        for line in page.partition("What the papers claim")[2].partition("Ghidorah")[0].splitlines()
+        if " over " in line
+    ]
+    assert len(shown) == 10
+    for (part, claim, _, ratio, verdict, memory), (methods, cell) in zip(
+        shown, 2 * pair_page.CLAIMS, strict=True
+    ):
+        assert claim == " over ".join(methods)
+        value, low, high = map(float, re.findall(r"[\d.]+", ratio))
+        assert verdict == pair_page.claim_verdict(find(load_cells(), cell), value, (low, high), 6), claim
+        assert memory == "; ".join(f"{held[part, method]:.2f}" for method in methods)
 
 
 def test_what_overlaps_counts_once_and_what_sticks_out_not_at_all() -> None:

@@ -113,6 +113,10 @@ def complaint(project: Project, *overrides: str) -> str:
             "labels=日本 cannot be read; quote a value with special characters: 'labels=\"日本\"'",
         ),
         ("prompts=[1", "prompts=[1 cannot be read; quote a value with special characters"),
+        (
+            "engine.devices.Tegra X2.flash.bandwidth.value=1",
+            "only a mapping takes: 'engine.devices={Tegra X2: {flash: {bandwidth: {value: 1}}}}'",
+        ),
         ("prompts", "'prompts' is no setting; write NAME=VALUE"),
         ("prompts=1000000000", "prompts is 1000000000, but dataset 'humaneval' has 3 rows; choose prompts=3"),
         ("method.length=9999999999", "method.length is 9999999999; it must be a whole number from 1 to 1024"),

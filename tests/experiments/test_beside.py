@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -58,7 +61,9 @@ def test_other_overrides_stay_as_they_are() -> None:
 
 def test_a_setting_that_a_method_lacks_names_the_way() -> None:
     sentence = no_setting("method", "length", {"name": "flash_ar", "prefetch": 1, "resident": 0.0})
-    assert "chain_sd.length=VALUE sets it in a sweep where the method is chain_sd" in sentence
+    assert (
+        "method=chain_sd method.length=VALUE sets it, or chain_sd.length=VALUE in a sweep with a" in sentence
+    )
 
 
 def test_an_override_of_the_grid_is_refused() -> None:
@@ -95,3 +100,57 @@ def test_a_changed_setting_is_a_row_of_the_experiment_with_its_speedup(
     (members,) = (Results(project.out / "results").members(name) for name in [folder.name])
     assert {member.labels["method"] for member in members} == {"flash_ar", "chain_sd, length 2"}
     assert any("chain_sd.length=2" in member.overrides for member in members)
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        (
+            ("experiment=mllm_npu/table4", "mllm_npu.order=in_order"),
+            "mllm_npu/table4 has no row for each method, so none for its cells; "
+            "method=mllm_npu method.order=in_order changes those of mllm_npu",
+        ),
+        (
+            ("experiment=mllm_npu/table4", "mllm_npu.window=4e9"),
+            "method=mllm_npu method.window=4e9 changes those of mllm_npu",
+        ),
+        (
+            ("experiment=mllm_npu/table4", "method.order=in_order"),
+            "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
+        ),
+        (
+            ("experiment=quickstart", "mllm_npu.order=in_order"),
+            "mllm_npu.order holds in the cells with method=mllm_npu, and this sweep has none",
+        ),
+        (
+            ("-m", "prompts=1,2", "edgellm.length=4"),
+            "edgellm.length holds in the cells with method=edgellm, and this sweep has none",
+        ),
+        (
+            ("experiment=mllm_npu/claims", "mllm_npu.order=in_order"),
+            "mllm_npu/claims has no cells, so none for mllm_npu.order",
+        ),
+    ],
+)
+def test_a_setting_that_changes_no_figure_is_refused(
+    shared: Project, tmp_path: Path, command: tuple[str, ...], wrong: str
+) -> None:
+    project = shared.apart(tmp_path)
+    ended = project.here(*command)
+    assert ended.returncode == 2
+    assert wrong in ended.stderr
+    assert not (project.out / "results").exists()
+
+
+def test_the_form_that_is_named_changes_the_figures(tmp_path: Path) -> None:
+    """Chunks in order take longer than those that Eq. 6 chooses."""
+    places = [f"results={tmp_path / 'results'}", f"outputs={tmp_path / 'outputs'}", "wandb.mode=disabled"]
+    shared = ["experiment=mllm_npu/table4", "setup=mllm_2wiki", "method=mllm_npu", *places]
+    seconds = {}
+    for order in ("out_of_order", "in_order"):
+        chosen = f"method.order={order}"
+        subprocess.run([sys.executable, "-m", "repro", *shared, chosen], check=True, capture_output=True)
+        lines = pd.read_csv(tmp_path / "results" / "mllm_npu" / f"table4@{chosen}" / "table.csv")
+        seconds[order] = lines[lines["column"] == "ours"].set_index("id")["ours"].dropna()
+    assert len(seconds["in_order"]) == 5
+    assert (seconds["in_order"] > 1.2 * seconds["out_of_order"]).all()

@@ -162,7 +162,9 @@ def taken(arguments: list[str]) -> None:
     """
     if "-sc" in arguments:
         return
-    overrides = [word for word in checked(arguments) if re.match(r"[+~]?[a-z][^ ]*=|~", word)]
+    words = checked(arguments)
+    overrides = [word for word in words if re.match(r"[+~]?[a-z][^ ]*=|~", word)]
+    assert [word for word in words if re.match("[+a-z].*[ =]", word) and word not in overrides] == []
     overrides = [
         word for word in overrides if not word.startswith(("hydra/launcher=", "hydra.launcher", "+hydra"))
     ]

@@ -50,3 +50,20 @@ def test_a_paper_that_is_in_no_bibliography_is_named_before_any_cell(project: Pr
     assert code == 2
     assert "table 'mine/pair' cites 'levr': there is no BibTeX entry 'levr'. Did you mean lever?" in said
     assert project.store.all() == []
+
+
+def test_a_phone_of_contributing_runs_with_a_setup_as_the_error_says(project: Project) -> None:
+    """Flash-AR reads 3.9 GB of Qwen3-8B a token at 2 GB/s: no faster than half a token a second."""
+    page = (paths.project_root() / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    phone = page.split("`my_methods/conf/device/my_phone.yaml`:\n\n```yaml\n")[1].partition("```")[0]
+    (folder := project.root / "conf" / "device").mkdir()
+    (folder / "my_phone.yaml").write_text(phone, encoding="utf-8")
+    chosen = ("-m", "method=flash_ar,std", "setup=lever_qwen3_8b", "device=my_phone")
+    refused = project.here(*chosen)
+    assert refused.returncode == 1
+    assert "engine=own takes those of the device's own file" in refused.stderr
+    allowed = project.here(*chosen, "engine=own")
+    assert allowed.returncode == 0, allowed.stderr
+    speeds = {r.labels["method"]: r.values["decode_tokens_per_s"] for r in project.store.all() if r.done}
+    assert 0.45 < speeds["flash_ar"] < 0.52
+    assert " ".join([*chosen[2:], "engine=own"]) in page

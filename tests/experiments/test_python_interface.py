@@ -86,6 +86,8 @@ def test_errors_name_the_right_choices(mine: Project) -> None:
         repro.run({**settings(mine), "prompts": 0}, method="std")
     with pytest.raises(InputError, match=r"python -m repro experiment=lever/fig99"):
         repro.table("lever/fig99", mine.out / "results")
+    with pytest.raises(InputError, match=r"for one cell write method=chain_sd method\.length=4"):
+        repro.run({"chain_sd.length": 4}, method="flash_ar")
 
 
 def test_cells_have_labels_values_and_a_count(tmp_path: Path) -> None:

@@ -91,6 +91,12 @@ class GridSweeper(BasicSweeper):
         inner = _once((point for part in parts for point in _points(part)), _point)
         points = [(_conditions(point), [one for one in point if not one.startswith(WHEN)]) for point in inner]
         jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
+        for asked in varied:
+            if not any(asked.choice in job for job in jobs):
+                raise InputError(
+                    f"{asked.component}.{asked.setting} holds in the cells with {asked.choice}, and this "
+                    f"sweep has none; {asked.choice} {asked.override}=VALUE sets it"
+                )
         jobs = [each for job in jobs for each in self._with_beside(job, varied, given)]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
@@ -101,9 +107,7 @@ class GridSweeper(BasicSweeper):
 
         In an experiment the others' cells have labels of their own, and its own cell stays.
         """
-        chosen = {
-            asked: values for asked, values in varied.items() if f"{asked.group}={asked.component}" in job
-        }
+        chosen = {asked: values for asked, values in varied.items() if asked.choice in job}
         if not chosen:
             yield job
             return

@@ -12,6 +12,9 @@ from repro.core.errors import InputError
 PLAIN = re.compile(r"[\w.@/+:-]+", re.ASCII)
 """Text that needs no quotes; a space, a comma or a letter beyond ASCII does."""
 
+ESCAPED = re.compile(r"(\\*)('|$)")
+"""Backslashes before a quote or the end, where Hydra reads two as one."""
+
 
 def override(name: str, value: Any) -> str:
     """`name=value` for the command line; InputError if the value is no plain data."""
@@ -37,10 +40,21 @@ def word(value: Any) -> str:
         return repr(value)
     if isinstance(value, (str, Path)):
         text = str(value)
-        quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-        return text if PLAIN.fullmatch(text) else f"'{quoted}'"
+        return text if PLAIN.fullmatch(text) else _quoted(text)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{word(below)}" for name, below in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ",".join(map(word, value)) + "]"
     raise InputError(f"{value!r} is a {type(value).__name__}; settings are numbers, text, lists and mappings")
+
+
+def _quoted(text: str) -> str:
+    """A text in single quotes; Hydra reads backslashes as they are, except before a quote."""
+    return "'" + ESCAPED.sub(lambda place: place[1] * 2 + "\\" * bool(place[2]) + place[2], text) + "'"
+
+
+def unquoted(written: str) -> str:
+    """The text of which `word` has made this."""
+    if not written.startswith("'"):
+        return written
+    return ESCAPED.sub(lambda place: place[1][: len(place[1]) // 2] + place[2], written[1:-1])

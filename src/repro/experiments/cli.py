@@ -26,7 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
@@ -51,7 +51,7 @@ from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
-from repro.experiments.summaries.sweep_table import sweep_table
+from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
@@ -114,7 +114,7 @@ def cell_config(*overrides: str) -> dict[str, Any]:
         InputError: an override is malformed or names something unknown.
     """
     try:
-        config = composed(*overrides)
+        config = composed(*carried(overrides, sweep=False))
         HydraConfig.instance().set_config(config)  # labels may name the choices that were made
         return plain(config)
     except (HydraException, OmegaConfBaseException) as wrong:
@@ -172,9 +172,14 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             part.dir = from_home(part.dir)
         Tracker.parse(places["wandb"], Path(config.outputs)).check()
         if not sweeps:
+            for component, settings in (config.get("beside") or {}).items():
+                raise InputError(
+                    f"{config.name} has no cells, so none for {component}.{next(iter(settings))}"
+                )
             return
         if (section := table_section(config)) and not computes_nothing(section):
-            asked(config).spec(section)
+            command = asked(config)
+            command.require_rows(command.spec(section))
         launcher = str(config.hydra.runtime.choices["hydra/launcher"])
         if launcher not in OWN_LAUNCHERS:
             raise InputError(unknown("hydra/launcher", launcher, OWN_LAUNCHERS))
@@ -293,8 +298,7 @@ def _first_of(cells: Sequence[str]) -> str:
 
 def asked(config: DictConfig) -> Asked:
     """What a sweep's command asked of its experiment."""
-    given = [as_typed(str(override)) for override in config.hydra.overrides.task]
-    return Asked(str(config.name), matter(str(config.name), given), frozenset(axes(config)))
+    return Asked(str(config.name), matter(str(config.name), _typed(config)), frozenset(axes(config)))
 
 
 def axes(config: DictConfig) -> set[str]:
@@ -305,13 +309,15 @@ def axes(config: DictConfig) -> set[str]:
 
 
 def given(config: DictConfig) -> dict[str, str]:
-    """The overrides of a sweep's command line as they were typed, by key."""
-    return dict(_split(as_typed(str(override))) for override in config.hydra.overrides.task)
+    """The overrides of a sweep's command line as they were typed, by key; of `~NAME` the value is null."""
+    pairs = (override.partition("=") for override in _typed(config))
+    return {key: value if equals else DELETED for key, equals, value in pairs}
 
 
-def _split(override: str) -> tuple[str, str]:
-    key, _, value = str(override).partition("=")
-    return key, value
+def _typed(config: DictConfig) -> list[str]:
+    """The words of a command that are overrides; a reference (`${prompts}`) is not resolved."""
+    task = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    return [as_typed(str(override)) for override in task or ()]
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:

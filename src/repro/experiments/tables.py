@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
 from repro.experiments.composing import load_components
@@ -79,6 +80,18 @@ class Asked:
             digest = hashlib.sha256(" ".join(self.settings).encode()).hexdigest()[:8]
             suffix = f"{suffix[: LONGEST - 9]}-{digest}"
         return f"{self.name}{ALTERED}{suffix}"
+
+    def require_rows(self, spec: TableSpec) -> None:
+        """InputError for a setting of one component (`chain_sd.length`) whose cells no row would show."""
+        for setting in self.settings:
+            key, _, values = setting.partition("=")
+            asked = beside(key)
+            if asked and asked.group not in spec.rows.by:
+                raise InputError(
+                    f"{setting} would change no figure: {self.name} has no row for each {asked.group}, so "
+                    f"none for its cells; {asked.choice} {asked.override}={values} changes those of "
+                    f"{asked.component}"
+                )
 
     def spec(self, section: Mapping[str, Any]) -> TableSpec:
         """The experiment's table; with changed settings its title names them.

@@ -171,7 +171,7 @@ def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> I
     if known and not own and not common:
         raise InputError(
             f"{name} has no numbers for {device.get('name')} (soc {device.get('soc', '')!r}); it has some "
-            f"for {', '.join(known)}"
+            f"for {', '.join(known)}; engine=own takes those of the device's own file"
         )
     yield from (common, *own) if common else own
 

@@ -105,7 +105,10 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     having = [name for name in option_names(path) if _has_setting(path, name, key)]
     if not having:
         return sentence
-    way = f"{having[0]}.{key}=VALUE sets it in a sweep where the {path} is {having[0]}"
+    way = (
+        f"{path}={having[0]} {path}.{key}=VALUE sets it, or {having[0]}.{key}=VALUE in a sweep with a "
+        f"row for each {path}"
+    )
     return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
 
 
@@ -119,7 +122,19 @@ def unreadable(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return f"{override!r} is no setting; write NAME=VALUE"
+    if " " in key:
+        return f"{key} has a name with a blank, which only a mapping takes: '{_as_mapping(key, value)}'"
     return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
+
+
+def _as_mapping(key: str, value: str) -> str:
+    """`a.b c.d=1` as `a={b c: {d: 1}}`, from the first name with a blank on."""
+    names = key.split(".")
+    blank = next(place for place, name in enumerate(names) if " " in name)
+    below = value
+    for name in reversed(names[blank:]):
+        below = f"{{{name}: {below}}}"
+    return f"{'.'.join(names[:blank])}={below}"
 
 
 def _without_first(sentence: str, first: str) -> str:

@@ -61,6 +61,9 @@ MOST_NAMED = 6
 LACKING = ""
 """The value of a setting in cells that lack it, since they are of another method."""
 
+DELETED = "null"
+"""The value of an override that deletes a setting (`~NAME`), as Hydra and a grid read it."""
+
 MOST_DRAWN = 60
 """Rows of a table that a picture shows."""
 
@@ -91,7 +94,10 @@ class SweepTable:
     @property
     def command(self) -> str:
         """The command of the sweep."""
-        typed = [f"{key}={value}" for key, value in self.overrides.items()]
+        typed = [
+            key if key.startswith("~") and value == DELETED else f"{key}={value}"
+            for key, value in self.overrides.items()
+        ]
         return shlex.join(["python", "-m", "repro", "-m", *typed])
 
     def written_out(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from repro.core.errors import InputError
-from repro.core.overrides import word
+from repro.core.overrides import unquoted, word
 from repro.core.registry import discover, lookup, names, unknown
 from repro.reports.reference.names import ANY, load_names
 
@@ -30,6 +30,11 @@ class BesideSetting:
     group: str
     component: str
     setting: str
+
+    @property
+    def choice(self) -> str:
+        """The override of a cell that chooses this component."""
+        return f"{self.group}={self.component}"
 
     @property
     def override(self) -> str:
@@ -75,7 +80,7 @@ def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
         if asked and not sweep:
             raise InputError(
                 f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
-                f"write {asked.group}={asked.component} {asked.override}={value}"
+                f"write {asked.choice} {asked.override}={value}"
             )
         found.append(f"{CARRIED}{key}={word(value)}" if asked else override)
     return found
@@ -84,7 +89,7 @@ def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
 def as_typed(override: str) -> str:
     """An override as the command line has it, whether it was `carried` or not."""
     match = CARRIED_AS.fullmatch(override)
-    return f"{match[1]}={match[2].strip(chr(39))}" if match else override
+    return f"{match[1]}={unquoted(match[2])}" if match else override
 
 
 def label(settings: Iterable[tuple[BesideSetting, str]], printed: bool = False) -> str:
