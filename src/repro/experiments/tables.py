@@ -174,17 +174,17 @@ def made_table(
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
     older = older_keys(records) if older is None else older
-    records = [_of_today(record) for record in records]
+    records = [of_today(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
     outside = {r.key: outside_ranges(r, samples.rounds) for r in records} if samples else {}
     table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands, outside)
-    if root:
+    if root and any(entry.band for row in table.rows for entry in row.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 
-def _of_today(record: Record) -> Record:
+def of_today(record: Record) -> Record:
     """The record with what today's files say of the numbers of its machine, and the cells of their fits."""
     about = record.provenance
     if about.clock == "wall" or BILLED not in about.versions:
@@ -203,7 +203,7 @@ def older_keys(records: Iterable[Record]) -> set[str]:
 
 def fitted_ids(records: Iterable[Record]) -> set[str]:
     """Ids of the published values that the records' devices and engines were fitted to."""
-    return {name for record in records for name in _of_today(record).provenance.fitted}
+    return {name for record in records for name in of_today(record).provenance.fitted}
 
 
 def update_index(results: Results) -> None:

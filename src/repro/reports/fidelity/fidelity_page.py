@@ -88,10 +88,12 @@ def _headlines(headlines: Headlines, found: Comparisons) -> Lines:
     rows = []
     for claim in headlines.claims:
         one = by_id.get(claim.id)
-        verdict = (one and one.verdict) or "no figure"
+        determined = "fitted" if one and one.cell.determined else ""
+        verdict = determined or (one and one.verdict) or "no figure"
+        point = determined or (one and one.point) or "no figure"
         verdicts[verdict] += 1
-        points[(one and one.point) or "no figure"] += 1
-        rows.append((claim.says, *_said(one), verdict, (one and one.point) or "", claim.about))
+        points[point] += 1
+        rows.append((claim.says, *_said(one), verdict, point if one else "", claim.about))
     counts = [
         ", ".join(f"{count} {word}" for word, count in some.most_common()) for some in (verdicts, points)
     ]

@@ -23,6 +23,7 @@ from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
+from repro.reports.tables.bands import Banded, Place, cells_digest
 from repro.reports.tables.best import with_best
 from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.how_made import how_made, words_of
@@ -41,7 +42,7 @@ PLAIN = "plain decoding"
 SHORT = 12
 """Characters of a key that tell a table's cells apart."""
 
-Bands = Mapping[tuple[str, str, str], Ends]
+Bands = Mapping[Place, Banded]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
 
 Outside = Mapping[str, Collection[str]]
@@ -246,7 +247,7 @@ class _Builder:
             ours=ours,
             spread=self._spread(column, records, baseline),
             n=distinct([*records, *baseline], self.samples) if column.sampled else None,
-            band=self.bands.get((self.spec.experiment, row, column.key)),
+            band=self._band((self.spec.experiment, row, column.key), own, base),
             published=published,
             ratio=ratio,
             marks=marks,
@@ -254,6 +255,11 @@ class _Builder:
             baseline=base,
         )
         return replace(entry, comparison=self._comparison(entry, row, column))
+
+    def _band(self, place: Place, cells: Sequence[str], baseline: Sequence[str]) -> Ends | None:
+        """The band of a figure; None without one, or if it is of other cells."""
+        band = self.bands.get(place)
+        return band.ends if band and band.digest == cells_digest(cells, baseline) else None
 
     def _spread(
         self, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
