@@ -69,5 +69,5 @@ def test_an_older_record_has_the_marks_of_a_fresh_run(results: Results, method: 
 def test_the_committed_quickstart_marks_the_speeds_of_wide_trees() -> None:
     """As its command prints today: OPT-Tree's 51 rows and LEVER's on the NPU leave the engine's ranges."""
     with (RESULTS / "quickstart" / "table.csv").open(encoding="utf-8") as file:
-        marked = {line["id"] for line in csv.DictReader(file) if "extrapolated" in line["marks"]}
-    assert marked == {"opt_tree", "lever"}
+        marked = {line["id"] for line in csv.DictReader(file) if "extrapolated" in (line["marks"] or "")}
+    assert marked - {""} == {"opt_tree", "lever"}
