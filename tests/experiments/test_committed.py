@@ -25,6 +25,7 @@ from repro.reports.files import FORMATS, PICTURES, written
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells
+from repro.reports.tables.bands import BANDS
 
 RESULTS = project_root() / "results"
 OUTCOMES = project_root() / "tests" / "outcomes.json"
@@ -79,6 +80,40 @@ def test_every_table_is_what_its_cells_make() -> None:
             if not same_text(path.read_text(encoding="utf-8"), str(FORMATS[format](table, bibtex))):
                 different.append(f"{name}/table.{format}")
     assert different == [], "make them again with `repro table --results results`"
+
+
+def test_no_value_lies_outside_of_its_band() -> None:
+    """Ends are written with four digits. A band of other cells than its figure's stands nowhere."""
+    outside, banded = [], 0
+    with (RESULTS / BANDS).open(encoding="utf-8") as file:
+        lines = [(line["value"], line) for line in csv.DictReader(file)]
+    for path in RESULTS.glob("*/*/table.csv"):
+        with path.open(encoding="utf-8") as file:
+            lines += [
+                (line["ours"], line)
+                for line in csv.DictReader(file)
+                if line.get("ours") and line.get("band_low")
+            ]
+    for value, line in lines:
+        low, ours, high = float(line["band_low"]), float(value), float(line["band_high"])
+        slack = 1e-3 * max(abs(low), abs(high))
+        banded += 1
+        if not low - slack <= ours <= high + slack:
+            outside.append((line.get("table", line.get("id")), line["row"], line["column"], low, ours, high))
+    assert banded > 1000
+    assert outside == []
+
+
+def test_a_figure_of_one_prompt_has_the_range_of_its_rounds() -> None:
+    """Ghidorah's Fig. 10(b): rounds of 10.6 to 12.6 for a printed 3.49 leave nothing undetermined."""
+    with (RESULTS / "ghidorah" / "fig10b" / "table.csv").open(encoding="utf-8") as file:
+        compared = {line["column"]: line for line in csv.DictReader(file) if line["reference"]}
+    assert {name: line["verdict"] for name, line in compared.items()} == {
+        "optimized_over_naive": "fails",
+        "optimized_over_dense": "fails",
+    }
+    naive = compared["optimized_over_naive"]
+    assert (round(float(naive["low"]), 1), round(float(naive["high"]), 1)) == (10.6, 12.6)
 
 
 def digits(number: str) -> int:

@@ -29,7 +29,8 @@ from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.spec import TableSpec
-from repro.reports.tables.build import build
+from repro.reports.tables.bands import Banded, cells_digest
+from repro.reports.tables.build import SHORT, build
 from repro.reports.tables.table import Table
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
@@ -321,8 +322,11 @@ class TestBuild:
         }
         over = {**own, "key": "over", "relative_to": "flash_ar", "unit": "x", "reference": {}}
         shown = spec(columns=[own, over], aside=[])
-        bands = {(shown.experiment, "edgellm", "own"): (1.0, 2.0)}
+        place, cells = (shown.experiment, "edgellm", "own"), [records[1].key[:SHORT]]
+        bands = {place: Banded((1.0, 2.0), cells_digest(cells))}
         table = build(shown, timed, CELLS, samples=Samples(Lines()), bands=bands)
+        older = {place: Banded((1.0, 2.0), cells_digest([records[0].key[:SHORT]]))}
+        assert build(shown, timed, CELLS, bands=older).entry("edgellm", "own").band is None, "of other cells"
         one = table.entry("edgellm", "own")
         assert one.ours == pytest.approx(60 / 45)
         assert one.interval is not None

@@ -22,7 +22,11 @@ from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
 
-ENTRIES = ("value", "points", "unit", "source", "note", "cells")
+FITTED_TO = "fitted_to"
+"""What `cells` says, for a number whose fit was named after cells had been computed: keys leave it out."""
+
+EXPLAINING = ("source", "note", "cells", FITTED_TO)
+ENTRIES = ("value", "points", "unit", *EXPLAINING)
 """What a fact may say."""
 
 SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
@@ -182,7 +186,7 @@ def _require_range(
 
 
 def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
-    cells = leaf.get("cells") or ()
+    cells = leaf.get("cells") or leaf.get(FITTED_TO) or ()
     if not isinstance(cells, (list, tuple)):
         raise InputError(f"{path}: cells {cells!r} is no list; write [{cells}]")
     if wrong := [cell for cell in cells if not isinstance(cell, str) or not cell]:

@@ -55,10 +55,13 @@ class CommittedDraws:
         return found
 
     def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
-        """Each line's figure on each drawn machine; None if it is not known."""
+        """Each line's figure on each drawn machine; None if its table has no band of its cells."""
         known = read_draws(self.results.root)
         places = [(line["table"], line["id"], line["column"]) for line in lines]
-        return [np.array(known[place]) if place in known else None for place in places]
+        return [
+            np.array(known[place]) if line.get("band_low") and place in known else None
+            for line, place in zip(lines, places, strict=True)
+        ]
 
     def _records(self, line: Line, field: str) -> list[Record]:
         """The records of a line's cells, or of those that it is compared with; none if one is not there."""

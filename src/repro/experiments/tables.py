@@ -17,6 +17,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
+from repro.device.engines.engine_file import described, explained, fitted_cells
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
 from repro.records.packed import Member
@@ -32,7 +33,9 @@ from repro.reports.spec.spec import SEPARATOR, ColumnSpec, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
+from repro.reports.tables.how_made import BILLED
 from repro.reports.tables.table import Table
+from repro.scenarios.generation.ranges import outside_ranges
 from repro.scenarios.registry import is_current
 from repro.scenarios.sections import STAND_IN, WEIGHTS
 
@@ -179,16 +182,29 @@ def made_table(
 ) -> Table:
     """The table of an experiment from its cells and their records.
 
-    `samples` resample figures over prompts; `root` is the folder of results, which may have machines' bands.
+    `samples` resample figures over prompts, and their rounds say which cells leave their engine's ranges;
+    `root` is the folder of results, which may have machines' bands.
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
     older = older_keys(records) if older is None else older
+    records = [of_today(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
-    table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands)
-    if root:
+    outside = {r.key: outside_ranges(r, samples.rounds) for r in records} if samples else {}
+    table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands, outside)
+    if root and any(entry.band for row in table.rows for entry in row.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
+
+
+def of_today(record: Record) -> Record:
+    """The record with what today's files say of the numbers of its machine, and the cells of their fits."""
+    about = record.provenance
+    if about.clock == "wall" or BILLED not in about.versions:
+        return record
+    config = explained(about.config)
+    fitted = fitted_cells(described(config)).union(about.fitted)
+    return replace(record, provenance=replace(about, config=config, fitted=tuple(sorted(fitted))))
 
 
 def older_keys(records: Iterable[Record]) -> set[str]:
@@ -200,7 +216,7 @@ def older_keys(records: Iterable[Record]) -> set[str]:
 
 def fitted_ids(records: Iterable[Record]) -> set[str]:
     """Ids of the published values that the records' devices and engines were fitted to."""
-    return {name for record in records for name in record.provenance.fitted}
+    return {name for record in records for name in of_today(record).provenance.fitted}
 
 
 def update_index(results: Results) -> None:

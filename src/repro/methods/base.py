@@ -232,6 +232,10 @@ class Method(ABC, Serving):
         """Processors that run passes of a role's model, if the device has them, beside those of its place."""
         return self.processors if role == "target" else frozenset()
 
+    def prefill_rows(self, prompt: float) -> float:
+        """Rows of a pass over a prompt of so many tokens."""
+        return prompt
+
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
         return RANKED

@@ -22,7 +22,7 @@ from repro.records.record import canonical
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
 
-PROSE = frozenset({"source", "note", "soc", "papers", "holds"})
+PROSE = frozenset({"source", "note", "soc", "papers", "holds", "fitted_to"})
 """Entries of a device file that explain its numbers, or say where they hold; not part of keys."""
 
 PREFIXED = re.compile(r"[a-z]+:[~/.]")

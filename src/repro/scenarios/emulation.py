@@ -12,7 +12,7 @@ from typing import Any
 
 from repro.core.registry import require_choice
 from repro.device.cost import Machine
-from repro.device.device_file import facts, machine
+from repro.device.device_file import machine
 from repro.device.engines.engine_file import (
     CHIP,
     CLASSES,
@@ -20,6 +20,7 @@ from repro.device.engines.engine_file import (
     OVER,
     OWN,
     engine_of,
+    fitted_cells,
     merged,
     on_chip,
     with_engine,
@@ -84,9 +85,7 @@ class EmulatedCell:
             trace: the run's ops and phases.
             layer_bytes: bytes of a layer of each model by role, with which names of ops begin.
         """
-        programs = self.described.get("engines") or {}
-        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
-        holds = {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
+        holds = self.holds
         phases = sorted((phase for phase in trace.phases if phase.name in OF_ANSWERS), key=lambda p: p.start)
         starts = [phase.start for phase in phases]
         used: dict[tuple[str, str], dict[str, set[float]]] = {}
@@ -104,9 +103,16 @@ class EmulatedCell:
         )
 
     @property
+    def holds(self) -> dict[str, Mapping[str, Any]]:
+        """The ranges that its engine's numbers hold for, by processor."""
+        programs = self.described.get("engines") or {}
+        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
+        return {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
+
+    @property
     def fitted_cells(self) -> set[str]:
         """Ids of the published values that its numbers were fitted to."""
-        return {cell for fact in facts(self.described) for cell in fact.cells}
+        return fitted_cells(self.described)
 
 
 def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:

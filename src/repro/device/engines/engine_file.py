@@ -20,7 +20,16 @@ from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.core.remembered import remembered
 from repro.core.yaml_file import read_mapping
-from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact, require_entries
+from repro.device.device_file import (
+    EXPLAINING,
+    SECTIONS,
+    WORDS,
+    chosen_word,
+    facts,
+    is_fact,
+    require_entries,
+)
+from repro.device.facts.holds import HOLDS
 
 OWN = "own"
 """The engine that stands for the one that a device file names, or else for `PUBLIC`."""
@@ -45,6 +54,9 @@ NAMED = ("engine", "public", "chip", FORMAT)
 OVER, CHIP = "over", "chip"
 """The entry, and its value, of an engine that takes shares of data sheets' numbers: it goes over those of the
 device's chip, in place of what a paper says that the device reaches."""
+
+GROUPS = ("device", "engine")
+"""Sections of a configuration that are files of numbers."""
 
 ABOVE_FLOOR = "above_floor"
 """The entry that says why times are far above what bytes and operations alone need."""
@@ -337,9 +349,51 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _replaced(device: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What of a device file `on_chip` replaces."""
-    return device.get("processors"), (device.get("dram") or {}).get("bandwidth")
+def _replaced(device: Mapping[str, Any]) -> Any:
+    """The numbers of a device file that `on_chip` replaces."""
+    return _numbers([device.get("processors"), (device.get("dram") or {}).get("bandwidth")])
+
+
+def _numbers(part: Any) -> Any:
+    """A part of a file without what explains its numbers."""
+    if isinstance(part, list):
+        return [_numbers(below) for below in part]
+    if not isinstance(part, Mapping):
+        return part
+    return {key: _numbers(below) for key, below in part.items() if key not in (*EXPLAINING, HOLDS)}
+
+
+def explained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded configuration in which today's files say where its numbers are from, and where they hold.
+
+    A number that is another one today keeps what its record says, as do a device or an engine without a file.
+    """
+    return {**config, **{group: _by_file(group, config[group]) for group in GROUPS if config.get(group)}}
+
+
+@remembered(256)
+def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
+    """A recorded device or engine with the explanations of the file with its name; nobody changes it."""
+    for content in (_file(group, name) for name in _files(group)):
+        if content.get("name") == recorded.get("name"):
+            return _explained(recorded, written_out(content) if group == "engine" else content)
+    return recorded
+
+
+@remembered(256)
+def fitted_cells(described: Mapping[str, Any]) -> set[str]:
+    """Ids of the published values that a described machine's numbers were fitted to."""
+    return {cell for fact in facts(described) for cell in fact.cells}
+
+
+def _explained(recorded: Any, today: Any) -> Any:
+    """A recorded part of a file with today's explanations of the numbers that are the same."""
+    if not isinstance(recorded, Mapping) or not isinstance(today, Mapping):
+        return recorded
+    if is_fact(recorded):
+        return today if _numbers(recorded) == _numbers(today) else recorded
+    ranges = {HOLDS: today[HOLDS]} if HOLDS in today else {}
+    return {key: _explained(below, today.get(key)) for key, below in recorded.items()} | ranges
 
 
 def _is_changed(device: Mapping[str, Any]) -> bool:

@@ -102,6 +102,10 @@ class MllmNpu(Method):
         """The target in memory, on the CPU except for prefill."""
         return {"target": Placement(on=CPU)}
 
+    def prefill_rows(self, prompt: float) -> float:
+        """See `Method`: those of a chunk's graph."""
+        return self.chunk if self.chunks else prompt
+
     def layout(self, target: Session) -> Layout:
         """Layout of the subgraphs of the target's prompts."""
         flat = "linear" if self.shapes else "linear_flat"

@@ -204,11 +204,11 @@ class Claim:
         if values is None:
             return ()
         both = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
-        intervals, bands = self._ends(SAMPLED), self._ends(BAND)
+        intervals, bands = self._ends(SAMPLED, values), self._ends(BAND, values)
         return tuple(Figure(float(value), intervals[place], bands[place]) for place, value in enumerate(both))
 
-    def _ends(self, fields: tuple[str, str]) -> tuple[Ends | None, Ends | None]:
-        """The interval or band of the least and of the most of our values.
+    def _ends(self, fields: tuple[str, str], values: Ends) -> tuple[Ends | None, Ends | None]:
+        """The interval or band of `values`, the least and the most of ours.
 
         That of a single line is its own. Of several the values are taken draw by draw: ends of intervals are
         no draws, and neither their mean nor their extremes is the end of an interval.
@@ -217,9 +217,13 @@ class Claim:
             low, high = (self.lines[0].get(field) for field in fields)
             own = (float(low), float(high)) if low and high else None
             return own, own
-        drawn, reduced = (self._sampled(), ends_of) if fields == SAMPLED else (self._banded(), band_range)
+        drawn = self._sampled() if fields == SAMPLED else self._banded()
         taken = None if drawn is None else self._taken(drawn)
-        return (None, None) if taken is None else (reduced(taken[0]), reduced(taken[1]))
+        if taken is None:
+            return None, None
+        if fields == SAMPLED:
+            return ends_of(taken[0]), ends_of(taken[1])
+        return band_range(taken[0], float(values[0])), band_range(taken[1], float(values[1]))
 
     def _sampled(self) -> list[Array] | None:
         """The values of all lines over common draws of prompts; None if those of one are not known.

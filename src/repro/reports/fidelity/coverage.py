@@ -38,6 +38,8 @@ def status(
         if one.cell.contradicted:
             return "contradicted"
         return "bound" if one.published.bound else "predicted"
+    if cell.determined:
+        return "fitted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
     line = found.nearest.get(cell.id) or found.nearest.get(cell.same_as)

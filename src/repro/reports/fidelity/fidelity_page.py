@@ -111,9 +111,9 @@ def _headlines(headlines: Headlines, found: Comparisons, others: Mapping[str, Se
         published, ours, n, distance = _said(comparison)
         whole, chosen, alone, reach, decided = ("no figure", "no figure", "", "", "")
         if comparison is not None and comparison.ours:
-            whole, chosen = str(enveloped(comparison, readings).verdict), str(comparison.verdict)
-            alone, reach = str(comparison.point), _reach(comparison, readings)
-            decided = _decided_by(comparison, readings)
+            judged = (enveloped(comparison, readings).verdict, comparison.verdict, comparison.point)
+            whole, chosen, alone = ("fitted",) * 3 if comparison.cell.determined else map(str, judged)
+            reach, decided = _reach(comparison, readings), _decided_by(comparison, readings)
         for counter, verdict in zip(counts.values(), (whole, chosen, alone), strict=True):
             counter[verdict or "no figure"] += 1
         rows.append(

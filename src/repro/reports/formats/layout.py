@@ -279,12 +279,16 @@ def _unvaried(table: Table) -> Iterator[str]:
 def interval_line(table: Table) -> list[str]:
     """What brackets mean, if there are any."""
     entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
-    if any(isinstance(entry.spread, tuple) and not narrow(entry.spread) for entry in entries):
-        return [
+    spread = [entry for entry in entries if isinstance(entry.spread, tuple) and not narrow(entry.spread)]
+    lines = []
+    if any(entry.n != 1 for entry in spread):
+        lines.append(
             "[low, high] is a 95% interval over prompts, rows or requests (percentile bootstrap, paired in "
             f"comparisons, {RESAMPLES} resamples); figures that rest on fewer than five have none."
-        ]
-    return []
+        )
+    if any(entry.n == 1 for entry in spread):
+        lines.append("[low, high] of a figure of one prompt has its rounds but for a tenth at either end.")
+    return lines
 
 
 def _interval_lines(table: Table) -> list[str]:

@@ -135,9 +135,19 @@ def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Roun
 
 
 def stated(record: Record) -> dict[str, Spread]:
-    """The uncertainty that a record has itself, without the spread of a wall clock's rounds."""
-    wall = record.provenance.clock == "wall"
-    return {name: spread for name, spread in record.uncertainty.items() if not (wall and name in GENERATION)}
+    """The uncertainty that a record has itself, without the spread of a wall clock's rounds.
+
+    A value with ends beside it (`NAME_low`, `NAME_high`) has these.
+    """
+    wall, values = record.provenance.clock == "wall", record.values
+    own = {name: spread for name, spread in record.uncertainty.items() if not (wall and name in GENERATION)}
+    both = {name: (values.get(f"{name}_low"), values.get(f"{name}_high")) for name in values}
+    ends = {
+        name: (float(low), float(high))
+        for name, (low, high) in both.items()
+        if isinstance(low, int | float) and isinstance(high, int | float)
+    }
+    return ends | own
 
 
 def narrow(ends: tuple[float, float]) -> bool:

@@ -47,6 +47,10 @@ class Samples:
         self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
         self._examples: dict[str, int] = {}
 
+    def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
+        """The rounds, examples or requests of a cell."""
+        return self._lines.rounds(key)
+
     def totals(self, record: Record) -> dict[str, Totals]:
         """The totals of a record's figures by prompt."""
         if not record.done:

@@ -5,14 +5,15 @@ Owns the reading of `validation/bands/` of a folder of results. Must not know ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.reading import csv_reader
+from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ BANDS = Path("validation") / "bands" / "table.csv"
 COLUMNS = ("table", "row", "column", "band_low", "band_high")
 """Artifact, row's id, column's key, and the range of the figure in the column's unit."""
 
+DIGEST = "digest"
+"""The column of bands that says of which cells they are (`cells_digest`): of others they are no bands."""
 
 DRAWS = Path("validation") / "bands" / "draws.csv"
 DRAW_COLUMNS = ("table", "row", "column", "drawn")
@@ -37,14 +40,30 @@ Place = tuple[str, str, str]
 """Table, row's id and column's key."""
 
 
-def read_bands(root: Path) -> dict[Place, Ends]:
+class Banded(NamedTuple):
+    """A band, and the digest of the cells that it is of."""
+
+    ends: Ends
+    digest: str
+
+
+def cells_digest(cells: Iterable[str], baseline: Iterable[str] = ()) -> str:
+    """What tells apart the cells that a figure is made from, and those that it is compared with.
+
+    Both are beginnings of their keys, as a table has them.
+    """
+    return content_hash([sorted(cells), sorted(baseline)])[:12]
+
+
+def read_bands(root: Path) -> dict[Place, Banded]:
     """Bands by place; none if the folder of results has no such file.
 
     Raises:
         InputError: the file lacks a column, or an end is no number.
     """
-    lines = _lines(root / BANDS, COLUMNS)
-    return {place: (low, high) for place, (low, high) in lines.items()}
+    lines, path = _lines(root / BANDS, COLUMNS), root / BANDS
+    digests = _digests(path, path.stat().st_mtime_ns) if lines else {}
+    return {place: Banded((low, high), digests[place]) for place, (low, high) in lines.items()}
 
 
 def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
@@ -62,10 +81,13 @@ def draw_counts(root: Path) -> dict[str, int]:
     return {table: int(count) for (table, _, _), (count,) in counts.items()}
 
 
-def band_range(drawn: NDArray[np.float64] | Sequence[float]) -> Ends:
-    """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all."""
+def band_range(drawn: NDArray[np.float64] | Sequence[float], value: float) -> Ends:
+    """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all.
+
+    It has `value`, the figure on the machine as it is, which is one of the machines.
+    """
     low, high = np.quantile(drawn, (0.025, 0.975) if len(drawn) >= MANY else (0.0, 1.0))
-    return float(low), float(high)
+    return min(float(low), value), max(float(high), value)
 
 
 def draws_words(draws: int) -> str:
@@ -75,6 +97,15 @@ def draws_words(draws: int) -> str:
 
 def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[float, ...]]:
     return _read(path, columns, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@cache
+def _digests(path: Path, changed: int) -> dict[Place, str]:
+    """The digest of each line by its place."""
+    with csv_reader(path) as reader:
+        if DIGEST not in (reader.fieldnames or ()):
+            raise InputError(f"{path} has no column {DIGEST!r}; make it again")
+        return {(line["table"], line["row"], line["column"]): line[DIGEST] for line in reader}
 
 
 @cache

@@ -23,6 +23,7 @@ from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
+from repro.reports.tables.bands import Banded, Place, cells_digest
 from repro.reports.tables.best import with_best
 from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.how_made import how_made, words_of
@@ -41,8 +42,11 @@ PLAIN = "plain decoding"
 SHORT = 12
 """Characters of a key that tell a table's cells apart."""
 
-Bands = Mapping[tuple[str, str, str], Ends]
+Bands = Mapping[Place, Banded]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
+
+Outside = Mapping[str, Collection[str]]
+"""Phases outside of their engine's ranges, by a cell's key, in sentences that begin with the phase."""
 
 
 def build(
@@ -53,12 +57,14 @@ def build(
     older: Collection[str] = (),
     samples: Samples | None = None,
     bands: Bands | None = None,
+    outside: Outside | None = None,
 ) -> Table:
     """The table of a spec.
 
     Of records with the same labels only the newest counts. With `keys`, exactly these cells are used,
     whichever experiment computed them first. `older` are keys of cells made by an older version of a
-    component. With `samples` figures have 95% intervals over prompts, with `bands` those of their machines.
+    component, `outside` says which of a cell's phases lie outside of the ranges of its engine. With `samples`
+    figures have 95% intervals over prompts, with `bands` those of their machines.
 
     Raises:
         InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
@@ -66,7 +72,7 @@ def build(
     """
     chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
     current, replaced = _newest([r for r in chosen if matches(r, spec.where)])
-    table = _Builder(spec, current, cells, older, samples, bands or {}).table(replaced)
+    table = _Builder(spec, current, cells, older, samples, bands or {}, outside or {}).table(replaced)
     return with_best(table) if spec.best else table
 
 
@@ -94,8 +100,10 @@ class _Builder:
         older: Collection[str],
         samples: Samples | None,
         bands: Bands,
+        outside: Outside,
     ) -> None:
         self.spec = spec
+        self.outside = outside
         self.samples = samples
         self.bands = bands
         self.cells = cells
@@ -232,14 +240,14 @@ class _Builder:
             entry = Entry(published=published, cells=own, baseline=base)
             return replace(entry, comparison=self._comparison(entry, row, column))
         ratio = published.ratio(ours) if published else None
-        marks = reservations(column, records, baseline, published, ratio, self.older)
+        marks = reservations(column, records, baseline, published, ratio, self.older, self.outside)
         if published and find(self.cells, published.id).determined:
             marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
         entry = Entry(
             ours=ours,
             spread=self._spread(column, records, baseline),
             n=distinct([*records, *baseline], self.samples) if column.sampled else None,
-            band=self.bands.get((self.spec.experiment, row, column.key)),
+            band=self._band((self.spec.experiment, row, column.key), own, base),
             published=published,
             ratio=ratio,
             marks=marks,
@@ -247,6 +255,11 @@ class _Builder:
             baseline=base,
         )
         return replace(entry, comparison=self._comparison(entry, row, column))
+
+    def _band(self, place: Place, cells: Sequence[str], baseline: Sequence[str]) -> Ends | None:
+        """The band of a figure; None without one, or if it is of other cells."""
+        band = self.bands.get(place)
+        return band.ends if band and band.digest == cells_digest(cells, baseline) else None
 
     def _spread(
         self, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
@@ -359,10 +372,11 @@ def reservations(
     published: Published | None,
     ratio: float | None,
     older: Collection[str] = (),
+    outside: Outside | None = None,
 ) -> tuple[str, ...]:
     """The marks of a value made from these records, in the order of the legend.
 
-    `older` are keys of cells made by an older version of a component.
+    `older` are keys of cells made by an older version of a component; `outside` as of `build`.
     A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
     determined = {column.key, column.value, column.total, column.per, published.id if published else None}
@@ -372,7 +386,7 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _fitted(r, column, determined),
-        "extrapolated": lambda r: column.timed and _outside(r, column),
+        "extrapolated": lambda r: column.timed and _left((outside or {}).get(r.key, ()), column),
         "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
@@ -382,19 +396,16 @@ def reservations(
     return tuple(marks)
 
 
-OF_DECODING = ("decode_", "target_", "draft", "provisional_", "time_per_token")
+OF_DECODING = ("decode_", "target_", "draft", "provisional_", "time_per_token", "joules_per_token")
 OF_PREFILLS = ("prefill_", "ttft")
 """Beginnings of figures of one phase alone."""
 
 
-def _outside(record: Record, column: ColumnSpec) -> bool:
+def _left(outside: Collection[str], column: ColumnSpec) -> bool:
     """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
     names = [name for name in (column.value, column.total, column.per) if name]
     parts = {"prefill": OF_DECODING, "decode": OF_PREFILLS}
-    return any(
-        not all(name.startswith(parts[said.partition(" ")[0]]) for name in names)
-        for said in record.provenance.extrapolated
-    )
+    return any(not all(name.startswith(parts[said.partition(" ")[0]]) for name in names) for said in outside)
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:

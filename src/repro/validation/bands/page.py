@@ -11,14 +11,14 @@ from pathlib import Path
 
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
-from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS, MANY
+from repro.reports.tables.bands import DIGEST, DRAW_COLUMNS, DRAWS, MANY
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
 COMMAND = "python -m repro.validation bands"
 HEADINGS = (
     *("table", "row", "column", "heading", "unit", "value", "band_low", "band_high", "conclusion"),
-    *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers"),
+    *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers", DIGEST),
 )
 
 
@@ -28,7 +28,7 @@ def row_of(found: TableBands, band: Band) -> list[str]:
     about = [found.table, band.row, band.column.key, band.column.heading, band.column.unit]
     assumed, known = found.sources["assumed"], found.sources.total()
     counts = [str(found.draws), str(found.prompts), str(found.cells), f"{assumed / known:.3f}"]
-    counts += [str(assumed), str(known)]
+    counts += [str(assumed), str(known), band.digest]
     return [*about, *numbers, band.conclusion, f"{band.replayed:.4g}", *counts]
 
 
@@ -75,10 +75,11 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        f"range over the draws, of fewer than {MANY} draws the range of all. Where costs decide what a",
-        "method does, the cells were run in full in 8 draws. Shown are comparisons; `table.csv` has all.",
-        "*replayed* is the figure of the replayed cells and prompts on the machine as it is: the band is",
-        "carried over from it to the committed value. docs/bands.md says what is drawn and what is held.",
+        f"range over the draws, of fewer than {MANY} draws the range of all, and has the machine as it is,",
+        "which is one of the machines. Where costs decide what a method does, the cells were run in full in",
+        "8 draws. Shown are comparisons; `table.csv` has all. *replayed* is the figure of the replayed cells",
+        "and prompts on the machine as it is: the band is carried over from it to the committed value.",
+        "docs/bands.md says what is drawn and what is held.",
         "",
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",

@@ -15,14 +15,14 @@ from repro.core.errors import InputError
 from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import sources
 from repro.experiments.cli import axes, composed, table_section
-from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
+from repro.experiments.tables import Asked, asked_of, made_table, of_today, overrides_of
 from repro.records.packed import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.comparison.comparison import Ends
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.bands import band_range
-from repro.reports.tables.table import Table
+from repro.reports.tables.bands import band_range, cells_digest
+from repro.reports.tables.table import Entry, Table
 from repro.validation.bands.replay import Figures, Replayed, reads_texts
 
 Place = tuple[str, str]
@@ -50,7 +50,7 @@ class CommittedTable:
         members = results.members(name)
         config = composed(*overrides_of(name, members))
         section = table_section(config)
-        records = [one for one in results.records(members) if one.done]
+        records = [of_today(one) for one in results.records(members) if one.done]
         if section is None or not any(one.provenance.clock == "virtual" for one in records):
             raise InputError(f"{name} has no cells of an emulated machine in {results.root}")
         return cls(asked_of(name, members, axes(config)), section, members, records)
@@ -95,6 +95,7 @@ class Band:
         value: as committed.
         replayed: by the replay of the machine as it is, on the replay's prompts.
         drawn: the figure in each draw, carried over to the committed value.
+        digest: of the cells that it is made from and compared with.
     """
 
     row: str
@@ -102,11 +103,12 @@ class Band:
     value: float
     replayed: float
     drawn: tuple[float, ...]
+    digest: str
 
     @cached_property
     def ends(self) -> Ends:
-        """The range over the draws."""
-        return band_range(self.drawn)
+        """The range over the draws, which has the machine as it is."""
+        return band_range(self.drawn, self.value)
 
     @property
     def conclusion(self) -> str:
@@ -174,7 +176,14 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
     own, base = figures_of(committed), replayed(None)
     drawn = [replayed(draw) for draw in range(draws)]
     bands = tuple(
-        _band(place, columns[place[1]], value, base[place], [one[place] for one in drawn if place in one])
+        _band(
+            place,
+            columns[place[1]],
+            value,
+            base[place],
+            [one[place] for one in drawn if place in one],
+            _digest(committed.entry(*place)),
+        )
         for place, value in own.items()
         if place in base
     )
@@ -205,8 +214,14 @@ class ReplayPlan:
         return min(self.draws, self.text_draws) if texts else self.draws
 
 
-def _band(place: Place, column: ColumnSpec, value: float, base: float, drawn: Sequence[float]) -> Band:
+def _digest(entry: Entry) -> str:
+    return cells_digest(entry.cells, entry.baseline)
+
+
+def _band(
+    place: Place, column: ColumnSpec, value: float, base: float, drawn: Sequence[float], digest: str
+) -> Band:
     """A band; of a difference it is carried over by adding, of any other figure by multiplying."""
     multiplied = column.compare == "ratio" and base
     carried = [value * figure / base if multiplied else value + figure - base for figure in drawn or [base]]
-    return Band(place[0], column, value, base, tuple(carried))
+    return Band(place[0], column, value, base, tuple(carried), digest)

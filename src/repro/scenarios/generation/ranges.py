@@ -1,0 +1,86 @@
+"""Which phases of a committed cell lie outside of the ranges that its engine's numbers hold for.
+
+Owns that derivation: a function of the record, its rounds and today's ranges, so that a mark is the same
+whenever the cell was computed. Must not know tables. A run's own trace says the same
+(`EmulatedCell.extrapolated`), which records of before there were ranges do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from repro.core.errors import InputError
+from repro.device.engines.engine_file import explained
+from repro.device.facts.holds import outside
+from repro.models.costs.model_cost import ModelCost
+from repro.records.record import Record, Round
+from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.registry import scenario_of
+
+Pass = tuple[str, str, str, float]
+"""Phase, processor, role of the model, and rows."""
+
+
+def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> tuple[str, ...]:
+    """What of a cell's prefills and decoding lies outside of the ranges of its engine, in sentences.
+
+    A prefill has the rows of the mean prompt. Where a model's shape is that of its checkpoint, which no
+    configuration has, the run's own sentences stand. Empty for cells of other scenarios, or on a real device.
+    """
+    config = explained(record.provenance.config)
+    if not record.done or record.provenance.clock == "wall" or scenario_of(config) is not GenerationScenario:
+        return ()
+    try:
+        cell = GenerationScenario(config)
+    except (InputError, KeyError):  # of an older form
+        return record.provenance.extrapolated
+    holds = cell.cell.holds
+    if not holds:
+        return ()
+    if any(cell.models[role].shape is None for role in cell.places):
+        return record.provenance.extrapolated
+    sizes = {role: _layer_mb(cell, role) for role in cell.places}
+    used: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for phase, processor, role, rows in _passes(cell, record, rounds(record.key)):
+        ends = used.setdefault((phase, processor), {"rows": [], "layer_mb": []})
+        ends["rows"].append(rows)
+        ends["layer_mb"].append(sizes[role])
+    return tuple(
+        f"{phase} on {processor}: {far}"
+        for (phase, processor), ends in sorted(used.items())
+        if processor in holds
+        for far in outside(holds[processor], ends)
+    )
+
+
+def _layer_mb(cell: GenerationScenario, role: str) -> float:
+    model = cell.models[role]
+    assert model.shape is not None
+    return ModelCost(model.shape, model.stored).layer_bytes / 1e6
+
+
+def _passes(cell: GenerationScenario, record: Record, rounds: Iterable[Round]) -> Iterator[Pass]:
+    """The passes of each model: a prompt on average, the draft's tokens, and each round's verification."""
+    values = record.values
+    verifier = "target" if "target" in cell.places else "draft"
+    prefill = float(values.get("prefill_seconds") or 0)
+    prompt = float(values.get("prefill_tokens_per_s") or 0) * prefill / float(values.get("prompts") or 1)
+    for role in cell.places if prompt else ():
+        for processor in _processors(cell, role, several=True):
+            yield "prefill", processor, role, cell.method.prefill_rows(prompt)
+    widths = {int(line["rows"] or 0) for line in rounds if line.get("rows")}
+    drafted = [(role, 1) for role in cell.places if role != verifier and values.get("draft_seconds")]
+    for role, rows in (*drafted, *((verifier, rows) for rows in widths)):
+        for processor in _processors(cell, role, several=rows > 1):
+            yield "decode", processor, role, rows
+
+
+def _processors(cell: GenerationScenario, role: str, several: bool) -> set[str]:
+    """The processors of a model's passes over one row or over several."""
+    machine, place = cell.cell.machine(), cell.places[role]
+    asked = {place.on or machine.main}
+    if several and role == "target":
+        asked = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
+        asked |= {place.head} - {""}  # which also judges where a tree is pruned
+    arithmetic = cell.models[role].stored.arithmetic
+    return {name if name in machine.processors else machine.fastest(arithmetic) for name in asked}
