@@ -47,8 +47,8 @@ class ClassSpecification:
     """What the classes are fitted by.
 
     Attributes:
-        rows: file of `conf/reference/` with the measurements.
-        split: file of `conf/reference/` with the division of its rows.
+        rows: files of `conf/reference/` with the measurements.
+        split: file of `conf/reference/` with the division of their rows.
         numbers: what a class has; `start`, `start_exponent`, `token`, `bandwidth_share`, `rate`,
             `single_rate`, and factors on both rates by precision.
         full_rows: rows from which on `rate` holds.
@@ -58,7 +58,7 @@ class ClassSpecification:
         above_floor: why passes of a class may be far slower than bytes and operations need.
     """
 
-    rows: str
+    rows: tuple[str, ...]
     split: str
     numbers: tuple[ClassNumber, ...]
     full_rows: int
