@@ -114,10 +114,10 @@ def test_an_op_starts_then_computes_and_moves() -> None:
                 "launch": number(1, "ms"),
                 "start": {"int8": number(10, "ms")},
                 "rows_quadratic": number(0.01),
+                "token": number(7, "ms"),
             }
         },
         traffic="added",
-        overhead={"token": number(7, "ms")},
     )
     found = machine(with_engine(PHONE, program))
     op = Op("cpu", "layer", "", rows=10, flops=1e9, bytes=40e6, precision="int8", launches=3)
@@ -315,7 +315,7 @@ NOT_NEGATIVE = [
     ("flash.watts", "W"),
     ("dram.sync", "us"),
     ("dram.read_ahead", "share"),
-    ("overhead.token", "ms"),
+    ("processors.cpu.token", "ms"),
     ("power.idle", "W"),
     ("power.constant", "W"),
 ]

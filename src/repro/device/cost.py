@@ -91,6 +91,8 @@ class Processor:
         sessions: address spaces of `session_bytes` bytes each that one process may open (an NPU's).
         session_bytes: bytes that a session can address; 0 for no limit.
         threads: threads for which the rates hold; 0 if unknown. Costs do not depend on it.
+        token: seconds of the engine's framework for each token that it emits here: once before every output
+            projection.
     """
 
     peak: Mapping[str, float]
@@ -115,6 +117,7 @@ class Processor:
     sessions: int = 1
     session_bytes: float = 0.0
     threads: int = 0
+    token: float = 0.0
 
     @property
     def addressable(self) -> float:
@@ -154,7 +157,8 @@ class Processor:
         start = self._own(self.start, op)
         grown = min(computed, self.start_rows) ** self.start_exponent
         before = self.launch + (start.at(computed) * grown if start else 0.0)
-        return _demand(before * op.launches, work, op.bytes, self.watts)
+        framework = self.token if op.kind == HEAD else 0.0
+        return _demand(before * op.launches + framework, work, op.bytes, self.watts)
 
     @staticmethod
     def _own(curves: Mapping[str, Curve], op: Op) -> Curve | None:
@@ -200,8 +204,6 @@ class Machine:
         read_ahead: share of the budget up to which streamed layers may be read ahead.
         sync: seconds until a processor sees data that another one wrote.
         serial_reads: whether a streamed layer is read only after the layer before it has computed.
-        token_seconds: what the engine's framework takes for each token that it emits: once before every
-            output projection.
     """
 
     name: str
@@ -216,13 +218,11 @@ class Machine:
     sync: float = 0.0
     serial_reads: bool = False
     verifies: str = ""
-    token_seconds: float = 0.0
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""
         asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
-        more = (self.sync if op.synced else 0.0) + (self.token_seconds if op.kind == HEAD else 0.0)
-        return replace(asked, launch=asked.launch + more) if more else asked
+        return replace(asked, launch=asked.launch + self.sync) if op.synced and self.sync else asked
 
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""

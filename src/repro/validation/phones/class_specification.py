@@ -54,7 +54,7 @@ class ClassSpecification:
         full_rows: rows from which on `rate` holds.
         added: processors that compute and move bytes one after the other.
         shapes: row counts that a class computes.
-        noise: of a measurement, by `dense` and `equivalent`.
+        noise: of a measurement, in units of the natural logarithm.
         above_floor: why passes of a class may be far slower than bytes and operations need.
     """
 
@@ -64,7 +64,7 @@ class ClassSpecification:
     full_rows: int
     added: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
-    noise: dict[str, float]
+    noise: float
     above_floor: dict[str, str]
 
 
