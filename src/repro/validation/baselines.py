@@ -193,11 +193,11 @@ def line(pair: Pair) -> list[str]:
 
 
 def sentences(compared: Sequence[Pair]) -> Iterator[str]:
-    """The block of docs/compare.md: how many pairs are outside the factor, and a line for each place of some."""
+    """The block of docs/compare.md: how many pairs are outside the factor, and a line for each place."""
     far = [pair for pair in compared if pair.outside]
-    yield "Beside the best public rows of the same chip and processor, of each size and number of bits, at the"
-    yield f"row's own prompt and cache, of the same program and of all others, {len(far)} of {len(compared)} rates"
-    yield f"are further than a factor of {FACTOR:g} from them (`{COMMAND}`):"
+    yield "Beside the best public rows of the same chip and processor, of each size and number of bits, at"
+    yield f"the row's own prompt and cache, of the same program and of all others, {len(far)} of"
+    yield f"{len(compared)} rates are further than a factor of {FACTOR:g} from them (`{COMMAND}`):"
     yield ""
     yield "| table | device, `engine=` | | beside | outside | public over ours | the farthest row, tokens/s |"
     yield "|---|---|---|---|---|---|---|"
@@ -229,7 +229,8 @@ def in_short(compared: Sequence[Pair]) -> str:
     ]
     text = (
         f"Further than a factor of {FACTOR:g} from the best public rows of the same chip and size, as public "
-        f"over ours: {'; '.join(parts)}. [docs/compare.md](docs/compare.md#beside-public-rows) names the rows."
+        f"over ours: {'; '.join(parts)}. [docs/compare.md](docs/compare.md#beside-public-rows) names the "
+        "rows."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 

@@ -1,5 +1,4 @@
-"""What the emulator gets right and wrong, by the validations' tables: blocks of docs/emulator.md, docs/phones.md
-and README.md.
+"""What the emulator gets right and wrong, by the validations' tables: a block of three pages.
 
 Owns which lines of which tables are shown. Must not know how they were made.
 """
@@ -168,7 +167,7 @@ def _absent(known: Mapping[ValidationTable, Sequence[AccuracyLine] | None]) -> I
 
 
 def by_machine(results: Path) -> str:
-    """The block of docs/phones.md: errors of phones and boards, and the better of both rules on these cells."""
+    """The block of docs/phones.md: errors of phones and boards, and the better rule's on these cells."""
     lines = [line for line in TABLES[0].lines(results) or () if line.n >= FEW]
     text = ["| rows | n | median error | 90% below | the better rule |", "|---|---|---|---|---|"]
     text += [
