@@ -124,8 +124,10 @@ def test_an_op_starts_then_computes_and_moves() -> None:
     asked = found.demand(op)
     assert asked.launch == pytest.approx(3 * (1e-3 + 10e-3))
     assert asked.work == pytest.approx(1e-3 * 1.1 + 1e-3)
-    head = found.demand(Op("cpu", "head", "", rows=1, flops=1e9, precision="int8"))
-    assert head.launch == pytest.approx(11e-3 + 7e-3)
+    head = Op("npu", "head", "", rows=1, flops=1e9, precision="int8")
+    here = found.demand(head)
+    after_layers_on_cpu = found.demand(head._replace(decoder="cpu"))
+    assert after_layers_on_cpu.launch == pytest.approx(here.launch + 7e-3)
 
 
 def test_a_start_may_grow_with_rows() -> None:

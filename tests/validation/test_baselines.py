@@ -109,7 +109,7 @@ def test_every_device_of_the_comparisons_is_there() -> None:
 
 
 def test_a_neural_processor_under_public_engines_decodes_as_its_rows(compared: list[Pair]) -> None:
-    """QNN on the 8 Gen 3: 12.85 tokens/s at 7B, 20 at 3B; without the NPU's time a token it was twice that."""
+    """QNN on the 8 Gen 3: 12.85 tokens/s at 7B, 20 at 3B; without its time a token it was twice that."""
     own = [
         pair
         for pair in compared

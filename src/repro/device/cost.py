@@ -39,9 +39,6 @@ VERSION = 1
 
 FULL = Curve(((1.0, 1.0),))
 
-HEAD = "head"
-"""Kind of the op that ends a pass: the output projection."""
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -91,8 +88,8 @@ class Processor:
         sessions: address spaces of `session_bytes` bytes each that one process may open (an NPU's).
         session_bytes: bytes that a session can address; 0 for no limit.
         threads: threads for which the rates hold; 0 if unknown. Costs do not depend on it.
-        token: seconds of the engine's framework for each token that it emits here: once before every output
-            projection.
+        token: seconds of the engine's framework for each token that it decodes here: once before every output
+            projection, wherever that runs.
     """
 
     peak: Mapping[str, float]
@@ -157,8 +154,7 @@ class Processor:
         start = self._own(self.start, op)
         grown = min(computed, self.start_rows) ** self.start_exponent
         before = self.launch + (start.at(computed) * grown if start else 0.0)
-        framework = self.token if op.kind == HEAD else 0.0
-        return _demand(before * op.launches + framework, work, op.bytes, self.watts)
+        return _demand(before * op.launches, work, op.bytes, self.watts)
 
     @staticmethod
     def _own(curves: Mapping[str, Curve], op: Op) -> Curve | None:
@@ -222,7 +218,9 @@ class Machine:
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""
         asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
-        return replace(asked, launch=asked.launch + self.sync) if op.synced and self.sync else asked
+        token = self.processors[op.decoder].token if op.decoder else 0.0
+        more = (self.sync if op.synced else 0.0) + token
+        return replace(asked, launch=asked.launch + more) if more else asked
 
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""
