@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from math import log
 
 import pytest
 
 from repro.core.paths import conf_dir, project_root
 from repro.core.yaml_file import read_mapping
+from repro.device.cost import Machine
 from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import chip_of, device_file, device_with_engine, read_engine
+from repro.fitting.measures import one_pass
+from repro.models.costs.model_cost import ModelCost, precision
+from repro.models.runtime.placement import Placement
 from repro.reports.marked_block import block
 from repro.validation.baselines import BLOCK, FACTOR, USED, Pair, blocks, line, pairs
+from repro.validation.phones.rows import shapes
 
+PROCESSORS = ("cpu", "gpu", "npu")
 PUBLISHED = {
     row["id"]: row
     for name in ("phones.csv", "phones_s23.csv")
@@ -152,3 +160,20 @@ def test_a_chip_without_a_dense_row_has_its_class_s_numbers() -> None:
             assert said in numbers["holds"]["note"]
             entries += 1
     assert entries == len({pair for pair in dense if pair[0]})
+
+
+@pytest.mark.parametrize(("on", "head"), [(on, head) for on in PROCESSORS for head in PROCESSORS])
+def test_a_token_takes_the_time_of_the_processor_of_its_layers(on: str, head: str) -> None:
+    """LEVER's target runs on the NPU and its output projection on the CPU; QNN's is 28 ms, llama.cpp's 1."""
+    public = machine(device_with_engine("snapdragon_8_gen_3", "public"))
+    free = replace(public, processors={p: replace(one, token=0.0) for p, one in public.processors.items()})
+    cost = ModelCost(shapes()["qwen1_5_1_8b"], precision("q4_0"))
+
+    def seconds(built: Machine) -> float:
+        done = one_pass(EmulatedDevice(built), cost, 1, 128, Placement(on=on, head=head))
+        return done.end - done.start
+
+    least, most = {"cpu": (0.0005, 0.002), "gpu": (0.0005, 0.01), "npu": (0.02, 0.04)}[on]
+    took = seconds(public) - seconds(free)
+    assert least < took < most
+    assert took == pytest.approx(public.processors[on].token)
