@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
+from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.marked_block import filled
 from repro.validation import papers
@@ -178,8 +179,14 @@ def by_machine(results: Path) -> str:
 
 
 def in_short(results: Path) -> str:
-    """README's sentence: how far off decoding is on phones that nobody measured."""
+    """README's sentence: how far off decoding is on chips that nobody measured.
+
+    Raises:
+        InputError: there is no table of phones.
+    """
     known = {line.cells: line for line in TABLES[0].lines(results) or ()}
+    if not known:
+        raise InputError(f"{results / TABLES[0].folder} has no table; `{TABLES[0].command}` makes it")
     said = []
     for plural in phones.MACHINES.values():
         line = known[f"{phones.NAMES['decode']}: {phones.NOBODY}, {plural}"]
@@ -197,7 +204,7 @@ def write_accuracy(results: Path, root: Path) -> list[Path]:
     """Write the blocks into the pages below `root`; return the pages.
 
     Raises:
-        InputError: a page has no such block.
+        InputError: a page has no such block, or there is no table of phones.
     """
     pages = {PAGE: accuracy(results), PHONES_PAGE: by_machine(results), README: in_short(results)}
     for page, content in pages.items():
