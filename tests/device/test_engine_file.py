@@ -114,18 +114,20 @@ def test_an_op_starts_then_computes_and_moves() -> None:
                 "launch": number(1, "ms"),
                 "start": {"int8": number(10, "ms")},
                 "rows_quadratic": number(0.01),
+                "token": number(7, "ms"),
             }
         },
         traffic="added",
-        overhead={"token": number(7, "ms")},
     )
     found = machine(with_engine(PHONE, program))
     op = Op("cpu", "layer", "", rows=10, flops=1e9, bytes=40e6, precision="int8", launches=3)
     asked = found.demand(op)
     assert asked.launch == pytest.approx(3 * (1e-3 + 10e-3))
     assert asked.work == pytest.approx(1e-3 * 1.1 + 1e-3)
-    head = found.demand(Op("cpu", "head", "", rows=1, flops=1e9, precision="int8"))
-    assert head.launch == pytest.approx(11e-3 + 7e-3)
+    head = Op("npu", "head", "", rows=1, flops=1e9, precision="int8")
+    here = found.demand(head)
+    after_layers_on_cpu = found.demand(head._replace(decoder="cpu"))
+    assert after_layers_on_cpu.launch == pytest.approx(here.launch + 7e-3)
 
 
 def test_a_start_may_grow_with_rows() -> None:
@@ -315,7 +317,7 @@ NOT_NEGATIVE = [
     ("flash.watts", "W"),
     ("dram.sync", "us"),
     ("dram.read_ahead", "share"),
-    ("overhead.token", "ms"),
+    ("processors.cpu.token", "ms"),
     ("power.idle", "W"),
     ("power.constant", "W"),
 ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import fnmatch
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, project_root
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import chip_file, with_engine
@@ -30,6 +32,9 @@ from repro.validation.phones.trivial import BYTES, FLOPS, RULES, nearest, trivia
 
 ROWS = [row for row in phone_rows() if row.id in committed_roles()]
 ROLES = committed_roles()
+OTHER_ANDROID = ("Dimensity", "Google Tensor", "Helio")
+IPHONES = ("A17 Pro", "A18 Pro", "A19 Pro")
+COMMITTED = project_root() / "results" / "validation" / "phones"
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +168,21 @@ def comparison(fit: ClassFit) -> Comparison:
     return Comparison(some, ROLES, closed, closed, closed, closed, rules, rules, band, assumed)
 
 
-def test_the_page_has_every_row_and_the_headline_first(comparison: Comparison, tmp_path: Path) -> None:
+def test_the_page_has_every_row_and_begins_with_chips_that_nobody_measured(
+    comparison: Comparison, tmp_path: Path
+) -> None:
     write_page(tmp_path, comparison)
     found = list(csv.DictReader((tmp_path / "rows.csv").open(encoding="utf-8")))
     assert [row["id"] for row in found] == [q.row.id for q in comparison.quantities]
     table = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
-    assert "headline" in table[0]["rows"]
-    held = [q for q in comparison.quantities if ROLES[q.row.id] == PREDICT and q.kind == DECODE]
-    assert table[0]["n"] == str(len(held))
-    assert next(lines(comparison)).ours.n == len(held)
+    assert table[0]["rows"] == "a chip that nobody measured, Android phones"
+    android = [
+        q
+        for q in comparison.quantities
+        if q.kind == DECODE and q.row.soc.startswith(("Snapdragon 7", "Snapdragon 8", *OTHER_ANDROID))
+    ]
+    assert table[0]["n"] == str(len(android))
+    assert next(lines(comparison)).ours.n == len(android)
     assert "committed before the first prediction" in markdown(comparison)
     assert (
         max(
@@ -181,6 +192,37 @@ def test_the_page_has_every_row_and_the_headline_first(comparison: Comparison, t
         )
         <= 120
     )
+
+
+def test_the_committed_table_s_medians_are_those_of_its_rows_by_kind_of_machine() -> None:
+    """Phones, iPhones and boards apart, with two rows and none of the chip, by plain arithmetic."""
+    table = list(csv.DictReader((COMMITTED / "table.csv").open(encoding="utf-8")))
+    rows = [
+        row
+        for row in csv.DictReader((COMMITTED / "rows.csv").open(encoding="utf-8"))
+        if row["of"] == "decode"
+    ]
+    android = ("Snapdragon 7", "Snapdragon 8", *OTHER_ANDROID)
+    kinds = {
+        "Android phones": [row for row in rows if row["soc"].startswith(android)],
+        "iPhones": [row for row in rows if row["soc"] in IPHONES],
+        "boards and laptops": [
+            row for row in rows if not row["soc"].startswith(android) and row["soc"] not in IPHONES
+        ],
+    }
+    views = {
+        "a chip that nobody measured": ("without_chip", ("fit", "predict", "defaults")),
+        "2 rows of the chip": ("two_rows", ("predict",)),
+        "held-out rows of fitted groups": ("predicted", ("predict",)),
+    }
+    order = [line["rows"] for line in table if line["of"] == "decode"]
+    assert order[:9] == [f"{view}, {kind}" for view in views for kind in kinds]
+    for (view, (column, roles)), kind in product(views.items(), kinds):
+        line = next(line for line in table if (line["rows"], line["of"]) == (f"{view}, {kind}", "decode"))
+        some = [row for row in kinds[kind] if row["role"] in roles]
+        wrong = [abs(float(row[column]) / float(row["measured"]) - 1) for row in some]
+        assert int(line["n"]) == len(wrong) >= 20
+        assert float(line["median error, %"]) == pytest.approx(100 * median(wrong), abs=0.2)
 
 
 def test_the_picture_is_the_same_each_time(comparison: Comparison) -> None:

@@ -69,7 +69,7 @@ def test_the_floor_of_a_pass_by_hand() -> None:
 def test_more_rows_or_bytes_never_take_less_time_and_a_quarter_never_more_than_half() -> None:
     """What the framework takes for a token, whatever the model, is left out of the last."""
     for use in table():
-        fixed = use.machine.token_seconds
+        fixed = use.machine.processors[use.processor].token
         for model in MODELS:
             cost = use.cost(model)
             seconds = [use.seconds(cost, rows) for rows in ROWS]

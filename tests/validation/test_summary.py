@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import csv
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.reports.marked_block import block
 from repro.validation.__main__ import main
 from repro.validation.papers import HEADINGS as PAPER_HEADINGS
 from repro.validation.phones.page import HEADINGS as PHONE_HEADINGS
-from repro.validation.summary import BLOCK, PAGE, accuracy, write_accuracy
+from repro.validation.phones.page import MACHINES
+from repro.validation.summary import (
+    BLOCK,
+    PAGE,
+    PHONES_PAGE,
+    README,
+    accuracy,
+    by_machine,
+    in_short,
+    write_accuracy,
+)
 from repro.validation.this_machine.page import HEADINGS as HERE_HEADINGS
 
 LINES = {
     "phones": (
         PHONE_HEADINGS,
         [
-            ["held-out rows (headline)", "decode", "90", "5.8", "40.4", "0.98", "7.6", "13.3", "0.2", "0.6"],
+            [f"{view}, {kind}", "decode", "90", "5.8", "40.4", "0.98", "7.6", "13.3", "0.2", "0.6"]
+            for view, kind in product(("a chip that nobody measured", "held-out rows"), MACHINES.values())
+        ]
+        + [
             ["fitted rows (residuals)", "decode", "8", "1.0", "2.0", "1.00", "7.6", "13.3", "0.2", "0.6"],
         ],
     ),
@@ -47,25 +60,36 @@ def write(folder: Path, *names: str) -> None:
             csv.writer(file).writerows([headings, *lines])
 
 
-def test_the_page_says_what_the_tables_say() -> None:
-    page = (project_root() / PAGE).read_text(encoding="utf-8")
+def test_the_pages_say_what_the_tables_say() -> None:
     results = project_root() / "results" / "validation"
-    assert block(page, BLOCK, PAGE.name) == accuracy(results), "run python -m repro.validation summary"
+    for page, text in ((PAGE, accuracy), (PHONES_PAGE, by_machine), (README, in_short)):
+        written = block((project_root() / page).read_text(encoding="utf-8"), BLOCK, page.name)
+        assert written == text(results), "run python -m repro.validation summary"
+
+
+def test_readme_says_how_far_off_chips_are_that_nobody_measured() -> None:
+    """Before its figures are read: the medians of the first lines of the phones' table."""
+    with (project_root() / "results" / "validation" / "phones" / "table.csv").open(encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["of"] == "decode"][:3]
+    readme = " ".join((project_root() / README).read_text(encoding="utf-8").split())
+    for line in lines:
+        kind = line["rows"].removeprefix("a chip that nobody measured, ")
+        assert f"{float(line['median error, %']):.0f}% on {kind} ({line['n']} rates" in readme
 
 
 def test_a_line_is_right_if_its_error_is_small_and_the_rule_s_is_larger(tmp_path: Path) -> None:
     write(tmp_path, *LINES)
     lines = [line for line in accuracy(tmp_path).splitlines() if line.startswith("| ")][1:]
     assert [line.split(" | ")[-1].removesuffix(" |") for line in lines] == [
-        "right",
-        "no better than the rule",
-        "right",
+        *["right"] * 7,
         "few values",
         "wrong",
+        "no better than the rule",
     ]
-    assert lines[0] == ("| phones and boards | decode: held-out rows | 90 | 5.8% | 40.4% | 7.6% |  | right |")
+    cells = "decode: a chip that nobody measured, Android phones"
+    assert lines[0] == f"| phones and boards | {cells} | 90 | 5.8% | 40.4% | 7.6% |  | right |"
     assert accuracy(tmp_path).startswith(
-        "Of 5 sets of predictions that no fit saw: 2 right, 1 no better than the rule, 1 wrong, 1 few values"
+        "Of 10 sets of predictions that no fit saw: 7 right, 1 no better than the rule, 1 wrong, 1 few values"
     )
 
 
@@ -80,20 +104,22 @@ def test_tables_that_are_not_there_are_named_with_their_command(tmp_path: Path) 
     assert accuracy(tmp_path) == text, "columns of an older version"
 
 
-def test_the_command_fills_the_block_and_nothing_else(
+def test_the_command_fills_the_blocks_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "phones")
-    page = tmp_path / "emulator.md"
-    page.write_text("before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n", encoding="utf-8")
-    write_accuracy(tmp_path, page)
-    text = page.read_text(encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    for page in (PAGE, PHONES_PAGE, README):
+        (tmp_path / page).write_text(
+            "before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n", encoding="utf-8"
+        )
+    write_accuracy(tmp_path, tmp_path)
+    text = (tmp_path / PAGE).read_text(encoding="utf-8")
     assert block(text, BLOCK, "emulator.md") == accuracy(tmp_path)
-    assert text.startswith("before\n<!-- accuracy -->\nOf 1 sets")
+    assert text.startswith("before\n<!-- accuracy -->\nOf 6 sets")
     assert text.endswith("<!-- /accuracy -->\nafter\n")
-    page.write_text("no markers", encoding="utf-8")
-    with pytest.raises(InputError, match="exactly one"):
-        write_accuracy(tmp_path, page)
-    monkeypatch.setattr("repro.validation.summary.PAGE", page)
+    assert "6% on iPhones (90 rates" in (tmp_path / README).read_text(encoding="utf-8")
+    (tmp_path / PAGE).write_text("no markers", encoding="utf-8")
+    monkeypatch.setattr("repro.validation.__main__.project_root", lambda: tmp_path)
     assert main(["summary", "--results", str(tmp_path)]) == 2
     assert "exactly one" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SOURCES, Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
+from repro.device.facts.holds import HOLDS
 
 TERA, GIGA = 1e12, 1e9
 # Columns of the summary: heading, place in the file, unit.
@@ -100,6 +101,14 @@ def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def rests_on(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Which measured rows the numbers of each processor rest on, where an engine says so, in lines."""
+    for name, device in devices.items():
+        for processor, table in device["processors"].items():
+            if note := (table.get(HOLDS) or {}).get("note"):
+                yield f"{name}, {processor}: {note}"
+
+
 def _rates(known: Iterable[Fact]) -> list[str]:
     by_path = {fact.path: fact for fact in known}
     return [_show(by_path.get(path), unit) for _, path, unit in COLUMNS]
@@ -127,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         devices = device_files(conf_dir() / "device", options.devices, options.engine)
         console.print(listing(devices, options.source) if options.source else summary(devices))
+        if options.devices:
+            console.print("\n".join(rests_on(devices)), soft_wrap=True)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

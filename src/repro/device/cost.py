@@ -39,9 +39,6 @@ VERSION = 1
 
 FULL = Curve(((1.0, 1.0),))
 
-HEAD = "head"
-"""Kind of the op that ends a pass: the output projection."""
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -91,6 +88,8 @@ class Processor:
         sessions: address spaces of `session_bytes` bytes each that one process may open (an NPU's).
         session_bytes: bytes that a session can address; 0 for no limit.
         threads: threads for which the rates hold; 0 if unknown. Costs do not depend on it.
+        token: seconds of the engine's framework for each token that it decodes here: once before every output
+            projection, wherever that runs.
     """
 
     peak: Mapping[str, float]
@@ -115,6 +114,7 @@ class Processor:
     sessions: int = 1
     session_bytes: float = 0.0
     threads: int = 0
+    token: float = 0.0
 
     @property
     def addressable(self) -> float:
@@ -200,8 +200,6 @@ class Machine:
         read_ahead: share of the budget up to which streamed layers may be read ahead.
         sync: seconds until a processor sees data that another one wrote.
         serial_reads: whether a streamed layer is read only after the layer before it has computed.
-        token_seconds: what the engine's framework takes for each token that it emits: once before every
-            output projection.
     """
 
     name: str
@@ -216,12 +214,12 @@ class Machine:
     sync: float = 0.0
     serial_reads: bool = False
     verifies: str = ""
-    token_seconds: float = 0.0
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""
         asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
-        more = (self.sync if op.synced else 0.0) + (self.token_seconds if op.kind == HEAD else 0.0)
+        token = self.processors[op.decoder].token if op.decoder else 0.0
+        more = (self.sync if op.synced else 0.0) + token
         return replace(asked, launch=asked.launch + more) if more else asked
 
     def slots(self, resource: str) -> int:

@@ -30,7 +30,7 @@ ENTRIES = ("value", "points", "unit", *EXPLAINING)
 """What a fact may say."""
 
 SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
-SECTIONS = ("processors", "flash", "dram", "power", "overhead")
+SECTIONS = ("processors", "flash", "dram", "power")
 """Parts of a file that hold facts; `processors` has one table for each processor."""
 
 WORDS = {
@@ -278,7 +278,6 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         read_ahead=value("dram.read_ahead"),
         sync=value("dram.sync"),
         serial_reads=chosen_word(name, device, "reads") == "serial",
-        token_seconds=value("overhead.token"),
     )
 
 
@@ -322,6 +321,7 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
         sessions=int(value("sessions.count", 1)),
         session_bytes=value("sessions.size"),
         threads=int(value("threads")),
+        token=value("token"),
     )
 
 

@@ -26,6 +26,8 @@ class Op(NamedTuple):
         launches: number of launches, in units of one per layer; parts of a layer have less than 1.
         attention: how many of `flops` are attention's, which an engine may do at a rate of its own.
         synced: True if it reads data that another processor wrote.
+        decoder: the processor that ran the layers before an output projection, whose framework's time for a
+            token goes before it; "" before other ops.
         compute: the function that computes the result; None for a cost-only op.
     """
 
@@ -42,6 +44,7 @@ class Op(NamedTuple):
     launches: float = 1.0
     attention: float = 0.0
     synced: bool = False
+    decoder: str = ""
     compute: Callable[[], Any] | None = None
 
     @property
@@ -58,4 +61,5 @@ class Op(NamedTuple):
             self.launches,
             self.attention,
             self.synced,
+            self.decoder,
         )

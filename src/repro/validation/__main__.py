@@ -3,6 +3,7 @@
     python -m repro.validation phones [--out FOLDER] [--draws N]
     python -m repro.validation papers [--out FOLDER]
     python -m repro.validation plausibility [--out FOLDER]
+    python -m repro.validation baselines [--out FOLDER]
     python -m repro.validation this_machine [--help]
     python -m repro.validation bands [--help]
     python -m repro.validation summary [--results FOLDER]
@@ -10,9 +11,10 @@
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
 core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
-calibrates this machine, predicts passes of real models and measures them. `bands` says how far the papers'
-headline figures move with what is assumed of their machines. `summary` writes the tables'
-headlines into docs/emulator.md.
+calibrates this machine, predicts passes of real models and measures them. `baselines` sets the engines of
+README's and the comparisons' tables beside the best public rows, and writes what is far from them into these
+pages. `bands` says how far the papers' headline figures move with what is assumed of their machines.
+`summary` writes the tables' headlines into docs/emulator.md, docs/phones.md and README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import unknown
 from repro.validation.bands import command as bands
+from repro.validation.baselines import write_baselines
 from repro.validation.papers import HEADINGS as PAPER_HEADINGS
 from repro.validation.papers import baseline_cells, fit_all, summary, write_papers
 from repro.validation.phones.comparison import DRAWS, compare
@@ -39,7 +42,8 @@ from repro.validation.plausibility import write_plausibility
 from repro.validation.summary import write_accuracy
 from repro.validation.this_machine import command as this_machine
 
-PHONES, PAPERS, PLAUSIBILITY, SUMMARY = NAMES = ("phones", "papers", "plausibility", "summary")
+NAMES = ("phones", "papers", "plausibility", "baselines", "summary")
+PHONES, PAPERS, PLAUSIBILITY, BASELINES, SUMMARY = NAMES
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     this_machine.NAME: this_machine.main,
     bands.NAME: bands.main,
@@ -72,9 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = options.results or project_root() / "results" / "validation"
         folder = options.out or results / options.name
         if options.name == SUMMARY:
-            Console().print(f"written to {write_accuracy(results)}")
+            Console().print(f"written to {', '.join(map(str, write_accuracy(results, project_root())))}")
         elif options.name == PAPERS:
             _papers(folder)
+        elif options.name == BASELINES:
+            write_baselines(folder, project_root())
+            Console().print(f"written to {folder} and into the pages")
         elif options.name == PLAUSIBILITY:
             write_plausibility(folder)
             Console().print(f"written to {folder}")

@@ -1,4 +1,4 @@
-"""What the emulator gets right and wrong, by the validations' tables: a block of docs/emulator.md.
+"""What the emulator gets right and wrong, by the validations' tables: a block of three pages.
 
 Owns which lines of which tables are shown. Must not know how they were made.
 """
@@ -9,15 +9,16 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
-from repro.core.paths import project_root
+from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.marked_block import filled
 from repro.validation import papers
 from repro.validation.phones import page as phones
 from repro.validation.this_machine import page as this_machine
 
-PAGE = Path("docs/emulator.md")
+PAGE, PHONES_PAGE, README = Path("docs/emulator.md"), Path("docs/phones.md"), Path("README.md")
 BLOCK = "accuracy"
 AIM = 15.0
 """Percent of median error up to which a line counts as right."""
@@ -25,10 +26,13 @@ AIM = 15.0
 ENOUGH = 20
 """Values below which a median says little."""
 
+FEW = 5
+"""Values from which docs/phones.md shows a line."""
+
 VERDICTS = ("right", "no better than the rule", "wrong", "few values")
 
-LEFT_OUT = ("(residuals)", "the same, from no row of the chip", "each left out with its source")
-"""Lines of the phones' table that are no predictions, or that another line says for more rows."""
+LEFT_OUT = ("(residuals)", "each left out with its source")
+"""Lines of the phones' table that are no predictions, or of rows that a fit saw."""
 
 Line = Mapping[str, str]
 
@@ -70,8 +74,7 @@ def _phone(line: Line) -> AccuracyLine | None:
     if any(part in line["rows"] for part in LEFT_OUT):
         return None
     rules = [float(line[name]) for name in ("bytes: median, %", "operations: median, %")]
-    rows = line["rows"].replace(" (headline)", "").replace("the same", "held-out rows")
-    cells = f"{line['of']}: {rows}"
+    cells = f"{line['of']}: {line['rows']}"
     errors = float(line["median error, %"]), float(line["p90, %"])
     return AccuracyLine("phones and boards", cells, int(line["n"]), *errors, min(rules))
 
@@ -112,8 +115,8 @@ class ValidationTable:
 
 TABLES = (
     ValidationTable("phones", phones.HEADINGS, phones.COMMAND, _phone),
-    ValidationTable("papers", papers.HEADINGS, papers.COMMAND, _paper),
     ValidationTable("this_machine", this_machine.HEADINGS, this_machine.COMMAND, _here),
+    ValidationTable("papers", papers.HEADINGS, papers.COMMAND, _paper),
 )
 
 
@@ -164,13 +167,47 @@ def _absent(known: Mapping[ValidationTable, Sequence[AccuracyLine] | None]) -> I
             yield f"- {where}, made by `{table.command}`."
 
 
-def write_accuracy(results: Path, page: Path | None = None) -> Path:
-    """Write the block into the page; return the page.
+def by_machine(results: Path) -> str:
+    """The block of docs/phones.md: errors of phones and boards, and the better rule's on these cells."""
+    lines = [line for line in TABLES[0].lines(results) or () if line.n >= FEW]
+    text = ["| rows | n | median error | 90% below | the better rule |", "|---|---|---|---|---|"]
+    text += [
+        f"| {line.cells} | {line.n} | {line.median:.1f}% | {line.p90:.1f}% | {line.rule:.1f}% |"
+        for line in lines
+    ]
+    return "\n".join(text)
+
+
+def in_short(results: Path) -> str:
+    """README's sentence: how far off decoding is on chips that nobody measured.
 
     Raises:
-        InputError: the page has no such block.
+        InputError: there is no table of phones.
     """
-    path = page or project_root() / PAGE
-    text = path.read_text(encoding="utf-8")
-    write_atomically(path, filled(text, BLOCK, accuracy(results), path.name))
-    return path
+    known = {line.cells: line for line in TABLES[0].lines(results) or ()}
+    if not known:
+        raise InputError(f"{results / TABLES[0].folder} has no table; `{TABLES[0].command}` makes it")
+    said = []
+    for plural in phones.MACHINES.values():
+        line = known[f"{phones.NAMES['decode']}: {phones.NOBODY}, {plural}"]
+        said.append(
+            f"{line.median:.0f}% on {plural} ({line.n} rates; scaling the nearest row: {line.rule:.0f}%)"
+        )
+    text = (
+        f"How far emulated speeds are off: on {phones.NOBODY}, decoding by {', '.join(said)} in the median; "
+        "[docs/phones.md](docs/phones.md#what-comes-out) has prompts, and chips with rows."
+    )
+    return fill(text, 120, break_on_hyphens=False, break_long_words=False)
+
+
+def write_accuracy(results: Path, root: Path) -> list[Path]:
+    """Write the blocks into the pages below `root`; return the pages.
+
+    Raises:
+        InputError: a page has no such block, or there is no table of phones.
+    """
+    pages = {PAGE: accuracy(results), PHONES_PAGE: by_machine(results), README: in_short(results)}
+    for page, content in pages.items():
+        text = (root / page).read_text(encoding="utf-8")
+        write_atomically(root / page, filled(text, BLOCK, content, page.name))
+    return [root / page for page in pages]

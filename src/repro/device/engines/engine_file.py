@@ -411,8 +411,6 @@ def public_engine(
 ) -> dict[str, Any] | None:
     """The classes of engines that a device's chip names, one for each processor, as one engine.
 
-    Overheads of a token are those of the main processor's class.
-
     Args:
         device: a device file.
         program: the program that a method names; its class runs its processor.
@@ -447,8 +445,6 @@ def public_engine(
         numbers: Any = {"added": {"value": int(content.get("traffic") == "added"), "source": "assumed"}}
         for part in (content, (content.get("devices") or {}).get(soc) or {}):
             numbers = merged(numbers, (part.get("processors") or {}).get(processor, {}))
-            if processor == main and part.get("overhead"):
-                found["overhead"] = part["overhead"]
         found["processors"][processor] = numbers
     return found
 

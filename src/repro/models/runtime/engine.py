@@ -77,6 +77,7 @@ class Engine:
         self.network = network
         self._placement = placement
         self._on = device.resource(placement.on or device.main, model_cost.stored.arithmetic)
+        self._decoder = self._on  # the processor of the layers that ran last
         self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
         verifies = device.verifies if name == "target" and not placement.on else ""
         self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self._on
@@ -258,7 +259,8 @@ class Engine:
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
-            await self._run("layer", on or self._place(rows), together, cost, compute, name, count)
+            self._decoder = self.device.resource(on or self._place(rows), self.model_cost.stored.arithmetic)
+            await self._run("layer", self._decoder, together, cost, compute, name, count)
             if first >= held:
                 self._loading.give_back(first)
         self._encoded = True
@@ -300,6 +302,7 @@ class Engine:
                 launches=piece.launches,
                 synced=first[piece.other] is piece,
                 compute=compute if piece is stage[-1] else None,
+                decoder=self._decoder if name == "head" and piece is stage[-1] else "",
             )
             for piece in stage
         ]
@@ -401,6 +404,7 @@ class Engine:
             launches=launches,
             attention=sum(cost[2:]),
             compute=compute,
+            decoder=self._decoder if kind == "head" else "",
         )
         if self._first:
             await self._turn(kind)

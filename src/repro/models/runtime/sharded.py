@@ -146,8 +146,9 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
     on = device.resource(placement.on or device.main, arithmetic)
     head_on = device.resource(placement.head or on, arithmetic)
 
-    def seconds(on: str, kind: str, cost: tuple[float, float]) -> float:
-        op = Op(on, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic)
+    def seconds(where: str, kind: str, cost: tuple[float, float]) -> float:
+        decoder = on if kind == "head" else ""
+        op = Op(where, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 

@@ -76,7 +76,7 @@ def class_problem(
             q.id,
             q.measured,
             f"{q.row.source}, {q.row.shape}",
-            noise["equivalent" if q.row.apart else "dense"],
+            noise,
         )
         for q in seen
     )

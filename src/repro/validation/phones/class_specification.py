@@ -47,24 +47,24 @@ class ClassSpecification:
     """What the classes are fitted by.
 
     Attributes:
-        rows: file of `conf/reference/` with the measurements.
-        split: file of `conf/reference/` with the division of its rows.
+        rows: files of `conf/reference/` with the measurements.
+        split: file of `conf/reference/` with the division of their rows.
         numbers: what a class has; `start`, `start_exponent`, `token`, `bandwidth_share`, `rate`,
             `single_rate`, and factors on both rates by precision.
         full_rows: rows from which on `rate` holds.
         added: processors that compute and move bytes one after the other.
         shapes: row counts that a class computes.
-        noise: of a measurement, by `dense` and `equivalent`.
+        noise: of a measurement, in units of the natural logarithm.
         above_floor: why passes of a class may be far slower than bytes and operations need.
     """
 
-    rows: str
+    rows: tuple[str, ...]
     split: str
     numbers: tuple[ClassNumber, ...]
     full_rows: int
     added: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
-    noise: dict[str, float]
+    noise: float
     above_floor: dict[str, str]
 
 

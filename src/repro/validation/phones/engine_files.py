@@ -6,6 +6,7 @@ from another fit, to the fitted rows alone; these files are for chips and models
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
@@ -23,8 +24,8 @@ from repro.validation.phones.chips import PRECISIONS, sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, fit_classes
 from repro.validation.phones.class_specification import class_specification
 from repro.validation.phones.classes import RATE_OF, at
-from repro.validation.phones.quantities import quantities
-from repro.validation.phones.rows import FIT, PhoneRow, model_cost, phone_rows, predictable
+from repro.validation.phones.quantities import DECODE, quantities
+from repro.validation.phones.rows import FIT, PhoneRow, model_cost, phone_rows
 
 TOLERANCE = 0.02
 """Relative difference allowed between a file and a new fit on another machine."""
@@ -61,6 +62,7 @@ def engine_numbers(
         rate[precision] = fact(min(1.0, value("rate") * factor), "share")
     gain = value("single_rate") / value("rate")
     numbers: dict[str, Any] = {
+        "token": fact(1e3 * value("token"), "ms"),
         "bandwidth_share": fact(value("bandwidth_share"), "share"),
         "rate": rate,
         "efficiency": {
@@ -81,7 +83,7 @@ def engine_numbers(
                 "source": "assumed",
                 "note": "blocks of rows that its kernels or static graphs take",
             }
-    return {"processors": {processor: numbers}, "overhead": {"token": fact(1e3 * value("token"), "ms")}}
+    return {"processors": {processor: numbers}}
 
 
 def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict[str, Any]:
@@ -95,7 +97,8 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
         content[ABOVE_FLOOR] = class_specification().above_floor[engine]
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
     numbers = content["processors"][processor]
-    numbers[HOLDS] = holds(own)
+    chips = sorted({row.soc for row in own})
+    numbers[HOLDS] = holds(own, f"{engine}: its class's, by rows of other chips ({len(own)})")
     numbers["start_rows"] = {
         "value": numbers[HOLDS]["rows"][1],
         "unit": "rows",
@@ -104,20 +107,36 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     }
     content["traffic"] = traffic(processor)
     on = {}
-    for chip in sorted({row.soc for row in own}):
-        first = next(row.id for row in own if row.soc == chip)
-        cells = [".".join([*first.split(".")[:3], "*"])]
+    for chip in chips:
+        of_chip = [row for row in own if row.soc == chip]
+        cells = [".".join([*of_chip[0].id.split(".")[:3], "*"])]
         on[chip] = engine_numbers(engine, processor, values, chip, cells)
-        on[chip]["processors"][processor][HOLDS] = holds([row for row in own if row.soc == chip])
+        on[chip]["processors"][processor][HOLDS] = holds(of_chip, f"{engine}: {counted(of_chip)}")
     content["devices"] = on
     return content
 
 
-def holds(rows: Sequence[PhoneRow]) -> dict[str, Any]:
-    """The rows of a pass, and the megabytes of a layer, over which these rows were measured."""
+def holds(rows: Sequence[PhoneRow], rest_on: str) -> dict[str, Any]:
+    """The rows of a pass, and the megabytes of a layer, over which these rows were measured, and a note on
+    which they are."""
     passes = [quantity.rows for quantity in quantities(rows)]
     layers = [model_cost(row).layer_bytes / 1e6 for row in rows]
-    return {"rows": [min(passes), max(passes)], "layer_mb": [_rounded(min(layers)), _rounded(max(layers))]}
+    return {
+        "rows": [min(passes), max(passes)],
+        "layer_mb": [_rounded(min(layers)), _rounded(max(layers))],
+        "note": rest_on,
+    }
+
+
+def counted(rows: Sequence[PhoneRow]) -> str:
+    """How many values of each phase a chip's numbers rest on; without any they are its class's."""
+    phases = Counter("decoding" if q.kind == DECODE else "prompts" for q in quantities(rows))
+    missing = [f"; {phase} as its class" for phase in ("prompts", "decoding") if not phases[phase]]
+    return (
+        "this chip's rows, "
+        + " and ".join(f"{n} of {phase}" for phase, n in phases.items())
+        + "".join(missing)
+    )
 
 
 def traffic(processor: str) -> str:
@@ -129,11 +148,7 @@ def composed(row: PhoneRow, values: Values) -> dict[str, Any]:
     """A row's chip under its class of engines, as one device file."""
     engine = {"name": row.engine, "papers": [], **engine_numbers(row.engine, row.processor, values, row.soc)}
     common = engine_numbers(row.engine, row.processor, values)
-    engine = {
-        "name": row.engine,
-        **common,
-        "devices": {row.soc: {k: engine[k] for k in ("processors", "overhead")}},
-    }
+    engine = {"name": row.engine, **common, "devices": {row.soc: {"processors": engine["processors"]}}}
     engine["traffic"] = traffic(row.processor)
     return with_engine(soc_device(row.soc, row.threads), engine)
 
@@ -143,16 +158,15 @@ def _rounded(number: float) -> float:
 
 
 def all_rows_fit() -> tuple[list[PhoneRow], ClassFit]:
-    """The fit to every row that the emulator can predict; dense equivalents of other architectures count
-    less."""
-    classes = {row.engine for row in phone_rows() if not row.apart}
-    rows = [row for row in phone_rows() if predictable(row, classes)]
+    """The fit to every row that does not stand apart."""
+    rows = [row for row in phone_rows() if not row.apart]
     return rows, fit_classes(rows, {row.id: FIT for row in rows})
 
 
 ENGINE_HEADER = """# A class of engines, for the device files of chips: it takes shares of data sheets'
 # numbers. Made by `python -m repro.fit phones --write` from every row of the class in
-# conf/reference/phones.csv; results/validation/phones says what such a fit gets right and wrong.
+# conf/reference/phones.csv and phones_s23.csv that does not stand apart; `holds` says how many of
+# each chip. results/validation/phones says what such a fit gets right and wrong.
 """
 
 DEVICE_HEADER = """# A chip from its data sheet (conf/reference/phone_socs.csv); engines say what they reach.

@@ -9,6 +9,7 @@ from pathlib import Path
 from repro.core.digits import csv_text
 from repro.fitting.errors import ErrorSummary, errors, skill
 from repro.records.record import write_atomically
+from repro.validation.phones.chips import sheets
 from repro.validation.phones.comparison import DRAWS, GIVEN, WITHIN, Comparison
 from repro.validation.phones.quantities import QUANTITIES, UNITS, Quantity
 from repro.validation.phones.rows import DEFAULTS, FIT, PREDICT
@@ -16,6 +17,10 @@ from repro.validation.phones.trivial import BYTES, FLOPS
 
 COMMAND = "python -m repro.validation phones"
 NAMES = {"decode": "decode", "prefill": "prefill", "first_token": "time to first token"}
+MACHINES = {"android": "Android phones", "iphone": "iPhones", "board": "boards and laptops"}
+"""Kinds of machines, which the table never mixes."""
+
+NOBODY = "a chip that nobody measured"
 
 
 @dataclass(frozen=True)
@@ -38,25 +43,29 @@ class ComparisonLine:
 
 
 def lines(found: Comparison) -> Iterator[ComparisonLine]:
-    """The table's lines; the first of each kind is the headline."""
+    """The table's lines: first what of a chip nobody measured, by kind of machine, then with rows of it."""
 
     def role(name: str) -> Callable[[Quantity], bool]:
         return lambda q: found.roles.get(q.row.id) == name
 
+    def divided(q: Quantity) -> bool:
+        return q.row.id in found.roles
+
     own = found.predicted
+    whole = [
+        (NOBODY, divided, found.without_chip, found.rules_without_chip),
+        (f"{GIVEN} rows of the chip", role(PREDICT), found.two_rows, found.rules),
+        ("held-out rows of fitted groups", role(PREDICT), own, found.rules),
+    ]
     views: list[
         tuple[str, Callable[[Quantity], bool], Mapping[str, float], Mapping[str, Mapping[str, float]]]
     ] = [
-        ("held-out rows of fitted groups (headline)", role(PREDICT), own, found.rules),
-        (f"the same, from {GIVEN} rows of the chip", role(PREDICT), found.two_rows, found.rules),
-        ("the same, from no row of the chip", role(PREDICT), found.without_chip, found.rules_without_chip),
+        (f"{name}, {plural}", of_kind(chosen, kind), predicted, rules)
+        for name, chosen, predicted, rules in whole
+        for kind, plural in MACHINES.items()
+    ]
+    views += [
         ("small groups, from class defaults", role(DEFAULTS), own, found.rules),
-        (
-            "all rows, from no row of the chip",
-            lambda q: not q.row.apart,
-            found.without_chip,
-            found.rules_without_chip,
-        ),
         ("fitted rows, each left out with its source and model", role(FIT), found.left_out, found.rules),
         ("fitted rows (residuals)", role(FIT), own, found.rules),
         ("other architectures (apart)", lambda q: bool(q.row.apart), own, found.rules),
@@ -69,6 +78,11 @@ def lines(found: Comparison) -> Iterator[ComparisonLine]:
                 kind,
                 *(errors(values, found.measured, ids) for values in (predicted, rules[BYTES], rules[FLOPS])),
             )
+
+
+def of_kind(chosen: Callable[[Quantity], bool], kind: str) -> Callable[[Quantity], bool]:
+    """Whether a quantity is chosen and of a kind of machine."""
+    return lambda q: chosen(q) and sheets()[q.row.soc]["kind"] == kind
 
 
 def classes(found: Comparison) -> Iterator[tuple[str, str, ErrorSummary]]:
@@ -135,7 +149,8 @@ def markdown(found: Comparison) -> str:
         "An error is |predicted / measured - 1|. Skill is 1 minus our median error over that of a rule",
         "that scales the nearest fitted row by bytes (and the data sheets' bandwidths) or by operations (and",
         "their peaks). The fit sees only rows with the role `fit` of `conf/reference/phone_split.csv`,",
-        "which was committed before the first prediction.",
+        "which was committed before the first prediction of them. Rows of a chip that nobody measured are",
+        "all rows, each predicted by a fit that saw none of its chip.",
         "",
         *_table(HEADINGS, [cells_of(line) for line in shown]),
         "",

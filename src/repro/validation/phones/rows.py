@@ -1,4 +1,4 @@
-"""Measured rows of `conf/reference/phones.csv`, and which of them a fit may see.
+"""Measured rows of `conf/reference/phones.csv` and `phones_s23.csv`, and which of them a fit may see.
 
 Owns the reading of the files and the division into fitted and predicted rows; must not know what a row costs.
 """
@@ -82,8 +82,13 @@ def reference(name: str) -> list[dict[str, str]]:
 
 @cache
 def phone_rows() -> tuple[PhoneRow, ...]:
-    """All measured rows, in file order."""
-    return tuple(_row(given) for given in reference(class_specification().rows))
+    """All measured rows, in the order of the files and their lines."""
+    return tuple(row for name in class_specification().rows for row in rows_of(name))
+
+
+def rows_of(name: str) -> list[PhoneRow]:
+    """The measured rows of one file."""
+    return [_row(line) for line in reference(name)]
 
 
 def _row(given: Mapping[str, str]) -> PhoneRow:
@@ -91,9 +96,9 @@ def _row(given: Mapping[str, str]) -> PhoneRow:
         try:
             value = float(given[name]) if given[name] else None
         except ValueError:
-            raise InputError(f"phones.csv: {given['id']}: {name} {given[name]!r} is no number") from None
+            raise InputError(f"{given['id']}: {name} {given[name]!r} is no number") from None
         if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"phones.csv: {given['id']}: {name} is {value:g}; it must be above 0")
+            raise InputError(f"{given['id']}: {name} is {value:g}; it must be above 0")
         return value
 
     return PhoneRow(
@@ -153,7 +158,7 @@ def model_cost(row: PhoneRow) -> ModelCost:
 
 
 def divided(rows: Iterable[PhoneRow]) -> dict[str, str]:
-    """Roles by row id, of all rows that are not kept apart.
+    """Roles by row id, of all rows of one file that are not kept apart.
 
     In a group (chip, class of engines, processor) of at least four rows, the rows of one source and one shape
     of model stay together; of these bundles, ordered by a hash of their names, the first half (rounded up) is
