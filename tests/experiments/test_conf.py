@@ -55,7 +55,7 @@ FITS = (
     "mllm_baselines_mlc mllm_baselines_mnn mllm_baselines_pi mllm_baselines_tflite mllm_npu_lcpp "
     "mllm_npu_mlc mllm_npu_mnn mllm_npu_pi mllm_npu_products mllm_npu_tflite"
 )
-REFERENCE = "colours headlines names notes reasons"
+REFERENCE = "choices colours headlines names notes reasons"
 OTHERS = (
     *(Path(f"fit/{name}.yaml") for name in FITS.split()),
     *(Path(f"reference/{name}.yaml") for name in REFERENCE.split()),
