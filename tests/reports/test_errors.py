@@ -425,6 +425,8 @@ def test_one_rate_a_system_is_of_another_workload() -> None:
     first = next(race for race in found if race.runners[0].cell.model == "A-7B")
     assert [value(runner) for runner in first.runners] == [pytest.approx(1.0), pytest.approx(1.5)]
     assert orders(found, "EdgeLLM", value).agree == 0
+    unknown = races([one("EdgeLLM", "A", 2.0), one("SP", "A", 3.0)])
+    assert orders(unknown, "EdgeLLM", one_rate(unknown, TrivialPredictor())).agree == 0, "no other workload"
 
 
 def test_coverage(found: Comparisons) -> None:

@@ -101,7 +101,7 @@ def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
     """Values by one rate a system, from one cell each, by weights and lengths.
 
     The cell is the first fitted one of its engine, or the abstract's rate, else its first printed one of
-    another workload; a system without either is as in the paper.
+    another workload, which stands as it is where no weights are known; without either the value is 0.
     """
     held: dict[tuple[str, str, str], list[PublishedCell]] = defaultdict(list)
     for race in found:
@@ -111,8 +111,10 @@ def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
     def value(one: Compared) -> float:
         cell = one.cell
         sources = [*predictor.of_engine(cell), *held[cell.artifact, cell.metric, cell.system]]
-        values = (predictor.scaled(source, cell) for source in sources if source.id != cell.id)
-        return next((value for value in values if value is not None), printed(one))
+        sources = [source for source in sources if source.id != cell.id]
+        values = (predictor.scaled(source, cell) for source in sources)
+        unscaled = next((source.value_low or 0.0 for source in sources), 0.0)
+        return next((value for value in values if value is not None), unscaled)
 
     return value
 
