@@ -16,6 +16,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (
     OWN,
     STANDING,
+    device_file,
     device_with_engine,
     engine_files,
     engine_of,
@@ -419,3 +420,31 @@ def test_edgellm_s_engine_reads_no_more_ahead_than_a_pass_does_and_has_one_power
         assert (own.read_ahead, flat.read_ahead) == (0.0, 0.9)
     phone = machine(device_with_engine("xiaomi_11"))
     assert (phone.idle_watts, phone.processors["cpu"].watts, phone.flash.watts) == (4.0, 0.0, 0.0)
+
+
+def test_what_verifies_under_public_engines_may_be_chosen() -> None:
+    """Prompts and verification on one processor, decoding and drafting on another; nothing else changes."""
+    phone = dict(device_file("xiaomi_14"))
+    chosen = {
+        "npu, cpu": {"name": "public", "verifies": "npu"},
+        "npu, gpu": {**read_engine("mlc_gpu"), "verifies": "npu"},
+    }
+    for words, engine in chosen.items():
+        verifies, main = words.split(", ")
+        found = with_engine(phone, engine_of(phone, engine))
+        assert (found["verifies"], found["main"]) == (verifies, main)
+        without = {key: value for key, value in engine.items() if key != "verifies"}
+        assert found == {**with_engine(phone, engine_of(phone, without)), "verifies": verifies}
+    with pytest.raises(InputError, match=r"verifies is 'dsp'; .* has cpu, gpu, npu"):
+        with_engine(phone, engine_of(phone, {"name": "public", "verifies": "dsp"}))
+
+
+def test_a_draft_reads_its_prompt_early_under_public_engines_alone() -> None:
+    """No paper's engine changes: the word is in none of their files, and not in the key of their cells."""
+    phone = dict(device_file("xiaomi_14"))
+    assert with_engine(phone, engine_of(phone, {"name": "public"}))["draft_prompt"] == "earliest"
+    for name in engine_files():
+        assert "draft_prompt" not in read_engine(name), name
+    found = with_engine(phone, engine_of(phone, {"name": "own"}))
+    assert "draft_prompt" not in found
+    assert not machine(found).early_drafts

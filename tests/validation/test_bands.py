@@ -278,25 +278,3 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
 def test_wrong_input_is_a_sentence(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bands", *given]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_which_orders_of_speed_the_comparisons_leave_open() -> None:
-    """docs/compare.md names them: on some of the drawn machines one is faster, on others the other."""
-    drawn_figures, found = read_draws(project_root() / "results"), set()
-    for (table, row, column), one in drawn_figures.items():
-        for other_table, other_row, other_column in drawn_figures:
-            same = (table, column) == (other_table, other_column) and row < other_row
-            if same and table.startswith("compare/") and column.startswith("speed_"):
-                other = drawn_figures[other_table, other_row, other_column]
-                signs = {a > b for a, b in zip(one, other, strict=True)}
-                found |= {(table, column, row, other_row)} if len(signs) == 2 else set()
-    assert found == {
-        ("compare/board", "speed_64", "edgellm", "ghidorah"),
-        ("compare/board", "speed_64", "ghidorah", "lever"),
-        ("compare/phone", "speed_64", "chain_sd", "edgellm_streamed"),
-        ("compare/phone", "speed_64", "chain_sd", "lever_streamed"),
-        ("compare/phone", "speed_64", "edgellm_streamed", "elastilm_loose"),
-        ("compare/phone", "speed_64", "elastilm_loose", "lever_streamed"),
-        ("compare/phone", "speed_1024", "chain_sd", "edgellm_streamed"),
-        ("compare/phone", "speed_1024", "elastilm_loose", "lever_streamed"),
-    }

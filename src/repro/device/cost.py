@@ -200,6 +200,8 @@ class Machine:
         read_ahead: share of the budget up to which streamed layers may be read ahead.
         sync: seconds until a processor sees data that another one wrote.
         serial_reads: whether a streamed layer is read only after the layer before it has computed.
+        early_drafts: whether a draft reads its prompt on the processor on which it has done so first, beside
+            the target's prompt where that is another one; if not, on its own, after the target.
     """
 
     name: str
@@ -214,6 +216,7 @@ class Machine:
     sync: float = 0.0
     serial_reads: bool = False
     verifies: str = ""
+    early_drafts: bool = False
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""

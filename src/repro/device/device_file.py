@@ -37,6 +37,7 @@ WORDS = {
     "tables": ("resident", "streamed"),
     "reads": ("overlapped", "serial"),
     "traffic": ("overlapped", "added"),
+    "draft_prompt": ("in_turn", "earliest"),
 }
 """Settings of an engine that are words, with their choices; the first is the default."""
 
@@ -278,6 +279,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         read_ahead=value("dram.read_ahead"),
         sync=value("dram.sync"),
         serial_reads=chosen_word(name, device, "reads") == "serial",
+        early_drafts=chosen_word(name, device, "draft_prompt") == "earliest",
     )
 
 

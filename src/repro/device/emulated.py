@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Any, TypeVar
 
 from repro.device.clock import Cancelled, Clock, Future, Task, VirtualClock
@@ -37,6 +38,7 @@ class Device(ABC):
             memory.
         serial_reads: whether its engine reads a streamed layer only after the layer before it has computed.
         verifies: the processor of a target's passes over several rows; "" for `main`.
+        early_drafts: whether a draft reads its prompt where, and as soon as, it is done with it first.
         substituted: missing resources that ops requested, with the resource used instead.
     """
 
@@ -51,6 +53,7 @@ class Device(ABC):
         keeps_tables: bool = True,
         serial_reads: bool = False,
         verifies: str = "",
+        early_drafts: bool = False,
     ) -> None:
         self.name = name
         self.main = main
@@ -60,6 +63,7 @@ class Device(ABC):
         self.keeps_tables = keeps_tables
         self.serial_reads = serial_reads
         self.verifies = verifies
+        self.early_drafts = early_drafts
         self.trace = Trace(idle_watts=idle)
         self.substituted: dict[str, str] = {}
         self._spawned: list[Task[Any]] = []
@@ -104,6 +108,10 @@ class Device(ABC):
     def addressable(self, resource: str) -> float:
         """Bytes of weights that a processor's graphs can address, over all its sessions; 0 for no limit."""
         return 0.0
+
+    def predicted(self, op: Op) -> float:
+        """Seconds that an op takes alone; infinite if its processor cannot, or if nothing is known."""
+        return inf
 
     def resource(self, wanted: str, precision: str = "fp32") -> str:
         """The resource that serves ops for `wanted`: itself, or a substitute, which is recorded."""
@@ -156,6 +164,7 @@ class EmulatedDevice(Device):
             machine.keeps_tables,
             machine.serial_reads,
             machine.verifies,
+            machine.early_drafts,
         )
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
@@ -168,6 +177,13 @@ class EmulatedDevice(Device):
         """See `Device`."""
         known = self.machine.processors.get(resource)
         return known.addressable if known else 0.0
+
+    def predicted(self, op: Op) -> float:
+        """See `Device`."""
+        if op.precision not in self.machine.processors[op.on].peak:
+            return inf
+        demand = self.machine.demand(op)
+        return demand.launch + demand.work
 
     def run(self, op: Op) -> Future[Any]:
         """Queue an op on its resource, after the static graph that it needs is built."""

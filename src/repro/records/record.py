@@ -115,8 +115,11 @@ class Record:
         return self.status == "done"
 
     def figure(self, name: str) -> Scalar:
-        """A value; else the peak bytes of that kind of memory (`emulated_dram`); `None` if it has neither."""
-        return self.values.get(name, self.provenance.memory.get(name))
+        """A value; else the peak bytes of that kind of memory (`emulated_dram`), or what the whole answer
+        cost (`whole_answer`); `None` if it has none of them."""
+        if name in self.values:
+            return self.values[name]
+        return self.provenance.memory.get(name, whole_answer(self.values).get(name))
 
     def to_json(self) -> str:
         """JSON with a checksum, a field a line; the same for equal records. InputError as `canonical`."""
@@ -172,6 +175,27 @@ class Record:
             raise InputError(f"its provenance.config is {about.config!r}; it must be the settings")
         for name in ("started", "finished"):
             datetime.fromisoformat(getattr(about, name))
+
+
+def whole_answer(values: Mapping[str, Scalar]) -> dict[str, float]:
+    """Mean seconds and joules from a request's arrival to its last token, all models' prompts included.
+
+    Computed from values of every generation and serving record, so that older ones have them too.
+
+    Returns:
+        answer_seconds, answer_joules; without one whose parts are not known.
+    """
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    found = {}
+    for name, mean in (("answer_seconds", "latency"), ("answer_joules", "energy")):
+        if mean in numbers and "prompts" in numbers:
+            found[name] = numbers[mean]
+    if "time" in numbers and "requests" in numbers:
+        found["answer_seconds"] = numbers["time"]
+    if {"prefill_joules", "decode_joules", "prompts"} <= numbers.keys() and numbers["prompts"]:
+        joules = numbers["prefill_joules"] + numbers["decode_joules"]
+        found["answer_joules"] = joules / numbers["prompts"]
+    return found
 
 
 _FIELDS = tuple(field.name for field in fields(Record))

@@ -65,7 +65,7 @@ PROGRAMS = "programs"
 PARTS = (*SECTIONS, *WORDS, PROGRAMS)
 """What an engine may say, of every device or below `devices` of one device or chip."""
 
-ROLES = ("main", "verifies")
+MAIN, VERIFIES = ROLES = ("main", "verifies")
 """The processors that an engine chooses: the default one, and that of a target's passes over several rows."""
 
 EXTENDS = "extends"
@@ -407,7 +407,10 @@ def _is_changed(device: Mapping[str, Any]) -> bool:
 
 
 def public_engine(
-    device: Mapping[str, Any], program: str = "", chosen: Mapping[str, Any] | None = None
+    device: Mapping[str, Any],
+    program: str = "",
+    chosen: Mapping[str, Any] | None = None,
+    verifies: str = "",
 ) -> dict[str, Any] | None:
     """The classes of engines that a device's chip names, one for each processor, as one engine.
 
@@ -415,6 +418,7 @@ def public_engine(
         device: a device file.
         program: the program that a method names; its class runs its processor.
         chosen: a class that was chosen; it runs its processor, which becomes the main one.
+        verifies: the processor of a target's passes over several rows; "" for the main one.
 
     Returns:
         The engine; `None` if the chip names no class.
@@ -438,6 +442,8 @@ def public_engine(
         OVER: CHIP,
         FORMAT: classes[main].get(FORMAT, ""),
         "main": main,
+        **({VERIFIES: verifies} if verifies else {}),
+        "draft_prompt": "earliest",
         "processors": {},
     }
     soc = chip_name(device)
@@ -483,15 +489,19 @@ def engine_of(
         raise InputError(f"engine is {engine!r}; choose an engine file with engine={engine}")
     if not isinstance(engine.get("name"), str) or not engine["name"]:
         raise InputError(f"engine.name is {engine.get('name')!r}; it must be a text")
+    verifies = str(engine.get(VERIFIES) or "")
     if engine["name"] not in STANDING:
         is_class = engine.get(OVER) == CHIP and "main" in engine
-        return public_engine(device, chosen=engine) if is_class else written_out(engine)
+        return public_engine(device, "", engine, verifies) if is_class else written_out(engine)
     for key in engine:
-        if key not in ("name", "note", "papers"):
-            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name',))}")
+        if key not in ("name", "note", "papers", VERIFIES):
+            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name', VERIFIES))}")
     if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
-        return written_out(_file("engine", str(device["engine"])))
-    return None if device.get("kind") == "local" else public_engine(device, program)
+        named = written_out(_file("engine", str(device["engine"])))
+        return {**named, VERIFIES: verifies} if verifies else named
+    if device.get("kind") == "local" and verifies:
+        raise InputError(f"engine.verifies is {verifies}; {device['name']} is no emulated device")
+    return None if device.get("kind") == "local" else public_engine(device, program, None, verifies)
 
 
 def described(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,9 @@ class EdgeLLM(Method):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting provisionally, keep matching draft tokens."""
         target, draft = sessions["target"], sessions["draft"]
-        draft.engine.yield_to(target.engine if self.provisional == "gaps" else None)
+        draft.engine.yield_to(None)
         decoding = await begin(request, device, target, draft)
+        draft.engine.yield_to(target.engine if self.provisional == "gaps" else None)
         alpha, tree = self.alpha, TokenTree(decoding.text)
         with device.phase("decode"):
             while not decoding.done:

@@ -73,14 +73,34 @@ async def speculate(
 
 
 async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Decoding:
-    """Prefill all models; the target's prefill gives the first token, decoding starts after the drafts'."""
+    """Prefill all models; the target's prefill gives the first token, decoding starts after the drafts'.
+
+    Where the engine says so (`draft_prompt: earliest`), a draft reads the prompt on the processor on which it
+    is done first, beside the target if that is another one. Heads wait: they read the target's features.
+    """
     decoding = Decoding(request, device)
     with device.phase("prefill"):
+        places = [_prompt_place(draft, target, request) for draft in drafts]
+        elsewhere = {i: on for i, on in enumerate(places) if on and on != target.engine.place(_rows(request))}
+        reading = {i: device.spawn(drafts[i].forward([decoding.text], on=on)) for i, on in elsewhere.items()}
         (row,) = await target.forward([decoding.text])
         decoding.first(decoding.chooser.first(row))
+        for prompt in reading.values():
+            await prompt
         if not decoding.done:
             target.keep(decoding.text)
-            for draft in drafts:
-                await draft.forward([decoding.text])
-        decoding.prefilled()
+            for i, draft in enumerate(drafts):
+                await draft.forward([decoding.text], on="" if i in reading else places[i])
+            decoding.prefilled()
     return decoding
+
+
+def _prompt_place(draft: Session, target: Session, request: Request) -> str:
+    """The processor on which a draft reads the prompt; "" for that of its placement, after the target."""
+    if not draft.device.early_drafts or draft.reads_target or request.max_tokens == 1:
+        return ""
+    return draft.engine.prompt_place(_rows(request), target.engine)
+
+
+def _rows(request: Request) -> int:
+    return request.prefix.length

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from repro.core.errors import InputError
 from repro.device.clock import Future
 from repro.device.emulated import Device
-from repro.device.op import FLASH, Op
+from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.partition import AttentionExtent, Split, Stage, attention, shares, stages
 from repro.models.costs.shard_plan import ShardPlan
@@ -211,6 +211,30 @@ class Engine:
             await self._run("encode", self._on, rows, self.model_cost.encode(1, rows), None, name)
             loading.give_back(layer)
 
+    def pass_seconds(self, rows: int, on: str = "") -> float:
+        """Predicted seconds of a pass over a prompt alone, without reads from flash; infinite if unknown.
+
+        Args:
+            rows: tokens of the prompt.
+            on: the processor; "" for the one on which such a pass runs.
+        """
+        cost, on = self.model_cost, on or self.place(rows)
+        layers = cost.shape.layers
+        work = (*cost.layers(layers, rows, 0, 0, first=False), cost.attention_flops(layers, rows, 0))
+        ops = [self._op("embed", on, rows, cost.embed(rows))]
+        ops += [self._op("layer", on, rows, work, launches=layers), self._op("head", on, 1, cost.head(1))]
+        return sum(map(self.device.predicted, ops))
+
+    def prompt_place(self, rows: int, target: Engine) -> str:
+        """The processor on which a draft has first read a prompt that its target reads from now on.
+
+        On the target's own processor it follows the target; elsewhere both read at once.
+        """
+        taken = target.place(rows)
+        places = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self._on, on))
+        after = {on: target.pass_seconds(rows) if on == taken else 0.0 for on in places}
+        return min(places, key=lambda on: after[on] + self.pass_seconds(rows, on))
+
     def start(self, prompt: int) -> None:
         """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
         self._encoded = not self.model_cost.shape.encoder
@@ -231,7 +255,7 @@ class Engine:
         if not self._encoded:
             await self._encode()
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
-            await self._run("embed", on or self._place(rows), rows, self.model_cost.embed(rows))
+            await self._run("embed", on or self.place(rows), rows, self.model_cost.embed(rows))
         if fused:
             await self._run("fuse", on or self._on, fused, self.model_cost.fuse(fused))
 
@@ -259,7 +283,7 @@ class Engine:
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
-            self._decoder = self.device.resource(on or self._place(rows), self.model_cost.stored.arithmetic)
+            self._decoder = self.device.resource(on or self.place(rows), self.model_cost.stored.arithmetic)
             await self._run("layer", self._decoder, together, cost, compute, name, count)
             if first >= held:
                 self._loading.give_back(first)
@@ -347,7 +371,7 @@ class Engine:
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
         """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
-        on = on or (self._head_on if self._placement.head else self._place(rows))
+        on = on or (self._head_on if self._placement.head else self.place(rows))
         compute = step.late_rows if late else lambda: step.rows(at)
         if self.split:
             stage = shares(self.split.share, "head", *self.model_cost.head(rows))
@@ -366,7 +390,7 @@ class Engine:
         self.waited += self.device.now - waiting
         return weights
 
-    def _place(self, rows: int) -> str:
+    def place(self, rows: int) -> str:
         """The processor of an op over so many rows, where neither method nor placement names one."""
         return self._on if rows == 1 else self._several_on
 
@@ -392,7 +416,26 @@ class Engine:
         launches: int = 1,
     ) -> Any:
         """Run an op after waiting for its turn (`_turn`)."""
-        op = Op(
+        op = self._op(kind, on, rows, cost, compute, name, launches)
+        if self._first:
+            await self._turn(kind)
+        start = self.device.now
+        value = await self.device.run(op)
+        self._took[kind] = self.device.now - start
+        self._wake()
+        return value
+
+    def _op(
+        self,
+        kind: str,
+        on: str,
+        rows: int,
+        cost: tuple[float, ...],
+        compute: Any = None,
+        name: str = "",
+        launches: int = 1,
+    ) -> Op:
+        return Op(
             on,
             kind,
             f"{self.name} {name or kind}",
@@ -406,13 +449,6 @@ class Engine:
             compute=compute,
             decoder=self._decoder if kind == "head" else "",
         )
-        if self._first:
-            await self._turn(kind)
-        start = self.device.now
-        value = await self.device.run(op)
-        self._took[kind] = self.device.now - start
-        self._wake()
-        return value
 
     async def _turn(self, kind: str) -> None:
         """Wait until an op of this kind fits before the prioritized model needs the processor."""

@@ -110,6 +110,12 @@ class Session:
         """Number of Medusa heads; 0 for other models."""
         return self.engine.model_cost.shape.medusa
 
+    @property
+    def reads_target(self) -> bool:
+        """Whether it is a head, which reads what its target's passes computed."""
+        shape = self.engine.model_cost.shape
+        return bool(shape.medusa or shape.features)
+
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
     ) -> list[Logits]:

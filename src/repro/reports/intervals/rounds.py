@@ -42,6 +42,8 @@ GENERATION = {
     "rouge_l": ("rouge_l", ONE),
     "ttft": ("ttft", ONE),
     "latency": ("latency", ONE),
+    "answer_seconds": ("latency", ONE),
+    "answer_joules": ("answer_joules", ONE),
     "target_pass": ("target_seconds", "target_passes"),
     "target_loading": ("loading_seconds", "target_passes"),
     "target_computing": ("computing_seconds", "target_passes"),
@@ -114,7 +116,7 @@ def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()
     """
     found = {}
     for name, own in _parts(lines, answers).items():
-        value, there = record.values.get(name), figure(own)
+        value, there = record.figure(name), figure(own)
         number = isinstance(value, (int, float)) and there is not None
         if number and math.isclose(float(there or 0), float(value or 0), rel_tol=CLOSE, abs_tol=1e-12):
             found[name] = own
@@ -203,6 +205,8 @@ def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sum
                 own[name] = float(value)
     for own in found.values():
         own[ONE] = 1.0
+        if {"prefill_joules", "decode_joules"} <= own.keys():
+            own["answer_joules"] = own["prefill_joules"] + own["decode_joules"]
         own.update({name: 0.0 for name in COUNTED if name not in own})
     return found
 

@@ -124,7 +124,9 @@ class _Expansion:
         explicit = {i: n for i, n in rows["names"].items() if i not in self._all_values()}
         explicit |= {i: rows["names"].get(i, self._name(rows["by"][-1], i)) for i in rows["refused"]}
         written = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
-        given["rows"] = written | {"refused": rows["refused"]}
+        given["rows"] = written | {"refused": rows["refused"], "least": rows["least"]}
+        if rows["least"]:
+            self.metrics.find(rows["least"])
         given["columns"] = [self._column(column, row_labels) for column in columns]
         if row_labels:
             self._require_rows(given)
@@ -330,7 +332,7 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
         rows = {"by": rows}
     if not isinstance(rows, Mapping) or "by" not in rows:
         raise InputError(f"{where}, rows: {rows!r} must be a label, a list of labels, or a mapping with `by`")
-    choices = ("by", "names", "name", "also", "apart", "refused")
+    choices = ("by", "names", "name", "also", "apart", "refused", "least")
     for key in rows:
         if key not in choices:
             raise InputError(f"{where}, rows: {unknown('field', str(key), choices)}")
@@ -361,6 +363,7 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
         "also": also,
         "apart": rows.get("apart", False),
         "refused": {str(row): str(why) for row, why in refused.items()},
+        "least": str(rows.get("least", "")),
     }
 
 

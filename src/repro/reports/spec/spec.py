@@ -28,13 +28,15 @@ class RowsSpec:
     A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
     Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
     With `apart` each label has a column instead of one column of names. `refused` says of rows that have no
-    cell why none can run there.
+    cell why none can run there. `least` names a figure, such as `answer_seconds`: where a column finds
+    several cells of a row, such as a method on each processor, the one that has the least of it counts.
     """
 
     by: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    least: str = ""
 
     def printed(self, row: str, experiment: str) -> str:
         """The printed names of a row's labels, those of the experiment's paper first."""

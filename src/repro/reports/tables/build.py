@@ -30,6 +30,7 @@ from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
 from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
+from repro.reports.tables.uncounted import uncounted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +132,7 @@ class _Builder:
             for row, found in self.groups.items()
         )
         rows = self._settled(rows)
-        for note in (*self._crossings(rows), *notes_of(self.records)):
+        for note in (*self._crossings(rows), *self._uncounted(), *notes_of(self.records)):
             self._footnote(note)
         if replaced:
             self._footnote(f"Left out: {replaced} older record(s) of the same cells.")
@@ -179,6 +180,17 @@ class _Builder:
                 compared.append(SampledCurve(PLAIN, np.ones(len(there)), np.ones((len(there), 1))))
             said = sentences(x, compared, pairs)
             yield f"{figure.names.get(panel, panel)}: {'; '.join(said)}."
+
+    def _uncounted(self) -> Iterator[str]:
+        """What of a request is in no column, if anything is."""
+        shown = (
+            (column, record)
+            for row in self.groups
+            for column in self.spec.columns
+            for record in [*self._of(row, column), *self._baseline(row, column)]
+        )
+        if sentence := uncounted(shown):
+            yield sentence
 
     def _curve(
         self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
@@ -303,7 +315,15 @@ class _Builder:
         )
 
     def _of(self, row: str, column: ColumnSpec) -> list[Record]:
-        return [record for record in self.groups.get(row, ()) if matches(record, column.where)]
+        return self._least([record for record in self.groups.get(row, ()) if matches(record, column.where)])
+
+    def _least(self, records: list[Record]) -> list[Record]:
+        """Of several cells the one with the least of the figure that the rows name (`RowsSpec.least`)."""
+        figures = [(record.figure(self.spec.rows.least), record) for record in records if record.done]
+        known = [(value, record) for value, record in figures if isinstance(value, (int, float))]
+        if not self.spec.rows.least or len(records) < 2 or not known:
+            return records
+        return [min(known, key=lambda pair: pair[0])[1]]
 
     def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
         if column.relative_to:

@@ -49,7 +49,7 @@ BESIDE = {
 GRAPHS = {"graph_seconds": "graphs built for the NPU"}
 """What values of a record say that was made before the first request."""
 
-NEEDS = "needs"
+NEEDS, PLACEMENT = "needs", "placement"
 
 
 def needs(record: Record) -> str:
@@ -70,7 +70,10 @@ def _is_model(section: object) -> bool:
 
 
 def known_value(record: Record, name: str) -> Scalar:
-    """One of `known_values`, what the cell needed (`needs`), or the peak bytes of a kind of memory."""
+    """One of `known_values`, what the cell needed (`needs`), its label `placement`, the peak bytes of a kind
+    of memory, or what the whole answer cost."""
     if name == NEEDS:
         return needs(record)
+    if name == PLACEMENT:
+        return record.labels.get(PLACEMENT)
     return None if name in AGAINST_TARGET and other_arithmetic(record) else record.figure(name)

@@ -1,0 +1,279 @@
+"""Which system answers first, by a comparison's committed figures and all that may move them.
+
+Owns the sentences below the tables of `compare/`, and README's short table. The figure that decides is the
+seconds of the whole answer. Two systems are open where their seconds cross by one of four things: which
+prompts were asked, which assumed numbers of the machine were drawn, the paper's own engine in place of public
+ones, and how often the draft agrees; or by all together. Must not know how cells are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+
+from repro.core.reading import csv_reader
+from repro.records.record import Record, Round
+from repro.records.results import open_results
+from repro.reports.formats.layout import fixed, signs
+from repro.reports.tables.bands import BANDS, read_draws
+from repro.reports.tables.table import MARKS
+
+OWN, FLASH = "_own", "_streamed"
+"""Ends of the ids of rows: a paper's own engine, and a target that is streamed from flash."""
+
+PLACED = "std_"
+"""Begins the ids of plain decoding on one processor, of which the row `std` is the best."""
+
+PROMPTS, MACHINE, ENGINE, AGREEMENT = "the prompts", "assumed numbers", "the engine", "the draft's agreement"
+KINDS = (PROMPTS, ENGINE, AGREEMENT)
+"""What may move a figure; `KINDS` one system alone, and `MACHINE` all systems on it."""
+
+LENGTHS = ("64", "1024")
+README_COLUMNS = {
+    "answer_64": "answer, 64 (s)",
+    "answer_1024": "answer, 1,024 (s)",
+    "answer_joules_64": "energy, 64 (J)",
+    "answer_joules_1024": "energy, 1,024 (J)",
+    "memory": "GB",
+    "needs": "needs beside the model",
+}
+DIGITS = {"memory": 1}
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SystemAnswer:
+    """A row of a comparison at one length of prompts.
+
+    Attributes:
+        id: the row's id; name: as the table prints it.
+        seconds: of the whole answer.
+        joules: of the whole answer; `None` if unknown.
+        ends: the range of its seconds by what moves them, `MACHINE` left out.
+        drawn: its seconds on each drawn machine; empty without bands.
+        shortened: whether a smaller model answers a shorter prompt, so that it is first at another task.
+    """
+
+    id: str
+    name: str
+    seconds: float
+    joules: float | None
+    ends: dict[str, Ends]
+    drawn: tuple[float, ...]
+    shortened: bool = False
+
+
+def moved_by(first: SystemAnswer, other: SystemAnswer) -> list[str]:
+    """What may turn the order of a row and of one that answers later; nothing if their order is certain.
+
+    One thing at a time; then all that move one of them, together on each drawn machine.
+    """
+    kinds = [kind for kind in KINDS if kind in first.ends or kind in other.ends]
+    found = [kind for kind in kinds if _at(first, kind)[1] >= _at(other, kind)[0]]
+    drawn = list(zip(first.drawn, other.drawn, strict=False))
+    if any(a >= b for a, b in drawn):
+        found.append(MACHINE)
+    if not found:
+        latest = max(_at(first, kind)[1] for kind in ("", *kinds)) / first.seconds
+        earliest = min(_at(other, kind)[0] for kind in ("", *kinds)) / other.seconds
+        if any(a * latest >= b * earliest for a, b in [(first.seconds, other.seconds), *drawn]):
+            return [" and ".join([*kinds, *([MACHINE] if drawn else [])])]
+    return found
+
+
+def _at(row: SystemAnswer, kind: str) -> Ends:
+    return row.ends.get(kind, (row.seconds, row.seconds))
+
+
+@dataclass(frozen=True)
+class SystemTable:
+    """A committed table of `compare/`, as its files have it."""
+
+    root: Path
+    table: str
+
+    @cached_property
+    def lines(self) -> dict[tuple[str, str], dict[str, str]]:
+        """The lines of its CSV file by row and column."""
+        with csv_reader(self.root / self.table / "table.csv") as reader:
+            return {(line["id"], line["column"]): line for line in reader if line["column"] != "aside"}
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The rows that have a cell, with their names."""
+        return {row: line["row"] for (row, column), line in self.lines.items() if line["ours"]}
+
+    def rows(self, length: str, streamed: bool) -> list[SystemAnswer]:
+        """The rows at a length of prompts, in memory or streamed, the earliest answer first.
+
+        A paper's own engine is no row, but an end of its system's; of plain decoding the best one is a row.
+        """
+        drawn = read_draws(self.root)
+        found = []
+        for row, name in self.names.items():
+            if OWN in row or row.startswith(PLACED) or (FLASH in row) != streamed:
+                continue
+            line = self.lines[row, f"answer_{length}"]
+            if not line["ours"]:
+                continue
+            seconds, joules = float(line["ours"]), self.lines[row, f"answer_joules_{length}"]["ours"]
+            draws = drawn.get((self.table, row, f"answer_{length}"), ())
+            ends = dict(self._ends(row, length, seconds))
+            shortened = not self.lines[row, "acceptance"]["ours"]
+            found.append(
+                SystemAnswer(row, name, seconds, float(joules) if joules else None, ends, draws, shortened)
+            )
+        return sorted(found, key=lambda row: row.seconds)
+
+    def _ends(self, row: str, length: str, seconds: float) -> Iterator[tuple[str, Ends]]:
+        line = self.lines[row, f"answer_{length}"]
+        if line["low"]:
+            yield PROMPTS, (float(line["low"]), float(line["high"]))
+        named = [other for other in self.names if other.partition(OWN)[0] == row and OWN in other]
+        figures = [self.lines[other, f"answer_{length}"]["ours"] for other in named]
+        own = [float(figure) for figure in figures if figure]
+        if own:
+            yield ENGINE, (min(seconds, *own), max(seconds, *own))
+        if agreed := self._by_agreement(line["cell"]):
+            yield AGREEMENT, agreed
+
+    def _by_agreement(self, cell: str) -> Ends | None:
+        """The ends by agreement of the cell whose key begins so."""
+        results = open_results(self.root)
+        for member in results.members(self.table):
+            if cell and member.key.startswith(cell):
+                (record,) = results.records([member])
+                return answers_by_agreement(record, results.rounds(record.key))
+        return None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """How many of the machine's numbers were drawn for the bands, and how many it has."""
+        with csv_reader(self.root / BANDS) as reader:
+            for line in reader:
+                if line["table"] == self.table:
+                    return int(line["assumed"]), int(line["numbers"])
+        return 0, 0
+
+
+def answers_by_agreement(record: Record, rounds: Sequence[Round]) -> Ends | None:
+    """Seconds of the whole answer were no drafted token wrong, and were all; `None` without drafting.
+
+    Prompts and the time of a round stay. A round then emits the branch that came furthest and a token, or one
+    token.
+    """
+    reached = [float(line["reach"] or 0) for line in rounds if line.get("rows")]
+    values = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
+    if not any(reached) or "prefill_seconds" not in values:
+        return None
+    before, decoding = (values[name] / values["prompts"] for name in ("prefill_seconds", "decode_seconds"))
+    a_token_a_round = decoding * values["acceptance_length"]
+    return before + a_token_a_round / (1 + fmean(reached)), before + a_token_a_round
+
+
+def sentences(comparison: SystemTable) -> list[str]:
+    """The advice of a comparison, one sentence for each place of the target and length of prompts."""
+    orders = [
+        f"{where}, behind {int(length):,} tokens: {_order(rows)}"
+        for streamed, where in ((False, "In memory"), (True, "From flash"))
+        for length in LENGTHS
+        if (rows := comparison.rows(length, streamed))
+    ]
+    return [*orders, *_bands(comparison)]
+
+
+def _order(rows: Sequence[SystemAnswer]) -> str:
+    """Who answers first, against whom that is open and by what, and who takes least energy."""
+    first, *others = [row for row in rows if not row.shortened]
+    crossing = [(row, moved_by(first, row)) for row in others]
+    said = f"{first.name} answers first, after {_seconds(first.seconds)} s"
+    if first.ends.get(ENGINE):
+        worst = max(first.ends[ENGINE])
+        said += f" ({_seconds(worst)} on its own engine)" if worst > first.seconds else ""
+    words = [
+        f"{row.name} ({_seconds(row.seconds)} s; by {_listed(kinds)})" for row, kinds in crossing if kinds
+    ]
+    said += f"; **open** against {_listed(words)}" if words else ""
+    behind = [f"{row.name} ({_seconds(row.seconds)} s)" for row, kinds in crossing if not kinds]
+    said += f"; behind it in any case: {_listed(behind)}" if behind else ""
+    other = [f"{row.name} ({_seconds(row.seconds)} s)" for row in rows if row.shortened]
+    said += f"; on a smaller model and a shorter prompt: {_listed(other)}" if other else ""
+    known = [(row.joules, row.name) for row in (first, *others) if row.joules is not None]
+    joules, name = min(known)
+    return f"{said}. Least energy: {name}, {_seconds(joules)} J."
+
+
+def _bands(comparison: SystemTable) -> Iterator[str]:
+    rows = [row for streamed in (False, True) for row in comparison.rows("1024", streamed)]
+    if not any(row.drawn for row in rows):
+        return
+    assumed, total = comparison.numbers
+    still = [row.name for row in rows if row.drawn and max(row.drawn) - min(row.drawn) < 1e-3 * row.seconds]
+    yield (
+        f"Of the machine's {total} numbers the {assumed} assumed ones were drawn, within 30%, none that is "
+        "fitted or printed" + (f". No draw moves the seconds of {_listed(still)}." if still else ".")
+    )
+
+
+def short_table(comparison: SystemTable) -> list[str]:
+    """README's table of the rows in memory, with the marks of the figures and their legend."""
+    rows = [row for row in comparison.names if FLASH not in row]
+    shown = {(row, column): comparison.lines[row, column] for row in rows for column in README_COLUMNS}
+    marks = [line["marks"].split() for line in shown.values() if line["ours"]]
+    shared = [mark for mark in MARKS if all(mark in one for one in marks)]
+    used = [mark for mark in MARKS if any(mark in one for one in marks) and mark not in shared]
+    lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
+    lines += [
+        [comparison.names[row], *(_shown(shown[row, column], column, shared) for column in README_COLUMNS)]
+        for row in rows
+    ]
+    return [
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+        " ".join(
+            [
+                *(f"All figures: {MARKS[m][1]}." for m in shared),
+                *(f"{MARKS[m][0]}: {MARKS[m][1]}." for m in used),
+            ]
+        ),
+    ]
+
+
+def _shown(line: dict[str, str], column: str, shared: Sequence[str]) -> str:
+    words = line["ours"]
+    try:
+        words = fixed(float(words), DIGITS.get(column, 1 if float(words) >= 10 else 2))
+    except ValueError:
+        words = words or "—"
+    return words + signs(line["marks"].split(), shared)
+
+
+def _seconds(number: float) -> str:
+    return fixed(number, 1 if number >= 10 else 2)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join([*words[:-2], " and ".join(words[-2:])])
+
+
+def readme_block(root: Path) -> str:
+    """README's table and what is read off it."""
+    phone, board = SystemTable(root, "compare/phone"), SystemTable(root, "compare/board")
+    memory = [line for line in sentences(board) if line.startswith("In memory")]
+    bullets = [
+        *sentences(phone),
+        *(f"On the board (compare/board), {line[0].lower()}{line[1:]}" for line in memory),
+    ]
+    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in bullets)])
+
+
+def compare_block(root: Path) -> str:
+    """What docs/compare.md says of both tables."""
+    parts = []
+    for table, where in (("compare/phone", "On the phone"), ("compare/board", "On the board")):
+        parts += [f"{where}:", "", *(f"- {line}" for line in sentences(SystemTable(root, table))), ""]
+    return "\n".join(parts).strip()
