@@ -19,7 +19,14 @@ from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.published import Published
 from repro.reports.comparison.summary import sentences, summed
-from repro.reports.fidelity.choices import Alternative, Choice, Reading, enveloped, read_choices, readings
+from repro.reports.fidelity.choices import (
+    Alternative,
+    PaperChoice,
+    ClaimReading,
+    enveloped,
+    read_choices,
+    readings,
+)
 from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report, to_csv
 from repro.reports.fidelity.fidelity_page import write_fidelity
@@ -437,7 +444,9 @@ def test_coverage(found: Comparisons) -> None:
     assert unnamed(CELLS, found) == []
 
 
-def chosen(tmp_path: Path, folder: Path) -> tuple[Sequence[Choice], Mapping[str, Sequence[Reading]]]:
+def chosen(
+    tmp_path: Path, folder: Path
+) -> tuple[Sequence[PaperChoice], Mapping[str, Sequence[ClaimReading]]]:
     """A choice made after a loss, with an alternative under which the first claim is met by 1.9."""
     line = {"id": "cpu", "column": "over", "ours": 1.9, "unit": "x", "marks": "", "reference": ""}
     write_table(folder, "edgellm/placement", line)
@@ -532,8 +541,8 @@ def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives() -> None:
         published = timed("LLaMA-7B", 2.0, "edgellm.table1.x")
         return Compared(published, Published("", 2.0, 2.0), "s", (Figure(value),))
 
-    choice = Choice("c", "edgellm", "", "yes", "", (), ())
-    reading = [Reading(choice, Alternative("other", absent="x"), at(value)) for value in (1.9, 0.5)]
+    choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
+    reading = [ClaimReading(choice, Alternative("other", absent="x"), at(value)) for value in (1.9, 0.5)]
     assert enveloped(at(3.0), ()).verdict == "fails"
     assert enveloped(at(3.0), reading[:1]).verdict == "undetermined"
     assert enveloped(at(3.0), reading[1:]).verdict == "undetermined", "the statement lies between them"

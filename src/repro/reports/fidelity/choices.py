@@ -43,7 +43,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PaperChoice:
     """A choice that a paper leaves to us.
 
     Attributes:
@@ -67,22 +67,22 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ClaimReading:
     """A claim's comparison under an alternative."""
 
-    choice: Choice
+    choice: PaperChoice
     alternative: Alternative
     comparison: Compared
 
 
-def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[Choice, ...]:
+def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[PaperChoice, ...]:
     """The choices in a file.
 
     Raises:
         InputError: an entry is malformed, repeats a name, or names no published value.
     """
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))["choices"]
-    choices = tuple(typed(Choice, {"id": name, **entry}, path.name) for name, entry in entries.items())
+    choices = tuple(typed(PaperChoice, {"id": name, **entry}, path.name) for name, entry in entries.items())
     for choice in choices:
         for claim in choice.claims:
             find(cells, claim)
@@ -95,14 +95,17 @@ def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[Choice
 
 
 def readings(
-    choices: Sequence[Choice], folder: Path, cells: Mapping[str, PublishedCell], draws: Draws | None = None
-) -> dict[str, list[Reading]]:
+    choices: Sequence[PaperChoice],
+    folder: Path,
+    cells: Mapping[str, PublishedCell],
+    draws: Draws | None = None,
+) -> dict[str, list[ClaimReading]]:
     """Each claim's comparisons under the alternatives whose tables a folder has, by the claim's id.
 
     Raises:
         InputError: a table of an alternative lacks the row or column.
     """
-    places: list[tuple[Choice, Alternative]] = []
+    places: list[tuple[PaperChoice, Alternative]] = []
     specs: list[ClaimSpec] = []
     for choice in choices:
         for alternative in choice.alternatives:
@@ -113,14 +116,14 @@ def readings(
                 if all(path_of(folder, table, "csv").is_file() for table in spec.tables):
                     places.append((choice, alternative))
                     specs.append(spec)
-    by_claim: dict[str, list[Reading]] = {}
+    by_claim: dict[str, list[ClaimReading]] = {}
     claims = claims_of(specs, folder, cells, draws)
     for (choice, alternative), claim in zip(places, claims, strict=True):
-        by_claim.setdefault(claim.spec.id, []).append(Reading(choice, alternative, claim.comparison))
+        by_claim.setdefault(claim.spec.id, []).append(ClaimReading(choice, alternative, claim.comparison))
     return by_claim
 
 
-def enveloped(comparison: Compared, others: Sequence[Reading]) -> Compared:
+def enveloped(comparison: Compared, others: Sequence[ClaimReading]) -> Compared:
     """A comparison whose figures reach over those of all alternatives, interval and band included."""
     every = [comparison, *(reading.comparison for reading in others if reading.comparison.ours)]
     figures = []
@@ -131,7 +134,7 @@ def enveloped(comparison: Compared, others: Sequence[Reading]) -> Compared:
     return replace(comparison, ours=tuple(figures))
 
 
-def deciding(comparison: Compared, others: Sequence[Reading]) -> list[Reading]:
+def deciding(comparison: Compared, others: Sequence[ClaimReading]) -> list[ClaimReading]:
     """The readings that turn a claim: our figure alone has another verdict there than as we chose."""
     return [
         reading

@@ -14,7 +14,7 @@ from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.summary import median
-from repro.reports.fidelity.choices import Choice, Reading, deciding, enveloped
+from repro.reports.fidelity.choices import PaperChoice, ClaimReading, deciding, enveloped
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines
@@ -60,8 +60,8 @@ def write_fidelity(
     found: Comparisons,
     cells: Mapping[str, PublishedCell],
     headlines: Headlines,
-    choices: Sequence[Choice],
-    others: Mapping[str, Sequence[Reading]],
+    choices: Sequence[PaperChoice],
+    others: Mapping[str, Sequence[ClaimReading]],
     records: Sequence[Record],
     older: Collection[str],
     drawn: Mapping[str, int],
@@ -102,7 +102,9 @@ def _bands(drawn: Mapping[str, int]) -> str:
     return f"In brackets stand intervals, in braces bands: {said}.\n" if said else ""
 
 
-def _headlines(headlines: Headlines, found: Comparisons, others: Mapping[str, Sequence[Reading]]) -> Lines:
+def _headlines(
+    headlines: Headlines, found: Comparisons, others: Mapping[str, Sequence[ClaimReading]]
+) -> Lines:
     """Each claim as we chose, then over all alternatives to our choices, with those that turn it."""
     by_id, rows = found.by_id(), []
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
@@ -131,14 +133,14 @@ def _headlines(headlines: Headlines, found: Comparisons, others: Mapping[str, Se
     yield from _table((*headings, "rests on", "what stands in"), rows)
 
 
-def _reach(comparison: Compared, readings: Sequence[Reading]) -> str:
+def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
     """The least and the most of our figures under all readings."""
     every = [comparison, *(reading.comparison for reading in readings)]
     values = [figure.value for judged in every for figure in judged.ours]
     return f"{ends(min(values), max(values))} {UNITS.get(comparison.unit, comparison.unit)}"
 
 
-def _decided_by(comparison: Compared, readings: Sequence[Reading]) -> str:
+def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
     """The choices that turn a claim, each with the claim under its alternative that is farthest from ours."""
     if not (turning := deciding(comparison, readings)):
         return (
@@ -146,7 +148,7 @@ def _decided_by(comparison: Compared, readings: Sequence[Reading]) -> str:
             if readings
             else "no alternative"
         )
-    farthest: dict[str, Reading] = {}
+    farthest: dict[str, ClaimReading] = {}
     for reading in turning:
         name, distance = reading.choice.id, _farthest(comparison, reading)
         if name not in farthest or distance > _farthest(comparison, farthest[name]):
@@ -157,7 +159,7 @@ def _decided_by(comparison: Compared, readings: Sequence[Reading]) -> str:
     )
 
 
-def _farthest(comparison: Compared, reading: Reading) -> float:
+def _farthest(comparison: Compared, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
     return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
 
@@ -166,7 +168,7 @@ def _own_values(comparison: Compared) -> str:
     return ends(comparison.ours[0].value, comparison.ours[-1].value) if comparison.ours else "no figure"
 
 
-def _choices(choices: Sequence[Choice], others: Mapping[str, Sequence[Reading]]) -> Lines:
+def _choices(choices: Sequence[PaperChoice], others: Mapping[str, Sequence[ClaimReading]]) -> Lines:
     """Each choice with its alternatives and what the claims would be."""
     followed = Counter(choice.after_misses for choice in choices)
     yield f"Of {len(choices)} choices that papers leave to us {followed['yes']} were made after misses had"
