@@ -21,8 +21,8 @@ from repro.reports.comparison.published import Published
 from repro.reports.comparison.summary import sentences, summed
 from repro.reports.fidelity.choices import (
     Alternative,
-    PaperChoice,
     ClaimReading,
+    PaperChoice,
     enveloped,
     read_choices,
     readings,

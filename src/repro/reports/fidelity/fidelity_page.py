@@ -14,7 +14,7 @@ from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.summary import median
-from repro.reports.fidelity.choices import PaperChoice, ClaimReading, deciding, enveloped
+from repro.reports.fidelity.choices import ClaimReading, PaperChoice, deciding, enveloped
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines

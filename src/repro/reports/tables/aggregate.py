@@ -186,4 +186,6 @@ def _at(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str | None, ..
 
 
 def _prompts(record: Record) -> tuple[str | None, Scalar]:
-    return record.provenance.inputs.get("dataset"), record.values.get("prompts")
+    """What a record's figures rest on: the rows of its dataset, or as many requests of a service."""
+    asked = record.values.get("requests", record.values.get("prompts"))
+    return record.provenance.inputs.get("dataset"), asked
