@@ -123,7 +123,8 @@ class SystemTable:
             seconds, joules = float(line["ours"]), self.lines[row, f"answer_joules_{length}"]["ours"]
             draws = drawn.get((self.table, row, f"answer_{length}"), ())
             ends = dict(self._ends(row, length, seconds))
-            shortened = not self.lines[row, "acceptance"]["ours"]
+            whole = self.lines[row, f"answer_{LENGTHS[-1]}"]["ours"]  # the length that acceptance is of
+            shortened = bool(whole) and not self.lines[row, "acceptance"]["ours"]
             found.append(
                 SystemAnswer(row, name, seconds, float(joules) if joules else None, ends, draws, shortened)
             )
