@@ -315,7 +315,7 @@ def test_the_command_lists_place_value_and_note(command: Any, capsys: pytest.Cap
 def test_the_command_says_on_which_rows_a_processor_s_numbers_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """8 Gen 3: phones.csv has three prompts and five decodings of QNN, no dense row of llama.cpp on the CPU."""
+    """8 Gen 3: phones.csv has 3 prompts and 5 decodings of QNN, no dense row of llama.cpp on the CPU."""
     assert device.main(["xiaomi_14", "--engine", "public"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "xiaomi_14, npu: qnn_npu: this chip's rows, 5 of decoding and 3 of prompts" in said
