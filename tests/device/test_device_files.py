@@ -353,6 +353,18 @@ def test_the_command_lists_place_value_and_note(command: Any, capsys: pytest.Cap
     assert "power.idle" not in out
 
 
+def test_the_command_says_on_which_rows_a_processor_s_numbers_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """8 Gen 3: phones.csv has 3 prompts and 5 decodings of QNN, no dense row of llama.cpp on the CPU."""
+    assert device.main(["xiaomi_14", "--engine", "public"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "xiaomi_14, npu: qnn_npu: this chip's rows, 5 of decoding and 3 of prompts" in said
+    assert any(
+        line.startswith("xiaomi_14, cpu: llama_cpp_cpu: its class's, by rows of other chips") for line in said
+    )
+
+
 def test_the_summary_has_a_row_for_every_device(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
     rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("│")}

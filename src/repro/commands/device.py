@@ -1,7 +1,7 @@
 """Show devices as an engine uses them: what each machine can do, and the source of every number.
 
 repro device                            all machines, their rates, their facts by source
-repro device oneplus_12                 one of them
+repro device oneplus_12                 one of them, and which rows each processor's numbers rest on
 repro device oneplus_12 --engine NAME   with this engine in place of the one that its file names
 repro device --assumed                  every number without a source, and why
 repro device --fitted oneplus_12        every fitted number and the reference cells behind it
