@@ -455,7 +455,8 @@ def chosen(
         "choices:\n"
         "  placement: {paper: edgellm, chosen: on the NPU, after_misses: 'yes', says: docs, "
         "claims: [edgellm.text.single], alternatives: ["
-        "{name: on the CPU, overrides: engine.verifies=cpu, figures: {edgellm.text.single: {tables: edgellm/placement, columns: over}}}, "
+        "{name: on the CPU, overrides: engine.verifies=cpu, "
+        "figures: {edgellm.text.single: {tables: edgellm/placement, columns: over}}}, "
         "{name: on the GPU, absent: no engine}]}\n",
         encoding="utf-8",
     )
