@@ -518,7 +518,7 @@ def test_choices_name_pages_and_tables_that_are_there() -> None:
         ("mllm_npu.abstract.prefill_speedup", "mllm_average_rule", (12.4, 15.0)),
         ("mllm_npu.abstract.prefill_speedup", "mllm_order_of_subgraphs", (16.0, 17.4)),
         ("mllm_npu.abstract.prefill_speedup", "mllm_engine_forms", (16.5,)),
-        ("mllm_npu.text.4_4.avg_loss", "mllm_quantization_reading", (5.3, -0.9)),
+        ("mllm_npu.text.4_4.avg_loss", "mllm_quantization_reading", (-0.93,)),
         ("edgellm.abstract.speedup_max", "edgellm_draft_confidences", (5.27,)),
         ("elastilm.abstract.switch_overhead", "elastilm_pointer_cost", (8.5, 5.6, 26.3)),
         ("ghidorah.fig9.speedup_max", "ghidorah_padded_rows", (6.60,)),
