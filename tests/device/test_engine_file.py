@@ -131,6 +131,12 @@ def test_an_op_starts_then_computes_and_moves() -> None:
     assert after_layers_on_cpu.launch == pytest.approx(here.launch + 7e-3)
 
 
+def test_an_engine_of_an_older_record_is_still_read() -> None:
+    """Its time a token was an entry of its own, for the whole machine."""
+    older = engine(processors={"cpu": {"launch": number(1, "us")}}, overhead={"token": number(7, "ms")})
+    assert machine(with_engine(PHONE, older)).processors["cpu"].token == 0
+
+
 def test_a_start_may_grow_with_rows() -> None:
     start = {"int8": number(2, "ms")}
     found = machine(with_engine(PHONE, on_cpu(start=start, start_exponent=number(0.5)))).processors["cpu"]

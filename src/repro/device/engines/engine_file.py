@@ -71,6 +71,9 @@ MAIN, VERIFIES = ROLES = ("main", "verifies")
 EXTENDS = "extends"
 """The entry that names another engine, whose numbers come before those of this one."""
 
+FORMER = "overhead"
+"""The entry of older records that had the main processor's time a token, which `token` of each has now."""
+
 KNOWN = ("name", "papers", "note", EXTENDS, OVER, FORMAT, ABOVE_FLOOR, *ROLES, "devices", *PARTS)
 
 
@@ -147,7 +150,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     """InputError for entries that no engine has, words that are no choice, and malformed facts."""
     for key in engine:
-        if key not in KNOWN:
+        if key not in KNOWN and key != FORMER:
             raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
     for key in ("name", "note", OVER, FORMAT, ABOVE_FLOOR, *ROLES):
         if not isinstance(engine.get(key, ""), str):
