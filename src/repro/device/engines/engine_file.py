@@ -38,6 +38,9 @@ PUBLIC = "public"
 """The engine that stands for the classes that a chip names: what people run on each of its processors; on a
 device that is no paper's and names an engine, for that one."""
 
+PLACING = ("verifies", "draft_prompt")
+"""What may be said of placement beside an engine that stands for another; real devices place nothing."""
+
 STANDING = (OWN, PUBLIC)
 """Engine files that hold no numbers and stand for others."""
 
@@ -497,12 +500,14 @@ def engine_of(
         is_class = engine.get(OVER) == CHIP and "main" in engine
         return public_engine(device, "", engine, verifies) if is_class else written_out(engine)
     for key in engine:
-        if key not in ("name", "note", "papers", VERIFIES):
-            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name', VERIFIES))}")
+        if key not in ("name", "note", "papers", *PLACING):
+            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name', *PLACING))}")
     if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
-        named = written_out(_file("engine", str(device["engine"])))
-        return {**named, VERIFIES: verifies} if verifies else named
-    if device.get("kind") == "local" and verifies:
+        return {
+            **written_out(_file("engine", str(device["engine"]))),
+            **{word: engine[word] for word in PLACING if engine.get(word)},
+        }
+    if device.get("kind") == "local" and engine["name"] == PUBLIC and verifies:
         raise InputError(f"engine.verifies is {verifies}; {device['name']} is no emulated device")
     return None if device.get("kind") == "local" else public_engine(device, program, None, verifies)
 
