@@ -142,11 +142,12 @@ def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
 
 def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
     """The choices that turn a claim, each with the claim under its alternative that is farthest from ours."""
+    if not readings:
+        return "no alternative"
     if not (turning := deciding(comparison, readings)):
-        return (
-            f"no choice of ours: none of {len(readings)} alternatives turns it"
-            if readings
-            else "no alternative"
+        reached = enveloped(comparison, readings).verdict != comparison.verdict
+        return f"none of {len(readings)} alternatives alone" + (
+            ", but their range reaches it" if reached else ""
         )
     farthest: dict[str, ClaimReading] = {}
     for reading in turning:
