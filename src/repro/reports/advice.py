@@ -211,6 +211,7 @@ def _order(rows: Sequence[SystemAnswer]) -> str:
 def _bands(comparison: SystemTable) -> Iterator[str]:
     rows = [row for streamed in (False, True) for row in comparison.rows("1024", streamed)]
     if not any(row.drawn for row in rows):
+        yield "No assumed number of the machine was drawn: what these move is not in the ranges."
         return
     assumed, total = comparison.numbers
     still = [row.name for row in rows if row.drawn and max(row.drawn) - min(row.drawn) < 1e-3 * row.seconds]
