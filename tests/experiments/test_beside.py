@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments.cli import checked
 from repro.experiments.guide.explaining import no_setting
 from repro.records.results import Results
@@ -144,7 +145,11 @@ def test_a_setting_that_changes_no_figure_is_refused(
 
 def test_the_form_that_is_named_changes_the_figures(tmp_path: Path) -> None:
     """Chunks in order take longer than those that Eq. 6 chooses."""
-    places = [f"results={tmp_path / 'results'}", f"outputs={tmp_path / 'outputs'}", "wandb.mode=disabled"]
+    places = [
+        override("results", tmp_path / "results"),
+        override("outputs", tmp_path / "outputs"),
+        "wandb.mode=disabled",
+    ]
     shared = ["experiment=mllm_npu/table4", "setup=mllm_2wiki", "method=mllm_npu", *places]
     seconds = {}
     for order in ("out_of_order", "in_order"):

@@ -76,7 +76,12 @@ def test_fig_10_has_48_configurations() -> None:
         "setup": list(PAIRS),
         "device": list(PHONES),
         "dataset": list(DATASETS),
-        "method": ["flash_ar", "chain_sd", "edgellm", "lever"],
+        "method": ["flash_ar", "chain_sd", "lever", "edgellm"],
+        "method.provisional": ["never"],
+        "method.fallback": ["False"],
+        "method.length": ["8"],
+        "engine.verifies": ["cpu"],
+        "labels.variant": ["usual", "printed", "cpu"],
     }
     assert len(section("fig10")["rows"]["names"]) == 48
 

@@ -105,7 +105,7 @@ def test_medians_over_all_stand_first(pages: Path, fidelity: Mapping[str, Sequen
     ratios = of(fidelity, "edgellm", "speed-ups and ratios of times")
     assert (ratios["n"], ratios["median"]) == ("36", "35.6%")
     lever = of(fidelity, "lever", "all relative")
-    assert (lever["n"], lever["median"], lever["without the set aside"]) == ("87", "21.2%", "")
+    assert (lever["n"], lever["median"], lever["without the set aside"]) == ("87", "21.7%", "")
 
 
 def test_kinds_name_their_rules(fidelity: Mapping[str, Sequence[Line]]) -> None:
@@ -122,7 +122,7 @@ def test_orders_stand_beside_one_rate_an_engine(fidelity: Mapping[str, Sequence[
     assert rouge["pairs agree"] == "19 of 36", "144 pairs hold a lossless text"
     assert rouge["own system first"] == "", "12 of 12 was by construction"
     lever = lines["lever", "table5"]
-    assert (lever["pairs agree"], lever["by one rate"]) == ("13 of 18", "18 of 18"), "without means"
+    assert (lever["pairs agree"], lever["by one rate"]) == ("14 of 18", "18 of 18"), "without means"
     assert lever["ours in another order"] == "5 Chain-SD and EdgeLLM"
     mllm = lines["mllm_npu", "table4"]
     assert (mllm["pairs agree"], mllm["by one rate"]) == ("116 of 116", "116 of 116")

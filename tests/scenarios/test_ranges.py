@@ -53,7 +53,13 @@ def test_a_record_says_of_its_rounds_what_its_trace_said(results: Results) -> No
 @pytest.mark.parametrize("method", ["flash_ar", "chain_sd"])
 def test_an_older_record_has_the_marks_of_a_fresh_run(results: Results, method: str) -> None:
     """A table's older cells, which knew no ranges, beside one prompt of the same configuration."""
-    labels = {"device": "OnePlus 12", "method": method, "target": "Qwen3-8B", "dataset": "gsm8k"}
+    labels = {
+        "device": "OnePlus 12",
+        "method": method,
+        "target": "Qwen3-8B",
+        "dataset": "gsm8k",
+        "variant": "usual",
+    }
     older = next(
         record
         for record in results.records(results.members("lever/fig10"))
@@ -67,7 +73,8 @@ def test_an_older_record_has_the_marks_of_a_fresh_run(results: Results, method: 
 
 
 def test_the_committed_quickstart_marks_the_speeds_of_wide_trees() -> None:
-    """As its command prints today: OPT-Tree's 51 rows and LEVER's on the NPU leave the engine's ranges."""
+    """As its command prints today: LEVER's rows on the NPU leave the engine's ranges, OPT-Tree's 51 on the GPU have none."""
     with (RESULTS / "quickstart" / "table.csv").open(encoding="utf-8") as file:
-        marked = {line["id"] for line in csv.DictReader(file) if "extrapolated" in (line["marks"] or "")}
-    assert marked - {""} == {"opt_tree", "lever"}
+        speeds = [line for line in csv.DictReader(file) if line["column"] == "speed"]
+    marked = {line["id"] for line in speeds if "extrapolated" in (line["marks"] or "")}
+    assert marked == {"lever"}
