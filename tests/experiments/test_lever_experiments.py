@@ -78,7 +78,7 @@ def test_fig_10_has_48_configurations() -> None:
         "dataset": list(DATASETS),
         "method": ["flash_ar", "chain_sd", "lever", "edgellm"],
         "method.provisional": ["never"],
-        "method.fallback": ["False"],
+        "method.fallback": ["false"],
         "method.length": ["8"],
         "engine.verifies": ["cpu"],
         "labels.variant": ["usual", "printed", "cpu"],

@@ -64,7 +64,8 @@ def _passes(cell: GenerationScenario, record: Record, rounds: Iterable[Round]) -
     values = record.values
     verifier = "target" if "target" in cell.places else "draft"
     prefill = float(values.get("prefill_seconds") or 0)
-    prompt = float(values.get("prefill_tokens_per_s") or 0) * prefill / float(values.get("prompts") or 1)
+    tokens = float(values.get("prefill_tokens_per_s") or 0) * prefill
+    prompt = round(tokens / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
     for role in cell.places if prompt else ():
         for processor in _processors(cell, role, several=True):
             yield "prefill", processor, role, cell.method.prefill_rows(prompt)
