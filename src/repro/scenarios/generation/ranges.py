@@ -24,8 +24,9 @@ Pass = tuple[str, str, str, float]
 def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> tuple[str, ...]:
     """What of a cell's prefills and decoding lies outside of the ranges of its engine, in sentences.
 
-    What its own trace said stands: it knows the rows of a draft's passes, which rounds do not. A prefill has the rows of the mean prompt. Where a model's shape is that of its checkpoint, which no
-    configuration has, the run's own sentences stand. Empty for cells of other scenarios, or on a real device.
+    What its own trace said stands: it knows the rows of a draft's passes, which rounds do not. A prefill
+    has the rows of the mean prompt. Where a model's shape is that of its checkpoint, which no configuration
+    has, the run's own sentences stand. Empty for cells of other scenarios, or on a real device.
     """
     if record.provenance.extrapolated:
         return record.provenance.extrapolated
