@@ -73,7 +73,7 @@ def test_an_older_record_has_the_marks_of_a_fresh_run(results: Results, method: 
 
 
 def test_the_committed_quickstart_marks_the_speeds_of_wide_trees() -> None:
-    """As its command prints today: LEVER's rows on the NPU leave the engine's ranges, OPT-Tree's drafts the CPU's."""
+    """As its command prints today: LEVER's rows leave the NPU's ranges, OPT-Tree's drafts the CPU's."""
     with (RESULTS / "quickstart" / "table.csv").open(encoding="utf-8") as file:
         speeds = [line for line in csv.DictReader(file) if line["column"] == "speed"]
     marked = {line["id"] for line in speeds if "extrapolated" in (line["marks"] or "")}
