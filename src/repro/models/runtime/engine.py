@@ -129,7 +129,7 @@ class Engine:
         """Run one layer's attention with the current split, only to time it."""
         if isinstance(self.network, DividableNetwork):
             trial = partial(self.network.attend, extent)
-            await self._run("attention", self._on, extent.rows, (0.0, 0.0), trial)
+            await self._run(self._op("attention", self._on, extent.rows, (0.0, 0.0), trial))
             return
         if self.split is None:
             raise RuntimeError(f"{self.name} is not divided")
@@ -198,17 +198,19 @@ class Engine:
         count, rows = self.model_cost.shape.encoder_layers, self._source
         if not rows:
             raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
-        await self._run("embed", self._on, rows, self.model_cost.embed(rows), name="encoder embed")
+        await self._run(self._op("embed", self._on, rows, self.model_cost.embed(rows), name="encoder embed"))
         if self.residency.held == self.model_cost.shape.layers:
             name = f"encoder layers 0-{count - 1}"
-            await self._run("encode", self._on, rows, self.model_cost.encode(count, rows), None, name, count)
+            await self._run(
+                self._op("encode", self._on, rows, self.model_cost.encode(count, rows), None, name, count)
+            )
             return
         sizes, slots = [self.model_cost.encoder_layer_bytes] * count, self.residency.encoder
         loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
         for layer in range(count):
             await self._take(layer, loading)
             name = f"encoder layer {layer}"
-            await self._run("encode", self._on, rows, self.model_cost.encode(1, rows), None, name)
+            await self._run(self._op("encode", self._on, rows, self.model_cost.encode(1, rows), None, name))
             loading.give_back(layer)
 
     def pass_seconds(self, rows: int, on: str = "") -> float:
@@ -255,9 +257,9 @@ class Engine:
         if not self._encoded:
             await self._encode()
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
-            await self._run("embed", on or self.place(rows), rows, self.model_cost.embed(rows))
+            await self._run(self._op("embed", on or self.place(rows), rows, self.model_cost.embed(rows)))
         if fused:
-            await self._run("fuse", on or self._on, fused, self.model_cost.fuse(fused))
+            await self._run(self._op("fuse", on or self._on, fused, self.model_cost.fuse(fused)))
 
     async def layers(self, forward_pass: ForwardPass, on: str, exit_point: EarlyExitPoint | None) -> None:
         """Run all layers of a pass."""
@@ -284,7 +286,7 @@ class Engine:
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
             self._decoder = self.device.resource(on or self.place(rows), self.model_cost.stored.arithmetic)
-            await self._run("layer", self._decoder, together, cost, compute, name, count)
+            await self._run(self._op("layer", self._decoder, together, cost, compute, name, count))
             if first >= held:
                 self._loading.give_back(first)
         self._encoded = True
@@ -354,7 +356,7 @@ class Engine:
         weights = exit_point.scored * self.model_cost.shape.hidden
         cost = 2.0 * weights, self.model_cost.weight_bytes(weights)
         judge = lambda: exit_point.judge(forward_pass.step)  # noqa: E731
-        forward_pass.kept = await self._run("prune", self._head_on, forward_pass.rows, cost, judge)
+        forward_pass.kept = await self._run(self._op("prune", self._head_on, forward_pass.rows, cost, judge))
         forward_pass.rows -= exit_point.wanted - len(forward_pass.kept)
 
     @asynccontextmanager
@@ -378,7 +380,9 @@ class Engine:
             divided: list[Logits] = await self._stage(stage, rows, "head", compute)
             return divided
         together = self.model_cost.shape.sharing(rows, projected=True)
-        out: list[Logits] = await self._run("head", on, together, self.model_cost.head(rows), compute)
+        out: list[Logits] = await self._run(
+            self._op("head", on, together, self.model_cost.head(rows), compute)
+        )
         return out
 
     async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
@@ -405,23 +409,13 @@ class Engine:
         costed = self.model_cost.shape.layers
         return min(-(-layer * costed // self.network.depth), costed - 1)
 
-    async def _run(
-        self,
-        kind: str,
-        on: str,
-        rows: int,
-        cost: tuple[float, ...],
-        compute: Any = None,
-        name: str = "",
-        launches: int = 1,
-    ) -> Any:
+    async def _run(self, op: Op) -> Any:
         """Run an op after waiting for its turn (`_turn`)."""
-        op = self._op(kind, on, rows, cost, compute, name, launches)
         if self._first:
-            await self._turn(kind)
+            await self._turn(op.kind)
         start = self.device.now
         value = await self.device.run(op)
-        self._took[kind] = self.device.now - start
+        self._took[op.kind] = self.device.now - start
         self._wake()
         return value
 
