@@ -116,6 +116,17 @@ def test_every_device_of_the_comparisons_is_there() -> None:
         assert devices == {used.device for used in USED if used.tables == name}
 
 
+def test_every_paper_s_engine_of_the_comparisons_is_there() -> None:
+    """Those that stand beside public ones, and the processor on which the quickstart's baselines verify."""
+    for name in ("quickstart", "compare/phone", "compare/board"):
+        text = (conf_dir() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+        engines = {*re.findall(r"\bengine: (\w+)", text), *re.findall(r"override /engine: (\w+)", text)}
+        classes = {engine for engine in engines if re.search(r"_(cpu|gpu|npu)$", engine)} - {"mllm_npu"}
+        assert engines - classes <= {used.engine for used in USED if used.tables == name}
+        for processor in re.findall(r"\bverifies: (cpu|gpu|npu)\b", text):
+            assert any(processor in used.processors for used in USED if used.tables == name), processor
+
+
 def test_a_neural_processor_under_public_engines_decodes_as_its_rows(compared: list[Pair]) -> None:
     """QNN on the 8 Gen 3: 12.85 tokens/s at 7B, 20 at 3B; without its time a token it was twice that."""
     own = [
