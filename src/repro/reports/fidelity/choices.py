@@ -79,7 +79,7 @@ def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[PaperC
     """The choices in a file.
 
     Raises:
-        InputError: an entry is malformed, repeats a name, or names no published value.
+        InputError: an entry is malformed or names no published value.
     """
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))["choices"]
     choices = tuple(typed(PaperChoice, {"id": name, **entry}, path.name) for name, entry in entries.items())
