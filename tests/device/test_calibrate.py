@@ -14,7 +14,7 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
 from repro.device.probing import measure, quiet
 from repro.models.calibration import machine_files
-from repro.models.calibration.machine_files import Effort
+from repro.models.calibration.machine_files import Effort, Timings
 from repro.models.calibration.probe import PartTiming
 from repro.records import build_cache
 
@@ -145,7 +145,7 @@ def timings() -> list[PartTiming]:
     """What the probes would take at 50 GFLOP/s: their own times, so short, are mostly noise."""
     return [
         timing._replace(seconds=1e-5 + 2 * timing.rows * (timing.weights + timing.attention) / 50e9)
-        for timing in machine_files.time_probes("cpu", TINY, lambda said: None)
+        for timing in machine_files.time_probes("cpu", TINY, lambda said: None).parts
     ]
 
 
@@ -154,7 +154,7 @@ def timed(timings: list[PartTiming], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command times the probes with little effort, once for all tests, and the quiet kernel briefly."""
     monkeypatch.setattr(script, "QUICK", TINY)
     monkeypatch.setattr(script, "self_test", lambda kernel: quiet.self_test(kernel, 0.0))
-    monkeypatch.setattr(machine_files, "time_probes", lambda on, effort, say: iter(timings))
+    monkeypatch.setattr(machine_files, "time_probes", lambda on, effort, say: Timings(timings))
     monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
 
 

@@ -90,7 +90,7 @@ def test_the_emulator_gives_a_fitted_layer_and_head_back() -> None:
     device["processors"]["cpu"]["peak"] = {name: peak for name in ("fp32", "fp16", "int8")}  # type: ignore[index]
     engine = engine_of_costs("x", found)
     require_composing(device, [engine])
-    config = probe_config("middle", FP32, 0.0)
+    config = probe_config(SHAPES["middle"], FP32, 0.0)
     cost = cost_of(config, "float32")
     timer = PassTimer(EmulatedDevice(machine(with_engine(device, engine))), cost, (64, 1024))
     for rows, context in product(ROWS, (64, 1024)):
@@ -109,7 +109,7 @@ def test_a_probe_runs_passes_of_a_real_session(
 ) -> None:
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path))
     local = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
-    config = probe_config("small", kernels, 0.0)
+    config = probe_config(SHAPES["small"], kernels, 0.0)
     assert config.layers == 4
     probe = LayerProbe(config, kernels, (8, 32), local)
     for rows, context in ((1, 8), (4, 32), (4, 8)):
@@ -127,7 +127,7 @@ def test_a_probe_runs_passes_of_a_real_session(
 
 
 def test_a_probe_s_layers_have_memory_of_their_own() -> None:
-    config = probe_config("small", FP32, 4 * 3.2e6 * 4)
+    config = probe_config(SHAPES["small"], FP32, 4 * 3.2e6 * 4)
     for kernels in (STORED, Kernels("int4")):
         first, second, *_ = random_decoder(config, kernels, torch.device("cpu")).layers
         mine, other = ([t for part in one.linears for t in _tensors(part)] for one in (first, second))
@@ -141,7 +141,7 @@ def _tensors(linear) -> list[torch.Tensor]:
 
 def test_a_pass_asks_for_new_tokens_each_time() -> None:
     local = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
-    config = probe_config("small", FP32, 0.0)
+    config = probe_config(SHAPES["small"], FP32, 0.0)
     decoder = random_decoder(config, FP32, torch.device("cpu"))
     seen: list[tuple[int, int, bool]] = []
     layer = decoder.layer

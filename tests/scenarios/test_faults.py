@@ -131,7 +131,7 @@ def other_slots_are_kept(place: Place) -> None:
 @fault()
 def positions_are_shifted(place: Place) -> None:
     """Rows after cached ones are rotated as if one place further on."""
-    made = networks._DecoderStep.__init__
+    made = networks.DecoderStep.__init__
 
     def begin(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
@@ -139,20 +139,20 @@ def positions_are_shifted(place: Place) -> None:
             self._positions = self._positions + 1
             place.hits.append("positions")
 
-    place.patch.setattr(networks._DecoderStep, "__init__", begin)
+    place.patch.setattr(networks.DecoderStep, "__init__", begin)
 
 
 @fault(its_passes_have_one_row=(*PLAIN, "corrected"))
 def rows_are_exchanged(place: Place) -> None:
     """A pass gives its rows in the opposite order."""
-    made = networks._DecoderStep.rows
+    made = networks.DecoderStep.rows
 
     def rows(self: Any, at: Sequence[int] | None = None) -> list[Logits]:
         right = made(self, at)
         place.hits += ["rows"] * int(len(right) > 1)
         return right[::-1]
 
-    place.patch.setattr(networks._DecoderStep, "rows", rows)
+    place.patch.setattr(networks.DecoderStep, "rows", rows)
 
 
 @fault(

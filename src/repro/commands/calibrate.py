@@ -65,6 +65,11 @@ def require_device(kind: str) -> str:
     return GPU if kind == "cuda" else CPU
 
 
+def card() -> str:
+    """The GPU's name and the version of CUDA that torch was built with."""
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
 def free_places(conf: Path, slug: str, endings: Sequence[str]) -> dict[str, Path]:
     """Where the device file and the engine files go, if nothing or an earlier calibration is there."""
     paths = {"device": conf / "device" / f"{slug}.yaml"}
@@ -111,9 +116,13 @@ def from_here(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
     paths = free_places(conf, slug, ("",) if on == GPU else ("", "_streamed"))
     quiet = require_quiet(chosen.busy or chosen.quick)
     say(quiet.sentence)
-    device, engines, costs = calibrate(chosen.name or "Calibrated", on, effort, chosen.scratch, say)
-    how = f"torch {torch.__version__}, {torch.get_num_threads()} threads; fit: {spread_of(costs.errors)}"
-    write(paths, device, engines, head(how, quiet, chosen.quick))
+    measured = calibrate(chosen.name or "Calibrated", on, effort, chosen.scratch, say)
+    where = card() if on == GPU else f"{torch.get_num_threads()} threads"
+    how = f"torch {torch.__version__}, {where}; fit: {spread_of(measured.costs.errors)}"
+    for note in measured.notes:
+        say(note)
+    lines = [*head(how, quiet, chosen.quick), *(f"# {note}." for note in measured.notes)]
+    write(paths, measured.device, measured.engines, lines)
 
 
 def from_llama_bench(chosen: argparse.Namespace, slug: str, conf: Path) -> None:

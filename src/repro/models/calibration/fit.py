@@ -9,7 +9,7 @@ measured rows).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -99,8 +99,10 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
 
     All steps from one number of rows to the next are unknowns of one problem.
 
+    Kernels whose times do not grow with weights have the least rate that the largest pass shows.
+
     Raises:
-        InputError: as `fit`; or a kind of kernels has no rate, since its times do not grow with weights.
+        InputError: as `fit`.
     """
     timings = list(timings)
     rows = sorted({t.rows for t in timings})
@@ -128,10 +130,15 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
         kind: PartCost(_points(rows, sums[2 * k]), _rates(rows, sums[2 * k + 1], 2.0))
         for k, kind in enumerate(kinds)
     }
-    for kind, part in parts.items():
-        if not part.rate:
-            raise InputError(f"{kind.label}: more weights took no longer; measure again on a quiet machine")
+    for kind in [kind for kind, part in parts.items() if not part.rate]:
+        parts[kind] = replace(parts[kind], rate=_least([t for t in timings if t.kernels == kind]))
     return parts, _rates(rows, sums[-1], 1.0), tuple(float(e) for e in matrix @ found - 1.0)
+
+
+def _least(timings: Sequence[PartTiming]) -> Points:
+    """The highest rate that a pass shows if all of its time were spent on its weights."""
+    rates = [(t.rows, 2.0 * t.rows * t.weights / t.seconds) for t in timings]
+    return (max(rates, key=lambda rate: rate[1]),)
 
 
 def _points(rows: Sequence[int], values: np.ndarray) -> Points:

@@ -6,11 +6,11 @@ Owns what is measured for the files and how long. Must not know where they are w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.late import late
 from repro.device.clock import WallClock
@@ -19,9 +19,12 @@ from repro.device.op import CPU, FLASH, GPU
 from repro.device.probing import measure
 from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.machine_speed import memory_bandwidth
+from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
+from repro.models.calibration.sizes import Probe, Sizes, deciding_sizes
 from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
+from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
 if TYPE_CHECKING:
@@ -78,32 +81,81 @@ def open_local(on: str) -> LocalDevice:
     return LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=GIGA), stream)
 
 
-def time_probes(on: str, effort: Effort, say: Say) -> Iterator[PartTiming]:
-    """Time all probes of all kernels; each round asks the settings of the same kernels in another order."""
-    local = open_local(on)
-    chance = Random(0)
+ROOM = 0.125
+"""The share of the memory that probes may take together."""
+
+OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], Probe]
+
+
+@dataclass
+class Timings:
+    """What probes took.
+
+    Attributes:
+        parts: all timed parts.
+        notes: by kernels, what could not be told apart.
+    """
+
+    parts: list[PartTiming] = field(default_factory=list)
+    notes: dict[Kernels, str] = field(default_factory=dict)
+
+
+def time_probes(on: str, effort: Effort, say: Say, open_probe: OpenProbe = LayerProbe) -> Timings:
+    """Time all probes of all kernels; each round asks the settings of the same kernels in another order.
+
+    Raises:
+        InputError: see `deciding_sizes`.
+    """
+    local, timings = open_local(on), Timings()
     try:
         for kernels in kernels_of(on):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
-            probes = [
-                LayerProbe(probe_config(name, kernels, effort.footprint), kernels, effort.contexts, local)
-                for name in effort.shapes
-            ]
-            settings = [(p, r, c) for p in probes for r in effort.rows for c in effort.contexts]
-            for probe, rows, context in settings[:: len(effort.rows)]:
-                list(probe.time(rows, context))  # memory is taken, kernels are chosen
-            for _ in range(effort.rounds):
-                chance.shuffle(settings)
-                slow = []
-                for setting in settings:
-                    probe, rows, context = setting
-                    clock = WallClock()
-                    yield from probe.time(rows, context)
-                    if clock.now > effort.longest:
-                        slow.append(setting)
-                settings = [setting for setting in settings if setting not in slow]
+            sizes = _sizes(effort, kernels, local, open_probe, ROOM * memory_of(on))
+            if (most := len(sizes.probes)) > len(effort.shapes):
+                say(f"and {most - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
+            if sizes.note:
+                timings.notes[kernels] = sizes.note
+            timings.parts += _passes(sizes, effort)
     finally:
         local.close()
+    return timings
+
+
+def _sizes(effort: Effort, kernels: Kernels, local: LocalDevice, open_probe: OpenProbe, room: float) -> Sizes:
+    """The probes of some kernels: the effort's shapes, and larger ones where these show launches alone."""
+
+    def sized(shape: DecoderConfig) -> tuple[DecoderConfig, float]:
+        config = probe_config(shape, kernels, effort.footprint)
+        return config, cost_of(config, kernels.dtype).model_bytes
+
+    taken: list[float] = []
+
+    def opened(shape: DecoderConfig) -> Probe:
+        config, size = sized(shape)
+        taken.append(size)
+        return open_probe(config, kernels, effort.contexts, local)
+
+    def fits(shape: DecoderConfig) -> bool:
+        return sum(taken) + sized(shape)[1] <= room
+
+    return deciding_sizes([SHAPES[name] for name in effort.shapes], effort.rows, opened, fits)
+
+
+def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
+    chance = Random(0)
+    settings = [(p, r, c) for p in sizes.probes for r in sizes.rows for c in effort.contexts]
+    for probe, rows, context in settings[:: len(sizes.rows)]:
+        list(probe.time(rows, context))  # memory is taken, kernels are chosen
+    for _ in range(effort.rounds):
+        chance.shuffle(settings)
+        slow = []
+        for setting in settings:
+            probe, rows, context = setting
+            clock = WallClock()
+            yield from probe.time(rows, context)
+            if clock.now > effort.longest:
+                slow.append(setting)
+        settings = [setting for setting in settings if setting not in slow]
 
 
 def flash_section(folder: Path, effort: Effort, say: Say) -> Section:
@@ -124,6 +176,11 @@ def flash_section(folder: Path, effort: Effort, say: Say) -> Section:
         "latency": fact(latency * 1e6, "us", note="of a request of 4 KiB"),
         "watts": fact(2.0, "W", "assumed", "an SSD or a phone's flash that reads"),
     }
+
+
+def memory_of(on: str) -> float:
+    """Bytes of memory of this machine, or of its GPU."""
+    return float(torch.cuda.get_device_properties(0).total_memory) if on == GPU else physical_memory()
 
 
 def power_facts(on: str, seconds: float, say: Say) -> tuple[Section, Section]:
@@ -154,9 +211,7 @@ def device_section(
     }
     read = memory_bandwidth("cuda" if on == GPU else "cpu", seconds=effort.seconds)
     say(f"memory: {read / GIGA:.1f} GB/s")
-    whole = physical_memory()
-    if on == GPU:
-        whole = float(torch.cuda.get_device_properties(0).total_memory)
+    whole = memory_of(on)
     idle, watts = power_facts(on, effort.seconds, say)
     bandwidth = fact(read / GIGA, "GB/s", note="the faster of reading and copying")
     return {
@@ -182,12 +237,33 @@ def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section
     return found
 
 
-def calibrate(
-    name: str, on: str, effort: Effort, scratch: Path, say: Say
-) -> tuple[Section, dict[str, Section], FittedCosts]:
-    """Measure this machine: its device file, its engine files by the ending of their names, and the fit."""
-    costs = fit(time_probes(on, effort, say))
-    return device_section(name, on, costs, effort, scratch, say), engine_sections(name, on, costs), costs
+class Calibration(NamedTuple):
+    """A machine that was measured.
+
+    Attributes:
+        device: its device file.
+        engines: its engine files, by the ending of their names.
+        costs: the fit.
+        notes: what could not be measured, a sentence each.
+    """
+
+    device: Section
+    engines: dict[str, Section]
+    costs: FittedCosts
+    notes: list[str]
+
+
+def calibrate(name: str, on: str, effort: Effort, scratch: Path, say: Say) -> Calibration:
+    """Measure this machine.
+
+    Raises:
+        InputError: passes take no longer the larger they are, and differ too much to say why.
+    """
+    timings = time_probes(on, effort, say)
+    costs = fit(timings.parts)
+    notes = [f"{kernels.label}: {note}" for kernels, note in timings.notes.items()]
+    device = device_section(name, on, costs, effort, scratch, say)
+    return Calibration(device, engine_sections(name, on, costs), costs, notes)
 
 
 def spread_of(errors: Sequence[float]) -> str:

@@ -15,8 +15,10 @@ from repro.device.emulated import Device
 from repro.device.op import FLASH
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
+from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED
+from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.streaming.loading import LayerSource
 from repro.models.tokens.prefix import Prefix
@@ -153,8 +155,10 @@ class PassTimer:
 
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
-    """A network whose cache holds a sequence."""
-    network = DecoderNetwork(decoder, text.length + ROOM)
+    """A network whose cache holds a sequence; on a GPU its passes are recorded, as a run's are."""
+    room = text.length + ROOM
+    on_gpu = decoder.device.type == "cuda"
+    network = RecordedNetwork(decoder, room, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, room)
     if text.length:
         fill(network.cache, decoder.config, text.length)
         network.lineage.add(network.lineage.missing([text]))

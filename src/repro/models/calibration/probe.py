@@ -150,20 +150,26 @@ def _stored(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
     return file
 
 
-def probe_config(name: str, kernels: Kernels, footprint: float) -> DecoderConfig:
-    """One of `SHAPES` with as many layers as have `footprint` bytes together, within `LAYERS`."""
-    shape, (fewest, most) = SHAPES[name], LAYERS
+def probe_config(shape: DecoderConfig, kernels: Kernels, footprint: float) -> DecoderConfig:
+    """A shape with as many layers as have `footprint` bytes together, within `LAYERS`."""
+    fewest, most = LAYERS
     one = cost_of(shape, kernels.dtype).layer_bytes
     return replace(shape, layers=min(most, max(fewest, ceil(footprint / one))))
 
 
 class LayerProbe:
-    """A decoder of an invented shape, timed in passes."""
+    """A decoder of an invented shape, timed in passes.
+
+    Attributes:
+        config: its shape.
+        contexts: numbers of cached tokens after which it can be timed.
+    """
 
     def __init__(
         self, config: DecoderConfig, kernels: Kernels, contexts: Sequence[int], local: LocalDevice
     ) -> None:
         """Build it with random weights, and caches of `contexts` tokens each."""
+        self.config, self.contexts = config, contexts
         on = torch.device("cuda" if local.main == GPU else "cpu")
         decoder = random_decoder(config, kernels, on)
         self._kernels, self._shape = kernels, shape_of(config)

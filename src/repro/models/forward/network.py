@@ -162,6 +162,8 @@ def rows_of(network: Network, prefixes: Sequence[Prefix]) -> Sequence[Logits]:
 class DecoderNetwork:
     """A decoder and its KV cache."""
 
+    cache_kind = KVCache
+
     def __init__(self, decoder: Decoder, capacity: int = 512, captured: Captured | None = None) -> None:
         """`capacity` is the cache's initial size in tokens; it grows.
 
@@ -171,7 +173,7 @@ class DecoderNetwork:
         self.captured = captured
         self.depth = decoder.config.layers
         self.lineage = Lineage()
-        self.cache = KVCache(decoder.config, capacity, device=decoder.device)
+        self.cache = self.cache_kind(decoder.config, capacity, device=decoder.device)
 
     def start(self, prompt: Prefix) -> None:
         """Empty the cache; the first pass computes the prompt."""
@@ -179,7 +181,7 @@ class DecoderNetwork:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """Start a pass over the uncached sequences; with several branches, shared ones repeat per branch."""
-        return _DecoderStep(self, wanted, branches)
+        return DecoderStep(self, wanted, branches)
 
     @inference
     def keep(self, text: Prefix) -> None:
@@ -189,7 +191,9 @@ class DecoderNetwork:
             self.captured.keep(text)
 
 
-class _DecoderStep(Step):
+class DecoderStep(Step):
+    """A pass of a `DecoderNetwork`."""
+
     def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix], branches: Sequence[Prefix]) -> None:
         self._network = network
         lineage = network.lineage
@@ -199,31 +203,39 @@ class _DecoderStep(Step):
         groups = apart(missing, wanted, branches) if len(branches) > 1 else [missing]
         self._rows = [prefix for group in groups for prefix in group]
         self._find(wanted)
-        device = network.decoder.device
-        mask = lineage.mask(*groups)
-        self._mask = mask if mask is None else mask.to(device)
-        self._positions = torch.tensor([prefix.length - 1 for prefix in self._rows], device=device)
-        tokens = torch.tensor([prefix.token for prefix in self._rows], device=device)
+        self._mask = lineage.mask(*groups)
+        self._positions = torch.tensor([prefix.length - 1 for prefix in self._rows])
         self._before = lineage.length
         self._done = 0
         network.cache.truncate(self._before)  # drop slots of an unfinished pass
         with torch.inference_mode():
-            self._x = network.decoder.embed(tokens, self._positions, ahead=True)
+            self._x = self._embed(torch.tensor([prefix.token for prefix in self._rows]))
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """The rows' embeddings; from here on the pass's tensors are where the decoder is."""
+        decoder = self._network.decoder
+        self._positions = self._positions.to(decoder.device)
+        self._mask = self._mask if self._mask is None else self._mask.to(decoder.device)
+        return decoder.embed(tokens.to(decoder.device), self._positions, ahead=True)
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        network = self._network
+        """See `Step`."""
         with torch.inference_mode():
-            for i in range(first, last):
-                weights = streamed[i - first] if streamed else None
-                x, cache = self._x, network.cache
-                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
-                if network.captured:
-                    network.captured.see(i + 1, self._rows, self._x)
+            self._run(first, last, streamed)
         self._done = last
-        if last == network.depth:
-            network.lineage.add(self._rows)
+        if last == self._network.depth:
+            self._network.lineage.add(self._rows)
+
+    def _run(self, first: int, last: int, streamed: Sequence[LayerWeights] | None) -> None:
+        network = self._network
+        for i in range(first, last):
+            weights = streamed[i - first] if streamed else None
+            self._x = network.decoder.layer(i, self._x, self._positions, self._mask, network.cache, weights)
+            if network.captured:
+                network.captured.see(i + 1, self._rows, self._x)
 
     def hidden(self) -> Tensor:
+        """See `Step`."""
         return self._x[self._read]
 
     @inference
@@ -243,10 +255,13 @@ class _DecoderStep(Step):
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        """See `Step`."""
         read = self._read if at is None else [self._read[i] for i in at]
         everything = read == list(range(len(self._x)))
-        logits = self._network.decoder.head(self._x if everything else self._x[read])
-        return [Logits(row) for row in logits]
+        return [Logits(row) for row in self._head(self._x if everything else self._x[read])]
+
+    def _head(self, x: Tensor) -> Tensor:
+        return self._network.decoder.head(x)
 
     def _find(self, wanted: Sequence[Prefix]) -> None:
         row = {prefix: i for i, prefix in reversed(list(enumerate(self._rows)))}

@@ -31,8 +31,10 @@ from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNe
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement, settle
+from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.sharding.shards import require_dense, rounded_layers
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, layer_file
@@ -376,6 +378,15 @@ class Model:
             return EncoderDecoderNetwork(self._both)
         return DecoderNetwork(self.decoder(), captured=self._captured)
 
+    def _local_network(self, tokens: int) -> Network:
+        """The network that computes on this machine: passes of few rows are recorded on a GPU."""
+        network = self._resident_network()
+        if not isinstance(network, DecoderNetwork):
+            return network
+        if network.decoder.device.type == "cuda":
+            return RecordedNetwork(network.decoder, tokens, GraphRecorder(), self._captured)
+        return DividableNetwork(network.decoder, captured=self._captured)
+
     def capture(self, depths: Sequence[int]) -> Captured:
         """Hidden states that networks created from now on record for a draft head.
 
@@ -451,9 +462,7 @@ class Model:
             )
         held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if held == self.own_shape.layers:
-            network = self._resident_network()
-            if isinstance(network, DecoderNetwork):
-                network = DividableNetwork(network.decoder, captured=self._captured)
+            network = self._local_network(tokens)
             predictor = self.predictor(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
             return Session(engine, predictor)

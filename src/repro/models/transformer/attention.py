@@ -73,11 +73,12 @@ def visible(
 ) -> Tensor:
     """Which slots each row sees, bool `[rows, cached + rows]`; otherwise as `attention_mask`."""
     rows, cached = positions.shape[0], cache.length_of(layer)
+    slots = cache.seen(layer, rows)
     if mask is None:
-        mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
-    if mask.dtype != torch.bool or mask.shape != (rows, cached + rows):
+        mask = torch.ones(rows, slots, dtype=torch.bool, device=positions.device).tril(cached)
+    if mask.dtype != torch.bool or mask.shape != (rows, slots):
         raise InputError(
-            f"the mask must be bool [{rows}, {cached + rows}] for {rows} rows over {cached} cached slots, "
+            f"the mask must be bool [{rows}, {slots}] for {rows} rows over {cached} cached slots, "
             f"got {mask.dtype} {list(mask.shape)}"
         )
     near = _near(config, layer, positions, cache)
@@ -92,7 +93,7 @@ def blindness(config: DecoderConfig, seen: Tensor) -> Tensor:
 
 def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
     """Which slots are in the layer's sliding window, bool `[rows, slots]`; None if all are."""
-    if not config.is_sliding(layer) or config.window is None or int(positions.max()) < config.window:
+    if not config.is_sliding(layer) or config.window is None or cache.farthest(positions) < config.window:
         return None
     return cache.positions_of(layer, positions.shape[0]) > positions[:, None] - config.window
 

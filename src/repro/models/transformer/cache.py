@@ -80,6 +80,14 @@ class KVCache:
         """Number of valid slots of one layer."""
         return self._lengths[layer]
 
+    def seen(self, layer: int, rows: int) -> int:
+        """Number of slots that `rows` new rows of one layer attend to, masked ones included."""
+        return self._lengths[layer] + rows
+
+    def farthest(self, positions: Tensor) -> int:
+        """The largest of the positions of a pass."""
+        return int(positions.max())
+
     def positions_of(self, layer: int, rows: int = 0) -> Tensor:
         """Positions of one layer's slots, including `rows` that are placed but not yet appended."""
         return self._slots[layer, : self._lengths[layer] + rows]
@@ -144,3 +152,58 @@ class KVCache:
         wider = places.new_zeros(places.shape[0], capacity)
         wider[:, :held] = places
         self._adopt(data, wider)
+
+
+class FixedCache(KVCache):
+    """A cache whose passes can be recorded and replayed: every pass has the same shapes and addresses.
+
+    While `writes` is set, rows go to those slots and attend to the whole capacity, so that what they see is
+    up to their mask, and the lengths stay as they are: `advance` sets them after the pass.
+
+    Attributes:
+        writes: slots of the rows of a fixed pass, int64 `[rows]`; None for an ordinary pass.
+        moved: how often the storage was replaced by a larger one.
+    """
+
+    writes: Tensor | None = None
+    moved = -1
+
+    def _adopt(self, data: Tensor, slots: Tensor) -> None:
+        super()._adopt(data, slots)
+        self.moved += 1
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many slots."""
+        self._reserve(slots)
+
+    def advance(self, layers: range, length: int) -> None:
+        """Count the first `length` slots of some layers as valid."""
+        for layer in layers:
+            self._lengths[layer] = length
+
+    def seen(self, layer: int, rows: int) -> int:
+        """See `KVCache`; a fixed pass attends to all slots."""
+        return super().seen(layer, rows) if self.writes is None else self.capacity
+
+    def farthest(self, positions: Tensor) -> int:
+        """See `KVCache`; of a fixed pass an upper bound, since reading it would stop a recording."""
+        return super().farthest(positions) if self.writes is None else self.capacity
+
+    def positions_of(self, layer: int, rows: int = 0) -> Tensor:
+        """See `KVCache`."""
+        return super().positions_of(layer, rows) if self.writes is None else self._slots[layer]
+
+    def place(self, layer: int, positions: Tensor) -> None:
+        """See `KVCache`."""
+        if self.writes is None:
+            super().place(layer, positions)
+            return
+        later = self._slots[layer:]
+        later.index_copy_(1, self.writes, positions.expand(len(later), -1))
+
+    def append_joint(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `KVCache`."""
+        if self.writes is None:
+            return super().append_joint(layer, rows)
+        self._rows[layer].index_copy_(1, self.writes, rows.transpose(0, 1))
+        return self._keys[layer], self._values[layer]

@@ -187,7 +187,10 @@ class MachineBench:
 
     def _probe(self, name: str, kernels: Kernels) -> LayerProbe:
         probe = LayerProbe(
-            probe_config(name, kernels, self.plan.footprint), kernels, CONTEXTS, local_device(self.plan.pace)
+            probe_config(SHAPES[name], kernels, self.plan.footprint),
+            kernels,
+            CONTEXTS,
+            local_device(self.plan.pace),
         )
         for context in CONTEXTS:
             for _ in probe.time(4, context):

@@ -1,0 +1,217 @@
+"""A decoder whose passes of few rows have fixed shapes, so that each is recorded once and then replayed.
+
+On a fast GPU a pass of a few rows takes as long as Python needs to launch its kernels; a recorded pass is a
+few launches in all. Rows are padded to one of `ROWS`, they attend to the whole cache through a mask, and all
+inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing does,
+and the same functions run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+from repro.models.forward.features import Captured
+from repro.models.forward.network import DecoderStep, Step
+from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.cuda import Work
+from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.cache import FixedCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
+from repro.records.effort import count_layers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of rows that passes are padded to; of more rows computing takes longer than launching."""
+
+MOST_RECORDINGS = 64
+"""Recordings of one network. What comes later runs as it is, on the same buffers."""
+
+EMBED, HEAD = "embed", "head"
+Piece = str | tuple[int, int]
+"""A part of a pass: the embedding, layers from the first to before the last, or the output projection."""
+
+
+class _Buffers:
+    """What passes of up to `rows` rows read and write.
+
+    Attributes:
+        tokens, positions, slots: int64 `[rows]`; rows that pad a pass write behind its last slot.
+        mask: bool `[rows, capacity]`, the slots that each row sees.
+        x: hidden states of the rows, fp32 `[rows, hidden]`.
+        after: hidden states by the number of layers after which a draft head reads them.
+        asked: final hidden states whose logits are asked for, as `x`.
+        logits: fp32 `[rows, tokens]`, once they were computed.
+    """
+
+    def __init__(self, decoder: Decoder, rows: int, capacity: int, depths: Sequence[int]) -> None:
+        on, hidden = decoder.device, decoder.config.hidden
+        self.rows = rows
+        self._ids = torch.zeros(3, rows, dtype=torch.int64, device=on)
+        self.tokens, self.positions, self.slots = self._ids
+        self.mask = torch.zeros(rows, capacity, dtype=torch.bool, device=on)
+        self.x, self.asked = (torch.zeros(rows, hidden, device=on) for _ in range(2))
+        self.after = {depth: torch.zeros(rows, hidden, device=on) for depth in depths}
+        self.logits: Tensor | None = None
+
+    def load(self, tokens: Tensor | None, positions: Tensor, mask: Tensor | None, before: int) -> None:
+        """Set a pass's inputs, all on the CPU, after `before` cached slots; `mask` is None for a chain."""
+        count = len(positions)
+        ids = torch.zeros_like(self._ids, device="cpu")
+        if tokens is not None:
+            ids[0, :count] = tokens
+        ids[1, :count] = positions
+        torch.arange(before, before + self.rows, out=ids[2])
+        self._ids.copy_(ids)
+        seen = torch.zeros_like(self.mask, device="cpu")
+        if mask is None:
+            mask = torch.ones(count, before + count, dtype=torch.bool).tril_(before)
+        seen[:count, : before + count] = mask
+        seen[count:, 0] = True  # a softmax over nothing would be NaN
+        self.mask.copy_(seen)
+
+
+class RecordedNetwork(DividableNetwork):
+    """A resident decoder that replays passes of up to 64 rows; longer and divided ones run as they are."""
+
+    cache_kind = FixedCache
+    cache: FixedCache
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        capacity: int,
+        record: Callable[[Work], Work],
+        captured: Captured | None = None,
+    ) -> None:
+        """Record all usual passes, so that no answer waits for it.
+
+        Args:
+            decoder: computes.
+            capacity: tokens that the cache has room for; if more come it grows, and all is recorded anew.
+            record: makes a recording of a function (`cuda.GraphRecorder`).
+            captured: see `DecoderNetwork`.
+        """
+        super().__init__(decoder, capacity + ROWS[-1], captured)
+        self._record = record
+        self._moved = self.cache.moved
+        self._buffers: dict[int, _Buffers] = {}
+        self._recordings: dict[tuple[int, Piece], Work] = {}
+        with torch.inference_mode():
+            for rows in ROWS:
+                buffers = self.buffers(rows, 0)
+                buffers.load(None, torch.zeros(1, dtype=torch.int64), None, 0)
+                for piece in (EMBED, (0, self.depth), HEAD):
+                    self.play(buffers, piece)
+
+    @property
+    def divided(self) -> bool:
+        """Whether passes run on two devices, which nothing records."""
+        return self.decoder is not self._whole
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `DecoderNetwork`."""
+        return _RecordedStep(self, wanted, branches)
+
+    def buffers(self, rows: int, before: int) -> _Buffers:
+        """The buffers for a pass of so many rows, at most 64, after `before` cached slots."""
+        padded = next(number for number in ROWS if rows <= number)
+        self.cache.reserve(before + padded)
+        if self.cache.moved != self._moved:
+            self._moved = self.cache.moved
+            self._buffers.clear()
+            self._recordings.clear()
+        if padded not in self._buffers:
+            depths = self.captured.depths if self.captured else ()
+            self._buffers[padded] = _Buffers(self.decoder, padded, self.cache.capacity, depths)
+        return self._buffers[padded]
+
+    def play(self, buffers: _Buffers, piece: Piece) -> None:
+        """Run a piece of a pass on its buffers, recorded the first time."""
+        key = buffers.rows, piece
+        if key not in self._recordings:
+            work = self._work(buffers, piece)
+            if len(self._recordings) == MOST_RECORDINGS:
+                work()
+                return
+            held = buffers.x.clone()  # a recording runs the work, which replaces its own input
+            self._recordings[key] = self._record(work)
+            buffers.x.copy_(held)
+        self._recordings[key]()
+
+    def _work(self, buffers: _Buffers, piece: Piece) -> Work:
+        if isinstance(piece, tuple):
+            return partial(self._layers, buffers, *piece)
+        return partial(self._embed if piece == EMBED else self._head, buffers)
+
+    def _embed(self, buffers: _Buffers) -> None:
+        buffers.x.copy_(self._whole.embed(buffers.tokens, buffers.positions, ahead=True))
+
+    def _layers(self, buffers: _Buffers, first: int, last: int) -> None:
+        x, positions = buffers.x, buffers.positions.clone()  # by new positions a decoder knows a new pass
+        self.cache.writes = buffers.slots
+        for i in range(first, last):
+            x = self._whole.layer(i, x, positions, buffers.mask, self.cache)
+            if i + 1 in buffers.after:
+                buffers.after[i + 1].copy_(x)
+        self.cache.writes = None
+        buffers.x.copy_(x)
+
+    def _head(self, buffers: _Buffers) -> None:
+        buffers.logits = self._whole.head(buffers.asked)
+
+
+class _RecordedStep(DecoderStep):
+    """A pass on the buffers of a `RecordedNetwork`; its positions and mask stay on the CPU."""
+
+    _network: RecordedNetwork
+    _buffers: _Buffers | None = None
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        network, rows = self._network, len(tokens)
+        if rows > ROWS[-1] or network.divided:
+            return super()._embed(tokens)
+        self._buffers = network.buffers(rows, self._before)
+        self._buffers.load(tokens, self._positions, self._mask, self._before)
+        network.play(self._buffers, EMBED)
+        return self._buffers.x[:rows]
+
+    def _run(self, first: int, last: int, streamed: Sequence[LayerWeights] | None) -> None:
+        network, rows = self._network, len(self._rows)
+        if self._buffers is None:
+            super()._run(first, last, streamed)
+            return
+        network.play(self._buffers, (first, last))
+        count_layers(last - first)
+        network.cache.advance(range(first, last), self._before + rows)
+        for depth, x in self._buffers.after.items():
+            if network.captured and first < depth <= last:
+                network.captured.see(depth, self._rows, x[:rows].clone())
+
+    @inference
+    def drop(self, kept: Sequence[int]) -> None:
+        """See `Step`."""
+        super().drop(kept)
+        if self._buffers is not None:
+            self._buffers = self._network.buffers(len(self._rows), self._before)
+            self._buffers.load(None, self._positions, self._mask, self._before)
+            self._x = self._buffers.x[: len(self._rows)].copy_(self._x)
+
+    def _head(self, x: Tensor) -> Tensor:
+        network, rows = self._network, len(x)
+        if rows > ROWS[-1] or network.divided:
+            return super()._head(x)
+        buffers = network.buffers(rows, 0)
+        buffers.asked[:rows].copy_(x)
+        network.play(buffers, HEAD)
+        assert buffers.logits is not None
+        return buffers.logits[:rows].clone()
