@@ -184,3 +184,24 @@ def test_usual_passes_are_recorded_before_the_first_and_no_more_than_fit(
     torch.testing.assert_close(
         step.rows()[0].logits, logits(DecoderNetwork(decoder("llama-2")), [text])[0], **CLOSE
     )
+
+
+def test_a_record_says_which_passes_are_replayed() -> None:
+    from types import SimpleNamespace
+
+    event = SimpleNamespace(wait=lambda: None, seconds_since=lambda earlier: 0.0)
+    stream = SimpleNamespace(record=lambda: event)
+    from repro.device.local import LocalDevice, LocalMachine
+    from repro.scenarios.generation.run import pass_forms
+
+    replayed = RecordedNetwork(decoder("llama-2"), 8, as_it_is)
+    sessions = {
+        role: SimpleNamespace(engine=SimpleNamespace(network=network))
+        for role, network in (("draft", DecoderNetwork(decoder("llama-2"))), ("target", replayed))
+    }
+    machine = LocalMachine("here", frozenset({"cpu", "gpu", "flash"}), 1e9)
+    for there, said in ((None, []), (stream, ["kernel by kernel", "recorded and replayed"])):
+        device = LocalDevice(machine, there)
+        notes = [*pass_forms(device, sessions)]  # type: ignore[arg-type]
+        assert [note.split(" were ")[1].removeprefix("launched ") for note in notes] == said
+        device.close()

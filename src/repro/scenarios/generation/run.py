@@ -14,6 +14,7 @@ from typing import Any
 
 from repro.device.emulated import Device
 from repro.device.local import LocalDevice
+from repro.device.op import GPU
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
 from repro.metrics.text import rouge_by_prompt
@@ -29,6 +30,7 @@ from repro.models.observations import own_text, transfer
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
+from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
 from repro.models.tokens.prefix import Prefix
@@ -393,6 +395,17 @@ def found(
         "extrapolated": extrapolated,
         "notes": (*_notes(cell, device, values), *notes),
     }
+
+
+def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]:
+    """How each model's passes run on a GPU of this machine."""
+    if not isinstance(device, LocalDevice) or device.main != GPU:
+        return
+    for role, session in sessions.items():
+        if isinstance(session.engine.network, RecordedNetwork):
+            yield f"passes of the {role} of up to {ROWS[-1]} rows were recorded and replayed"
+        else:
+            yield f"passes of the {role} were launched kernel by kernel"
 
 
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:

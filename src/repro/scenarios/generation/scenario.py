@@ -460,6 +460,7 @@ class GenerationScenario(Scenario):
             serving = run.prepare(self, device, sessions)
             answers = run.serve(self, device, sessions, serving, progress)
             planned = {name: value for one in sessions.values() for name, value in one.engine.planned.items()}
+            forms = [*run.pass_forms(device, sessions)]
         values, spread = run.timing(self, answers, device.trace)
         values |= planned | dict(serving.figures) | (self.compressed.figures if self.compressed else {})
         if isinstance(matched, draft_calibration.MatchedWeights) and texts is not None:
@@ -476,7 +477,7 @@ class GenerationScenario(Scenario):
             name += f", the first {shown} of {len(answers)} requests"
         parts = [*timeline_parts(answers, sessions)]
         timeline = partial(chrome, device.trace, name, parts, device.memory.history, until)
-        about = run.found(self, device, values, matched, good.notes)
+        about = run.found(self, device, values, matched, [*good.notes, *forms])
         rounds = figures.round_rows(answers)
         costs = figures.by_answer(answers[: len(good.answers)], sessions, device.trace)
         lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
