@@ -90,7 +90,11 @@ def test_a_message_keeps_what_is_useful(
     ("override", "kept"),
     [
         ("target.checkpoint.folder=/srv/models/x", "target.checkpoint.folder=x"),
-        ("target.checkpoint.folder='/srv/my models/x'", "target.checkpoint.folder=x"),
+        ("target.checkpoint.folder='/srv/my models/x'", "target.checkpoint.folder='x'"),
+        ("metrics=[rouge_l,evaluate:/srv/me/mine,/srv/y]", "metrics=[rouge_l,evaluate:mine,y]"),
+        ("dataset={name: own, folder: /srv/me/rows.jsonl}", "dataset={name: own, folder: rows.jsonl}"),
+        ("'hydra.searchpath=[file:///srv/me/conf]'", "'hydra.searchpath=[file:conf]'"),
+        ('+x={a: ["/srv/me/b", ~/c]}', '+x={a: ["b", c]}'),
         ("target.checkpoint.folder=/srv/x,/srv/y", "target.checkpoint.folder=x,y"),
         ("target.checkpoint.folder=assets/drafts/x", "target.checkpoint.folder=assets/drafts/x"),
         ("method=std,lever", "method=std,lever"),

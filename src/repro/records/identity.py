@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from repro.core.overrides import word
 from repro.core.remembered import remembered
 from repro.records.record import canonical
 
@@ -127,11 +126,10 @@ def portable_place(text: str) -> str:
 
 
 def portable_override(override: str) -> str:
-    """An override of the command line without machine-specific folders, as `portable`."""
-    key, equals, values = override.partition("=")
-    parts = [(part, part.strip("'\"")) for part in values.split(",")]
-    kept = [word(Path(text).name) if _is_place(text) else part for part, text in parts]
-    return f"{key}{equals}{','.join(kept)}"
+    """An override of the command line without machine-specific folders, as `portable`, also in lists."""
+    return "".join(
+        Path(part).name if _is_place(part) else part for part in re.split(r"([,=:\[\]{}'\"]\s*)", override)
+    )
 
 
 def short_places(texts: Iterable[str]) -> dict[str, str]:
