@@ -182,7 +182,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"reads": "slowly"}, "reads is 'slowly'; choose overlapped or serial"),
     ({"devices": 3}, "devices is 3; it must be a mapping"),
     ({"processors": {"cpu": {"launch": 3}}}, "engine Program: processors.cpu.launch: 3 is a bare number"),
-    ({"processors": {"cpu": {"rate": {"fp32": number(0.5, "share")}}}}, "processors.cpu.rate.fp32"),
+    (
+        {"processors": {"cpu": {"rate": {"fp32": number(0.5, "share")}}}},
+        "add processors.cpu.peak.fp32 to it, or",
+    ),
 ]
 
 

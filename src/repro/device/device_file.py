@@ -296,7 +296,11 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
     peak = {precision: fact.value for precision, fact in table("peak").items()}
     for precision, share in table("rate").items():
         if precision not in peak:
-            raise InputError(f"{share.path}: {share.printed} of no peak; the processor has {', '.join(peak)}")
+            raise InputError(
+                f"{share.path}: the engine has {share.printed} of the processor's peak in {precision}, which "
+                f"the device file lacks (it has {', '.join(peak)}); add {at}.peak.{precision} to it, or "
+                "choose another engine, such as own"
+            )
         peak[precision] *= share.value
     curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
     attention = known.get(f"{at}.attention")
