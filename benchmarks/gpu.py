@@ -258,7 +258,9 @@ class Bench:
         self.figures.get("smollm2 transformers prompt_lookup", self._lookup)
 
     def _lookup(self) -> dict[str, Any]:
-        described = yaml.safe_load((conf_dir() / "model/checkpoint/smollm2_135m_instruct.yaml").read_text())
+        described = yaml.safe_load(
+            (conf_dir() / "model/checkpoint/smollm2_135m_instruct.yaml").read_text(encoding="utf-8")
+        )
         folder = open_checkpoint(Checkpoint.from_mapping(described))
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         model = loaded.to(self.torch_device).eval()
@@ -298,7 +300,8 @@ class Bench:
     def emulate(self, name: str) -> None:
         """The passes of a shape, as the calibrated machine bills them."""
         files = [
-            yaml.safe_load((conf_dir() / kind / f"{NAME}.yaml").read_text()) for kind in ("device", "engine")
+            yaml.safe_load((conf_dir() / kind / f"{NAME}.yaml").read_text(encoding="utf-8"))
+            for kind in ("device", "engine")
         ]
         device = EmulatedDevice(machine(with_engine(*files)))
         timer = PassTimer(device, cost_of(SHAPES[name], "bfloat16"), (CONTEXT,))
