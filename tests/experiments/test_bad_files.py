@@ -86,7 +86,7 @@ def row(prompt: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        (None, "prompt humaneval/1: a row's 'prompt' is null, where a prompt needs a text"),
+        (None, "prompt humaneval/1: a row's 'prompt' is null, where a text is needed"),
         ("", "prompt humaneval/1 is empty, so nothing is asked; leave its row out"),
         (" \n\t", "prompt humaneval/1 is empty, so nothing is asked"),
         ("a\ud800b", "'\\ud800', is no Unicode"),

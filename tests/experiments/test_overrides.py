@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from repro.core.errors import InputError
@@ -68,3 +70,11 @@ def test_a_folder_in_a_committed_command_can_be_read_again() -> None:
     given = override("target.checkpoint.folder", "/home/ü/my models/ü 1")
     assert read(portable_override(given)) == "ü 1"
     assert portable_override("results=/home/me/results") == "results=results"
+
+
+def test_numbers_of_numpy_and_pytorch_are_read_as_numbers() -> None:
+    values = [np.float64(0.1), np.int64(3), np.bool_(True), np.float32(0.5), torch.tensor(0.25)]
+    assert override("x", values) == "x=[0.1,3,true,0.5,0.25]"
+    assert [override("x", one) for one in values] == ["x=0.1", "x=3", "x=true", "x=0.5", "x=0.25"]
+    assert read(override("x", {"a": np.linspace(0, 1, 3)})) == {"a": [0.0, 0.5, 1.0]}
+    assert read(override("x", [np.str_("a b"), np.float64("1e-7")])) == ["a b", 1e-7]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import records
@@ -72,6 +73,13 @@ def test_a_sweep_is_a_frame_and_a_failed_cell_keeps_its_row(mine: Project) -> No
     assert list(frame["status"]) == ["done", "done", "failed", "failed"]
     assert frame["decode_tokens_per_s"].notna().sum() == 2
     assert "Did you mean chain_sd?" in frame["error"][2]
+
+
+def test_settings_may_be_numbers_of_numpy(mine: Project) -> None:
+    axes = {"sampling.temperature": [*np.linspace(0.5, 1, 2)], "prompts": [np.int64(1)]}
+    frame = repro.sweep(axes, settings(mine), method="std")
+    assert list(frame["status"]) == ["done", "done"]
+    assert list(frame["sampling.temperature"]) == [0.5, 1.0]
 
 
 def test_an_axis_is_a_list(mine: Project) -> None:

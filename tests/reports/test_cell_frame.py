@@ -94,6 +94,18 @@ def test_a_folder_without_records_has_a_frame_without_rows(tmp_path: Path) -> No
     assert main(["--results", str(tmp_path)]) == 2
 
 
+def test_a_value_that_no_cell_has_is_an_absent_number() -> None:
+    """A file of cells without it and one of cells with it have the same types."""
+    absent = cell_frame([record("std", {"ttft": None, "prompts": None})])
+    assert {name: str(absent[name].dtype) for name in ("ttft", "n", "method")} == {
+        "ttft": "float64",
+        "n": "Int64",
+        "method": "str",
+    }
+    assert absent["ttft"].mean() != 0
+    assert str(cell_frame([record("std", {}, status="failed", error="Traceback")])["n"].dtype) == "Int64"
+
+
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the file `all.parquet` of three cells, one of them LEVER's at length 8, one failed."""
@@ -132,6 +144,17 @@ def test_pandas_reads_the_file_as_it_was_written(stored: Path, capsys: pytest.Ca
     assert len(pd.read_parquet("lever.parquet")) == 2
     assert main(["--results", "results", "--out", "absent/all.parquet"]) == 2
     assert "choose another --out" in capsys.readouterr().err
+
+
+def test_the_file_is_of_the_kind_that_its_name_says(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", "results", "--out", "all.CSV"]) == 0
+    frame = pd.read_csv("all.CSV")
+    assert [*frame.columns] == [*cell_frame(Results("results").all()).columns]
+    assert sorted(frame["method.length"].dropna()) == [4, 8, 8, 8]
+    for name in ("all.json", "all.tsv", "all"):
+        assert main(["--results", "results", "--out", name]) == 2
+        assert f"{name} ends in " in capsys.readouterr().err
+        assert not Path(name).exists()
 
 
 def test_polars_reads_the_file(stored: Path) -> None:

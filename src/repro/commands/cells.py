@@ -1,8 +1,9 @@
-"""Write all records of a folder of results as one Parquet file, for pandas, DuckDB and Polars.
+"""Write all records of a folder of results as one Parquet or CSV file, for pandas, DuckDB and Polars.
 
 repro cells                                        outputs/results, to cells.parquet
 repro cells --results results --out all.parquet    the committed ones
 repro cells --experiment lever/fig10               those of one experiment
+repro cells --out cells.csv                        as CSV, without units
 
 One row a cell: labels, values and their units, settings (docs/python.md); `repro.cells()` is the same frame.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.records.results import open_results
-from repro.reports.cell_frame import cell_frame, write_parquet
+from repro.reports.cell_frame import cell_frame, write_frame
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
     parser.add_argument("--experiment", metavar="NAME", help="only records that it made")
-    parser.add_argument("--out", type=Path, default=Path("cells.parquet"), help="the file")
+    parser.add_argument("--out", type=Path, default=Path("cells.parquet"), help="the file, .parquet or .csv")
     options = parser.parse_args(arguments)
     try:
         records = open_results(options.results).all(options.experiment)
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             of = f" of {options.experiment}" if options.experiment else ""
             raise InputError(f"{options.results} has no records{of}; choose --results FOLDER")
         frame = cell_frame(records)
-        write_parquet(frame, options.out)
+        write_frame(frame, options.out)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -32,8 +32,10 @@ def word(value: Any) -> str:
     """A value as the command line writes it.
 
     Raises:
-        InputError: it is not plain data.
+        InputError: it is not plain data, or a number or array of NumPy or PyTorch.
     """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.data.template import Row, at, fill, paths
+from repro.data.template import Row, at, fill, paths, text_at, texts_at
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -77,8 +77,8 @@ class Lettered(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The lettered options and the topic."""
-        lines = [f"{LETTERS[i]}. {option}" for i, option in enumerate(at(row, self.options))]
-        topic = str(at(row, self.topic)).replace("_", " ") if self.topic else ""
+        lines = [f"{letter(i)}. {option}" for i, option in enumerate(texts_at(row, self.options))]
+        topic = text_at(row, self.topic).replace("_", " ") if self.topic else ""
         return {"options": "\n".join(lines), "topic": topic}
 
 
@@ -91,8 +91,9 @@ class Activity(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The activity's name and the scene to continue."""
-        scene = f"{row['ctx_a']} {str(row['ctx_b']).capitalize()}"
-        return {"activity": without_markup(str(row["activity_label"])), "scene": without_markup(scene)}
+        activity, begun, going_on = (text_at(row, name) for name in ("activity_label", "ctx_a", "ctx_b"))
+        scene = f"{begun} {going_on.capitalize()}"
+        return {"activity": without_markup(activity), "scene": without_markup(scene)}
 
 
 @register("prompt", "before_last_word")
@@ -106,7 +107,7 @@ class BeforeLastWord(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The passage without its last word."""
-        return {"opening": split_last_word(str(at(row, self.passage)))[0]}
+        return {"opening": split_last_word(text_at(row, self.passage))[0]}
 
 
 @register("prompt", "before_blank")
@@ -120,7 +121,7 @@ class BeforeBlank(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The sentence before the blank."""
-        return {"opening": str(at(row, self.sentence)).partition("_")[0].rstrip()}
+        return {"opening": text_at(row, self.sentence).partition("_")[0].rstrip()}
 
 
 @register("prompt", "functions")
@@ -139,6 +140,13 @@ class Functions(TemplateText):
     def extra(self, row: Row) -> Mapping[str, str]:
         """The list of functions."""
         return {"functions": "\n".join(f"- {name}: {does}" for name, does in self.functions.items())}
+
+
+def letter(index: int) -> str:
+    """The letter of a choice, from 0; InputError beyond Z."""
+    if index >= len(LETTERS):
+        raise InputError(f"a row has more than {len(LETTERS)} choices, and there are no letters after Z")
+    return LETTERS[index]
 
 
 def split_last_word(passage: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.data.builders import TemplateText
 from repro.data.scoring import Choice, Target
-from repro.data.template import Row, at, fill
+from repro.data.template import Row, fill, text_at
 
 
 @register("prompt", "listed")
@@ -71,7 +71,7 @@ class Named(Choice):
         Raises:
             InputError: the answer is not one of them.
         """
-        answer = str(at(row, self.answer))
+        answer = text_at(row, self.answer)
         if answer not in self.choices:
             raise InputError(unknown("name among the choices", answer, self.choices))
         return self.choices, self.choices.index(answer)

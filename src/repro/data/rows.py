@@ -125,13 +125,17 @@ def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
 
 
 def _counts(config: DatasetConfig, row: JsonRow) -> bool:
-    wanted = all(str(row[column]) == value for column, value in config.where.items())
+    wanted = all(
+        row[column] is not None and str(row[column]) == value for column, value in config.where.items()
+    )
     return wanted and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
 
 
 def _words(value: object) -> int:
-    """The number of words in a text, or in all texts of a list."""
-    return sum(map(_words, value)) if isinstance(value, list | tuple) else len(str(value).split())
+    """The number of words in a text, or in all texts of a list; null has none."""
+    if isinstance(value, list | tuple):
+        return sum(map(_words, value))
+    return 0 if value is None else len(str(value).split())
 
 
 def _cut(config: DatasetConfig, row: JsonRow) -> JsonRow:

@@ -6,15 +6,16 @@ Must not know models, nor which dataset uses which kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
-from repro.data.builders import LETTERS, split_last_word, without_markup
+from repro.data.builders import letter, split_last_word, without_markup
 from repro.data.task_scoring import TaskScoring
-from repro.data.template import Row, at, fill
+from repro.data.template import Row, as_text, at, fill, names, text_at, texts_at
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ class GeneratedText:
 
     def references(self, row: Row) -> tuple[str, ...]:
         """All references as text; an empty one if the example has none."""
-        value = at(row, self.reference) if self.reference else ""
-        many = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(map(str, many)) or ("",)
+        return (texts_at(row, self.reference) if self.reference else ()) or ("",)
 
     def target(self, row: Row, context: str) -> Target:
         """The first reference as text."""
@@ -97,7 +96,7 @@ class LastWord:
 
     def target(self, row: Row, context: str) -> Target:
         """The last word as the only continuation."""
-        word = split_last_word(str(at(row, self.passage)))[1]
+        word = split_last_word(text_at(row, self.passage))[1]
         return Target(word, ((context, f" {word}"),), (word,), 0)
 
 
@@ -116,7 +115,7 @@ class WholeText:
 
     def target(self, row: Row, context: str) -> Target:
         """All after the first word as the only continuation."""
-        text = str(at(row, self.passage)).strip()
+        text = text_at(row, self.passage).strip()
         first, _, rest = text.partition(" ")
         if not rest.strip():
             raise InputError(f"text {text!r} has fewer than two words, so nothing of it can be scored")
@@ -171,37 +170,64 @@ class Choice:
     def target(self, row: Row, context: str) -> Target:
         """Every choice after the same context."""
         texts, answer = self.options(row)
-        tails = [fill(self.continuation, {"choice": t, "letter": LETTERS[i]}) for i, t in enumerate(texts)]
+        lettered = "letter" in names(self.continuation)
+        tails = [
+            fill(self.continuation, {"choice": text, "letter": letter(i) if lettered else ""})
+            for i, text in enumerate(texts)
+        ]
         return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), texts, answer)
 
     def options(self, row: Row) -> tuple[tuple[str, ...], int]:
         """The choices' texts, and the index of the correct one.
 
         Raises:
-            InputError: the answer is not one of them.
+            InputError: a choice is no text, or the answer is not one of them.
         """
-        found: list[str] = []
-        for path in self.choices:
-            value = at(row, path)
-            found += map(str, value) if isinstance(value, (list, tuple)) else [str(value)]
-        texts = tuple(map(without_markup, found) if self.markup else found)
+        texts = [text for path in self.choices for text in texts_at(row, path)]
         value = at(row, self.answer)
-        among = list(at(row, self.labels)) if self.labels else found
+        if value is None:
+            raise InputError(
+                f"a row's {self.answer!r} is null, where its answer is needed; leave its row out"
+            )
+        among = at(row, self.labels) if self.labels else texts
+        if not isinstance(among, (list, tuple)):
+            raise InputError(f"a row's {self.labels!r} is {among!r}; it must be a list of labels")
         try:
             answer = _ANSWERS[self.answer_is](value, among)
         except ValueError:
-            raise InputError(f"answer {value!r} ({self.answer_is}) is none of {among}") from None
+            raise InputError(f"answer {value!r} ({self.answer_is}) is none of {list(among)}") from None
         if not 0 <= answer < len(texts):
             raise InputError(f"answer {value!r} ({self.answer_is}) is none of the {len(texts)} choices")
-        return texts, answer
+        return tuple(map(without_markup, texts) if self.markup else texts), answer
 
 
-_ANSWERS: Mapping[str, Callable[[Any, list[Any]], int]] = {
-    "index": lambda value, among: int(value),
-    "number": lambda value, among: int(value) - 1,
-    "label": lambda value, among: among.index(value),
-    "text": lambda value, among: among.index(value),
-    "marks": lambda value, among: list(value).index(1),
+def _whole(value: Any) -> int:
+    """A whole number, be it written as text or as a fraction (2, "2", 2.0); ValueError for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]+\s*", value):
+        return int(value)
+    if type(value) is int or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise ValueError(value)
+
+
+def _place(value: Any, among: Sequence[Any]) -> int:
+    """The first place of a value, where true is no 1; ValueError if it has none."""
+    return [(item, isinstance(item, bool)) for item in among].index((value, isinstance(value, bool)))
+
+
+def _marked(marks: Any, among: Sequence[Any]) -> int:
+    """The place of the only 1; ValueError unless there is one mark for each choice."""
+    if not isinstance(marks, (list, tuple)) or len(marks) != len(among) or marks.count(1) != 1:
+        raise ValueError(marks)
+    return marks.index(1)
+
+
+_ANSWERS: Mapping[str, Callable[[Any, Sequence[Any]], int]] = {
+    "index": lambda value, among: _whole(value),
+    "number": lambda value, among: _whole(value) - 1,
+    "label": _place,
+    "text": lambda value, among: _place(as_text(value, "answer"), among),
+    "marks": _marked,
 }
 
 
@@ -222,7 +248,7 @@ class FilledBlank(Choice):
     def target(self, row: Row, context: str) -> Target:
         """The same continuation after one context per choice."""
         texts, answer = self.options(row)
-        tail = " " + str(at(row, self.sentence)).partition("_")[2].strip()
+        tail = " " + text_at(row, self.sentence).partition("_")[2].strip()
         # The context ends with the text before the blank, which may be empty.
         space = "" if not context or context[-1].isspace() else " "
         pairs = tuple((f"{context}{space}{text}", tail) for text in texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.core.errors import InputError
-from repro.data.template import Row, at
+from repro.data.template import Row, text_at, texts_at
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class TaskScoring:
 
     Attributes:
         metrics: names of metrics that score one answer; the first one's mean is the task's score.
+        first_line: score an answer's first line alone, leading line ends left out.
         unscored: the reason why the task has no score, in place of metrics.
         tests: path of the tests that generated code must pass (a list has one test a line).
         before: path of the code that the answer continues, for tests; "" if there is none.
@@ -25,6 +26,7 @@ class TaskScoring:
     """
 
     metrics: tuple[str, ...] = ()
+    first_line: bool = False
     unscored: str = ""
     tests: str = ""
     before: str = ""
@@ -42,6 +44,10 @@ class TaskScoring:
         """The columns that it reads."""
         return {path.split(".")[0] for path in (self.tests, self.before, self.function) if path}
 
+    def scored_part(self, answer: str) -> str:
+        """The part of an answer that the metrics score."""
+        return answer.lstrip("\n").split("\n")[0] if self.first_line else answer
+
     def expected(self, row: Row, references: tuple[str, ...]) -> tuple[str, ...]:
         """What the metrics compare an answer with.
 
@@ -49,11 +55,9 @@ class TaskScoring:
         references, any of which is right.
 
         Raises:
-            InputError: the example lacks a path.
+            InputError: the example lacks a path, or has no text there.
         """
         if not self.tests:
             return references
-        before, function = (str(at(row, path)) if path else "" for path in (self.before, self.function))
-        tests = at(row, self.tests)
-        lines = "\n".join(map(str, tests)) if isinstance(tests, (list, tuple)) else str(tests)
-        return before, function, lines
+        before, function = (text_at(row, path) if path else "" for path in (self.before, self.function))
+        return before, function, "\n".join(texts_at(row, self.tests))

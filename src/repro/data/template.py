@@ -5,6 +5,8 @@ Owns the template syntax. Must not know any dataset.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from string import Formatter
 from typing import Any
@@ -19,8 +21,7 @@ class _Filler(Formatter):
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         value = at(kwargs, field_name)
-        if value is None:
-            raise InputError(f"a row's {field_name!r} is null, where a prompt needs a text")
+        as_text(value, field_name)
         return value, field_name
 
 
@@ -40,11 +41,35 @@ def at(row: Row, path: str) -> Any:
     return value
 
 
+def as_text(value: Any, path: str) -> str:
+    """A value as text.
+
+    Raises:
+        InputError: it is null, true, NaN, a list or the like, of which no text is surely meant.
+    """
+    not_finite = isinstance(value, float) and not math.isfinite(value)
+    if value is None or not_finite or isinstance(value, (bool, bytes, list, tuple, Mapping)):
+        spelt = json.dumps(value, default=repr)[:60]
+        raise InputError(f"a row's {path!r} is {spelt}, where a text is needed")
+    return str(value)
+
+
+def text_at(row: Row, path: str) -> str:
+    """The text at a dotted path; errors as `at` and `as_text`."""
+    return as_text(at(row, path), path)
+
+
+def texts_at(row: Row, path: str) -> tuple[str, ...]:
+    """The texts of a list at a dotted path, or the only one; errors as `at` and `as_text`."""
+    value = at(row, path)
+    return tuple(as_text(item, path) for item in (value if isinstance(value, (list, tuple)) else [value]))
+
+
 def fill(template: str, row: Row, extra: Mapping[str, str] | None = None) -> str:
     """The template with each `{path}` replaced by its value in `extra` or in the example.
 
     Raises:
-        InputError: neither has a path, or its value is null.
+        InputError: neither has a path, or its value is no text (`as_text`).
     """
     return _Filler().vformat(template, (), {**row, **(extra or {})})
 

@@ -37,6 +37,10 @@ PACKAGES = (
 )
 
 
+LATER = ("layers", "ends")
+"""Fields that came after records were made, left out where they are `None`."""
+
+
 @dataclass(frozen=True)
 class Provenance:
     """How a record was made.
@@ -53,8 +57,9 @@ class Provenance:
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
     `layers` counts the calls of decoder layers that computed the cell, without those of `exercise`; 0 if all
     of it was known before, `None` in records of before there was a counter. `extrapolated` says which of the
-    run's passes lie where the engine's numbers were neither measured nor fitted. `started` and `finished` are
-    ISO 8601 in UTC.
+    run's passes lie where the engine's numbers were neither measured nor fitted. `ends` are the ids that end
+    an answer, each with its token and what names it; `None` in records of before it. `started` and `finished`
+    are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -85,6 +90,7 @@ class Provenance:
     carried_over: str | None = None
     notes: tuple[str, ...] = ()
     layers: int | None = None
+    ends: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -96,8 +102,8 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON, not copied; a record without `layers` stays as it is."""
-        return {name: value for name, value in vars(self).items() if name != "layers" or value is not None}
+        """The fields as plain data, for JSON, not copied; a record without a `LATER` one stays as it is."""
+        return {name: value for name, value in vars(self).items() if name not in LATER or value is not None}
 
 
 @cache

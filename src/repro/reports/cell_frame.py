@@ -1,4 +1,4 @@
-"""Records as a data frame, one a row, and as one Parquet file: labels, values with units, and settings.
+"""Records as a data frame, one a row, and as one Parquet or CSV file: labels, values, units, settings.
 
 Owns the columns and their types. Must not know where records are stored.
 """
@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repro.core.errors import InputError
 from repro.core.late import late
 from repro.records.identity import PLACES, PROSE
 from repro.records.record import Record, canonical, write_atomically
@@ -58,34 +59,44 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
     line (`method.length`), with `cell.` before one without a dot (`cell.prompts`). Of what the files of
     `conf/` say in deeper levels there are the names, and what differs between two cells with the same file
     (`device.dram.budget.value`). Lists are JSON. A column has numbers, or booleans, or texts; where cells
-    differ in that, texts. `attrs["units"]` has units by column.
+    differ in that, texts; a value that no cell has is an absent number. `attrs["units"]` has units by column.
     """
     values = [known_values(record) for record in records]
     settings, units = _settings(records)
     reserved = {*load_metrics(), *(name for figures in values for name in figures)}
-    parts: list[Sequence[Row]] = [
-        [{name: getattr(r, name) for name in ABOUT} for r in records],
-        [{f"{n}_label" if n in reserved else n: text for n, text in r.labels.items()} for r in records],
-        [{"n": next((v[name] for name in COUNTS if name in v), None)} for v in values],
-        values,
-        settings,
-        [{f"provenance.{name}": getattr(r.provenance, name) for name in STATED} for r in records],
+    parts: list[tuple[str, Sequence[Row]]] = [
+        ("str", [{name: getattr(r, name) for name in ABOUT} for r in records]),
+        (
+            "str",
+            [{f"{n}_label" if n in reserved else n: text for n, text in r.labels.items()} for r in records],
+        ),
+        ("Int64", [{"n": next((v[name] for name in COUNTS if name in v), None)} for v in values]),
+        ("float64", values),
+        ("str", settings),
+        ("str", [{f"provenance.{name}": getattr(r.provenance, name) for name in STATED} for r in records]),
     ]
-    columns = {name: _column([]) for name in ABOUT}
-    for rows in parts:
+    columns = {name: _column([], "str") for name in ABOUT}
+    for absent, rows in parts:
         for name in sorted({name for row in rows for name in row}) if rows is settings else _names(rows):
-            columns[name] = _column([row.get(name) for row in rows])
+            columns[name] = _column([row.get(name) for row in rows], absent)
     frame = pd.DataFrame(columns)
-    frame.attrs[UNITS] = {**_value_units(_names(parts[3])), **units}
+    frame.attrs[UNITS] = {**_value_units(_names(values)), **units}
     return frame
 
 
-def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame of cells as one Parquet file, with the units in its metadata.
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame of cells as one file: `.parquet`, with the units in its metadata, or `.csv`.
 
     Raises:
+        InputError: the name ends otherwise.
         OSError: the file cannot be written.
     """
+    kind = path.suffix.lower()
+    if kind == ".csv":
+        write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
+        return
+    if kind != ".parquet":
+        raise InputError(f"{path} ends in {kind or 'nothing'}; cells are written as .parquet or .csv")
     table = pa.Table.from_pandas(frame, preserve_index=False)
     about = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
     content = BytesIO()
@@ -98,8 +109,11 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _column(values: Sequence[Any]) -> pd.Series[Any]:
-    """Values of one kind: booleans, whole numbers, fractions or texts, and absent ones."""
+def _column(values: Sequence[Any], absent: str) -> pd.Series[Any]:
+    """Values of one kind: booleans, whole numbers, fractions or texts, and absent ones.
+
+    `absent` is the type of a column without any value.
+    """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pd.Series(values, dtype="boolean")
@@ -107,6 +121,8 @@ def _column(values: Sequence[Any]) -> pd.Series[Any]:
         return pd.Series(values, dtype="Int64")
     if kinds and kinds <= {int, float}:
         return pd.Series(values, dtype="float64")
+    if not kinds:
+        return pd.Series(values, dtype=absent)
     return pd.Series([v if v is None or isinstance(v, str) else canonical(v) for v in values], dtype="str")
 
 

@@ -90,7 +90,14 @@ class AccuracyScenario(OfflineScenario):
     @property
     def inputs(self) -> dict[str, str]:
         """See `OfflineScenario`."""
-        return super().inputs | {"dataset": self.rows.digest}
+        return super().inputs | {"dataset": self.rows.digest} | self._equal_choices
+
+    @cached_property
+    def _equal_choices(self) -> dict[str, str]:
+        """Hash of the rows with equal choices, which rounding told apart before; empty if there are none."""
+        texts = [[(c.context, c.token_ids) for c in prompt.continuations] for prompt in self.prompts]
+        rows = [row for row, choices in enumerate(texts) if len({*choices}) < len(choices)]
+        return {"equal choices": content_hash(rows)} if rows else {}
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -136,7 +143,8 @@ class AccuracyScenario(OfflineScenario):
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
         made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
         asked = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
-        key = content_hash([*asked, made_by, *Likelihood._fields])
+        anew = versions.appended(self.target) | self._equal_choices
+        key = content_hash([*asked, made_by, *Likelihood._fields, *anew.values()])
 
         kept = memory_root() / "scores" / f"{key}.json"
         scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))

@@ -150,7 +150,8 @@ class OfflineScenario(Scenario):
     def inputs(self) -> dict[str, str]:
         """See `Scenario`."""
         corpus = {"corpus": self.corpus.digest} if self.reads_corpus else {}
-        return {"target": self.target.digest} | corpus | files_read(self.component)
+        own = versions.appended(self.target) | files_read(self.component)
+        return {"target": self.target.digest} | corpus | own
 
     @property
     def asked(self) -> dict[str, Any]:

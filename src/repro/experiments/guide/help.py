@@ -48,7 +48,7 @@ MORE = """\
   repro list                                 all groups; a group's names; a name's own settings
   repro check                                compute committed results again and compare
   repro table, show, compare                 a table again; a cell's answers; two records or tables
-  repro cells                                all records with their settings as one Parquet file
+  repro cells                                all records with their settings as one file
   repro fetch, device, calibrate, errors     checkpoints; devices; this machine; errors of figures
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`

@@ -50,7 +50,8 @@ class Reader:
         """Score continuations, each after its context, in one pass over what is not cached.
 
         The common prefix of all pairs (the trunk) is computed once and stays cached, so scoring rows in token
-        order reuses prefixes. After it each pair is a branch that sees the trunk and itself.
+        order reuses prefixes. After it each pair is a branch that sees the trunk and itself. Equal pairs have
+        equal scores, those of the first, which rounding would tell apart by where their branches stand.
 
         Args:
             pairs: context and continuation, token ids.
@@ -76,7 +77,13 @@ class Reader:
             for rows, (_, continuation) in zip(_rows(texts, starts, len(trunk), held), pairs, strict=True)
         ]
         said = self._said(hidden, {one for some in asked for one in some})
-        return [_joined([said[one] for one in some]) for some in asked]
+        scores: dict[tuple[tuple[int, ...], tuple[int, ...]], Likelihood] = {}
+        return [
+            scores.setdefault(
+                (tuple(context), tuple(continuation)), _joined([said[place] for place in places])
+            )
+            for (context, continuation), places in zip(pairs, asked, strict=True)
+        ]
 
     def _read(self, trunk: Tokens, held: int, branches: Sequence[Tokens]) -> Tensor:
         """Hidden states of the trunk from `held` on, then of the branches; only the trunk stays cached."""

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models.checkpoints import gguf_file, hub, wheels
+from repro.models.checkpoints import generation_settings, gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.models.checkpoints.validate import (
@@ -59,7 +59,7 @@ CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.jso
 UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 """What a chat template may call whose answer neither the folder nor the messages decide."""
 
-TOKENIZER = 1
+TOKENIZER = 2
 """Version of what is kept of a tokenizer in the cache."""
 PLAIN = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
 """What a tokenizer's class must not do in its own way, so that `tokenizers` alone says the same."""
@@ -211,6 +211,13 @@ class CheckpointTokenizer:
 
     Importing `transformers` takes seconds. So what it makes of a folder's files is kept in the cache, and
     later processes use `tokenizers` alone; a rendered chat is kept as well.
+
+    Attributes:
+        has_chat: whether there is a chat template.
+        ends: tokens that end an answer, each with what names it (`generation_settings.ends`).
+        eos_ids: these tokens.
+        left_out: tokens that the tokenizer appends to a text (EOS, [SEP]). A decoder has to go on with the
+            text, so they are left out; an encoder-decoder reads them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -223,9 +230,11 @@ class CheckpointTokenizer:
         self._backend: Any = self._opened(facts["file"]) if facts["plain"] else None
         self._chats = root / f"{name}-chats.sqlite"
         self.has_chat: bool = facts["has_chat"]
-        self._end: int | None = facts["end"]
         self._rows = _rows(folder)
-        self.eos_ids: frozenset[int] = self._ends()
+        encodes = (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("is_encoder_decoder")
+        self.left_out: tuple[int, ...] = () if encodes else tuple(facts["appended"])
+        self.ends: Mapping[int, tuple[str, ...]] = generation_settings.ends(folder, facts["end"])
+        self.eos_ids = frozenset(self.ends)
 
     @cached_property
     def _inner(self) -> Any:
@@ -256,6 +265,7 @@ class CheckpointTokenizer:
             "file": file if plain else "",
             "has_chat": bool(inner.chat_template),
             "end": inner.eos_token_id,
+            "appended": _appended(inner),
         }
 
     def _opened(self, file: str) -> Any:
@@ -266,14 +276,16 @@ class CheckpointTokenizer:
         return Tokenizer.from_file(str(self._folder / "tokenizer.json"))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text, with special tokens such as BOS if `special`; InputError for one that the
-        model has no row for."""
+        """Token ids of a text, with special tokens such as BOS before it if `special`; InputError for one
+        that the model has no row for."""
         if self._backend is None:
             ids = list(self._inner.encode(text, add_special_tokens=special))
         else:
             self._backend.no_truncation()
             self._backend.no_padding()
             ids = list(self._backend.encode(text, add_special_tokens=special).ids)
+        if special and self.left_out:
+            ids = ids[: -len(self.left_out)]
         if self._rows is not None and ids and max(ids) >= self._rows:
             token = next(token for token, number in self.vocabulary.items() if number == max(ids))
             raise InputError(
@@ -349,23 +361,6 @@ class CheckpointTokenizer:
         spelled = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
         return hashlib.sha256(spelled.encode()).hexdigest()
 
-    def _ends(self) -> frozenset[int]:
-        """All EOS tokens named by the tokenizer, `generation_config.json` or `config.json`."""
-        ends: set[int | None] = {self._end}
-        for name in ("generation_config.json", CONFIG):
-            if (self._folder / name).is_file():
-                content = read_json(self._folder / name)
-                text = content.get("text_config")
-                for part in (content, text if isinstance(text, dict) else {}):
-                    named = part.get("eos_token_id")
-                    for end in named if isinstance(named, list) else [named]:
-                        if end is not None and (type(end) is not int or end < 0):
-                            raise InputError(
-                                f"{self._folder / name} has eos_token_id={named!r}; it must be ids of tokens"
-                            )
-                        ends.add(end)
-        return frozenset(end for end in ends if end is not None)
-
 
 def _same(theirs: Any, backend: Any) -> bool:
     """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE`."""
@@ -375,6 +370,15 @@ def _same(theirs: Any, backend: Any) -> bool:
         return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded))
     except Exception:  # `tokenizers` raises that class itself
         return False
+
+
+def _appended(tokenizer: Any) -> list[int]:
+    """The special tokens that a tokenizer of `transformers` puts after every text."""
+    bare, whole = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[start + len(bare) :]
+    return []
 
 
 def _content_of(folder: Path) -> str:

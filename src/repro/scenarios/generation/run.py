@@ -18,6 +18,8 @@ from repro.device.op import GPU
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
 from repro.metrics.text import rouge_by_prompt
+from repro.models.checkpoints.checkpoint import CheckpointTokenizer
+from repro.models.checkpoints.generation_settings import unused
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.drafting.ahead import Likely
 from repro.models.drafting.calibrated_draft import MatchedNetwork
@@ -393,6 +395,7 @@ def found(
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
         "extrapolated": extrapolated,
+        "ends": None if cell.cost_only else _ends(cell.target.tokenizer),
         "notes": (*_notes(cell, device, values), *notes),
     }
 
@@ -408,9 +411,18 @@ def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]
             yield f"passes of the {role} were launched kernel by kernel"
 
 
+def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
+    """The ids that end an answer, each with its token and what names it."""
+    tokens = {number: token for token, number in tokenizer.vocabulary.items() if number in tokenizer.ends}
+    return {str(end): f"{tokens.get(end)} ({', '.join(by)})" for end, by in tokenizer.ends.items()}
+
+
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
     yield from stored_notes(*(cell.model(role).folder for role in cell.places))
+    if cell.target.folder and (settings := unused(cell.target.folder)):
+        name = cell.target.config.name
+        yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
     if cell.cell.stand_in:
         yield cell.cell.stand_in
     for lacking, served in device.substituted.items():

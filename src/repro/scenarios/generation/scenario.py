@@ -294,7 +294,7 @@ class GenerationScenario(Scenario):
             hashes["machine"] = content_hash(host_kind())
         if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
             hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
-        return {**hashes, "dataset": self.rows.digest}
+        return {**hashes, **versions.appended(self.target), "dataset": self.rows.digest}
 
     @cached_property
     def asked(self) -> dict[str, Any]:

@@ -139,7 +139,9 @@ def scored(
 
     scoring = cast(GeneratedText, scoring_of(dataset))
     expected = [scoring.expected(row) for row in rows]
-    main = score_of(dataset).metrics[0]
+    task = score_of(dataset)
+    main, texts = task.metrics[0], [*map(task.scored_part, texts)]
+    own = None if own is None else [*map(task.scored_part, own)]
     found: dict[str, Any] = {}
     columns: dict[str, list[float]] = {}
     for name in names:
