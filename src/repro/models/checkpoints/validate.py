@@ -10,6 +10,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.origin import TOKENIZERS
 from repro.models.checkpoints.stored_numbers import Scheme, require_read, scheme_of
 from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
 from repro.models.checkpoints.wheels import sha256_of
@@ -23,7 +24,6 @@ MEDUSA = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
