@@ -224,7 +224,14 @@ class EagleModel(HeadModel):
         assert self.folder is not None
         found = eagle_head.config_of(read_config(self.folder))
         assert found is not None
+        eagle_head.require_tensors(self.folder, found)
         return found
+
+    @cached_property
+    def digest(self) -> str:
+        """See `Model`; heads with an entry that was not read before are others than those of that time."""
+        added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if read_config(self.folder).get(name)]
+        return "+".join([super().digest, *added])
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
