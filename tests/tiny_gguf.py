@@ -52,7 +52,7 @@ def write_model(
     for field in fields:
         field(writer)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([*CONTROL, *byte_tokens(), *SPACED])
     writer.add_token_types([CONTROL_TYPE] * len(CONTROL) + [NORMAL] * (256 + len(SPACED)))
     writer.add_token_merges(["Ġ Ġ", "Ġ 1"])

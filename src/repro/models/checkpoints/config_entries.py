@@ -135,12 +135,13 @@ class Entries(Mapping[str, Any]):
         if unread := sorted(self._raw.keys() - self._read - HARMLESS.keys()):
             _warn(f"config.json of {kind}: ignored, as by transformers: {', '.join(unread)}")
 
-
     def refuse_unread(self, kind: str) -> None:
         """InputError for the first entry that is neither read nor harmless, unless it says nothing."""
         for name in sorted(self._raw.keys() - self._read - HARMLESS.keys()):
             if self._raw[name] not in NOTHING:
-                raise InputError(f"config.json of {kind} has {name}={self._raw[name]!r}, which is not read here")
+                raise InputError(
+                    f"config.json of {kind} has {name}={self._raw[name]!r}, which is not read here"
+                )
 
 
 @cache

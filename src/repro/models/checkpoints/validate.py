@@ -62,8 +62,8 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
     """
     if adapter := [name for name in ADAPTER if (folder / name).is_file()]:
         raise InputError(
-            f"checkpoint {folder} cannot be used: {adapter[0]} is of an adapter, which is not read here: merge "
-            "it into the weights (peft's merge_and_unload), or remove it"
+            f"checkpoint {folder} cannot be used: {adapter[0]} is of an adapter, which is not read "
+            "here: merge it into the weights (peft's merge_and_unload), or remove it"
         )
     if lack := missing_from(folder, tokenizer):
         raise InputError(f"checkpoint {folder} cannot be used: {lack}")

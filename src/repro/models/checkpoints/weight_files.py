@@ -68,7 +68,9 @@ def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[st
     for path, tensors in headers.items():
         for name in tensors:
             if mapped and name not in mapped:
-                raise InputError(f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it")
+                raise InputError(
+                    f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
+                )
             if mapped and mapped[name] != path.name:
                 continue
             if name in found:

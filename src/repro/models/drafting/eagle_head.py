@@ -142,9 +142,13 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
         raise InputError(f"config.json has eagle_config={within!r}; it must be a mapping")
     for name, value in (*raw.items(), *within.items()):
         if value is not None and value not in ONLY.get(name, (value,)):
-            raise InputError(f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is")
+            raise InputError(
+                f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
+            )
     if unread := [name for name in within if name not in (IDS, *ONLY) and within[name] not in NOTHING]:
-        raise InputError(f"an EAGLE-3 head with eagle_config.{unread[0]}={within[unread[0]]!r} is not read here")
+        raise InputError(
+            f"an EAGLE-3 head with eagle_config.{unread[0]}={within[unread[0]]!r} is not read here"
+        )
     decoder = {name: value for name, value in raw.items() if name not in (*OURS, *ONLY, *HARMLESS)}
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
@@ -164,7 +168,7 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
 
 
 def _outputs(*named: Any) -> tuple[int, ...] | None:
-    """The target layers that a head names, in either of two places; InputError if they are no numbers or two."""
+    """The target layers that a head names in either of two places; InputError for other values."""
     lists = [ids for ids in named if ids]
     for ids in lists:
         if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
@@ -220,7 +224,9 @@ class EagleHead:
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
         seen = attention_mask(c, 0, rotation, positions, mask, cache)
         keys, values = cache.append_joint(0, heads[:, c.heads :])
-        x = (normed if self.config.norm_before_residual else hidden) + self.out(attend(c, heads[:, : c.heads], keys, values, seen)).float()
+        x = (normed if self.config.norm_before_residual else hidden) + self.out(
+            attend(c, heads[:, : c.heads], keys, values, seen)
+        ).float()
         gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate).mul_(up)).float()
 

@@ -218,19 +218,32 @@ class EagleModel(HeadModel):
 
     dtypes = eagle_head.DTYPES
 
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings_from: Model | None = None,
+        host: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
+        """See `HeadModel`; also InputError for a tensor that is missing or not read."""
+        super().__init__(config, embeddings_from, host, folder)
+        assert self.folder is not None
+        eagle_head.require_tensors(self.folder, self.head_config)
+
     @cached_property
     def head_config(self) -> EagleConfig:
         """Configuration of the checkpoint."""
         assert self.folder is not None
         found = eagle_head.config_of(read_config(self.folder))
         assert found is not None
-        eagle_head.require_tensors(self.folder, found)
         return found
 
     @cached_property
     def digest(self) -> str:
         """See `Model`; heads with an entry that was not read before are others than those of that time."""
-        added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if read_config(self.folder).get(name)]
+        assert self.folder is not None
+        raw = read_config(self.folder)
+        added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
         return "+".join([super().digest, *added])
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
