@@ -114,7 +114,7 @@ def convert(path: Path, folder: Path, store: str) -> None:
     if len(ends) > 1:
         model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
-    _save_tokenizer(tokens, folder, reader, flags)
+    _save_tokenizer(path, tokens, folder, reader, flags)
 
 
 def _reader(path: Path) -> GGUFReader:
@@ -273,7 +273,7 @@ def _tokenizer(path: Path, kind: str, reader: GGUFReader, flags: Mapping[str, An
 
     tokens = _read(path, lambda: AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
     if flags["ggml.model"] == "gpt2":
-        _add_whole(path, tokens, reader)
+        _read(path, lambda: _add_whole(tokens, reader))
     backend, pre = tokens.backend_tokenizer, flags.get("ggml.pre")
     if pre in DIGIT_BY_DIGIT:
         digits = Digits(individual_digits=True)
@@ -289,7 +289,7 @@ def _tokenizer(path: Path, kind: str, reader: GGUFReader, flags: Mapping[str, An
     return tokens
 
 
-def _add_whole(path: Path, tokens: Any, reader: GGUFReader) -> None:
+def _add_whole(tokens: Any, reader: GGUFReader) -> None:
     """Add tokens such as `<｜User｜>`, which transformers' reader spells in bytes and then cuts in texts.
 
     Tokens beyond the file's vocabulary, which some of its classes add, are dropped.
@@ -311,11 +311,13 @@ def _add_whole(path: Path, tokens: Any, reader: GGUFReader) -> None:
             added.append({"id": vocabulary[word], "content": word, **places, "special": kind == CONTROL})
     if len(added) != len(state["added_tokens"]) or any(token not in state["added_tokens"] for token in added):
         state["added_tokens"] = sorted(added, key=lambda token: token["id"])
-        tokens._tokenizer = _read(path, lambda: Tokenizer.from_str(json.dumps(state)))
+        tokens._tokenizer = Tokenizer.from_str(json.dumps(state))
 
 
-def _save_tokenizer(tokens: Any, folder: Path, reader: GGUFReader, flags: Mapping[str, Any]) -> None:
-    """Save a tokenizer so that it is read as it is: some classes build the one of their own family."""
+def _save_tokenizer(
+    path: Path, tokens: Any, folder: Path, reader: GGUFReader, flags: Mapping[str, Any]
+) -> None:
+    """Save a tokenizer so that it is read as it is; InputError if a class builds its own family's instead."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     def steps(of: Any) -> dict[str, Any]:
@@ -337,3 +339,9 @@ def _save_tokenizer(tokens: Any, folder: Path, reader: GGUFReader, flags: Mappin
         tokenizer_object=backend, **special, chat_template=flags.get("chat_template")
     )
     plain.save_pretrained(folder)
+    saved, read = steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer), steps(backend)
+    if (saved["pre_tokenizer"], saved["model"]) != (read["pre_tokenizer"], read["model"]):
+        raise InputError(
+            f"{path} has tokenizer.ggml.pre={flags.get('ggml.pre')!r}, and transformers reads each tokenizer "
+            f"of such a model as {type(tokens).__name__}, which cuts otherwise"
+        )
