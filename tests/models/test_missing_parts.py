@@ -81,7 +81,7 @@ def sharded(lost: str = "", unnamed: str = "") -> Callable[[Path], None]:
     return made
 
 
-REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a lost tensor": (change(lambda t: t.pop(QUERY)), f"tensor {QUERY} is missing from"),
     "a lost layer": (
         change(lambda t: [t.pop(name) for name in list(t) if ".layers.1." in name]),
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a lost shard": (sharded(lost="b.safetensors"), "it lacks b.safetensors, which"),
     "a tensor beyond the index": (sharded(unnamed=QUERY), f"has tensor {QUERY}, which {INDEX} does not name"),
     "an adapter": (
-        lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
+        lambda folder: (folder / "adapter_config.json").write_text("{}", encoding="utf-8"),
         "adapter_config.json is of an adapter",
     ),
     "an adapter's weights": (

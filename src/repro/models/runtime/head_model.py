@@ -39,6 +39,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.families import family_of
+from repro.records.record import content_hash
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
@@ -244,7 +245,7 @@ class EagleModel(HeadModel):
         assert self.folder is not None
         raw = read_config(self.folder)
         added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
-        return "+".join([super().digest, *added])
+        return content_hash([*added, super().digest]) if added else super().digest
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
