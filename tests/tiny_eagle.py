@@ -101,7 +101,8 @@ def said(
     h, n, d = raw["hidden_size"], raw["num_attention_heads"], raw["head_dim"]
     groups, theta = n // raw["num_key_value_heads"], raw.get("rope_theta", 10_000.0)
     inputs = inputs_of_layers(target, tokens)
-    levels = [inputs[i + 1] for i in raw["eagle_config"]["eagle_aux_hidden_state_layer_ids"]]
+    ids = "eagle_aux_hidden_state_layer_ids"
+    levels = [inputs[i + 1] for i in raw.get(ids) or raw["eagle_config"][ids]]
     features, embedding = torch.cat(levels, -1), t.get("embed_tokens.weight", target.ends.embedding)
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -119,7 +120,8 @@ def said(
     for i in range(len(tokens) - 1):
         hidden = t["fc.weight"] @ features[i] if i < boundary else guess
         token = norm(embedding[tokens[i + 1]].float(), "midlayer.input_layernorm")
-        both = torch.cat((token, norm(hidden, "midlayer.hidden_norm")))
+        normed = norm(hidden, "midlayer.hidden_norm")
+        both = torch.cat((token, normed))
         keys.append(turned(attention("k", both), i))
         values.append(attention("v", both))
         mixed = []
@@ -127,7 +129,9 @@ def said(
             scores = torch.stack([query @ key[head // groups] for key in keys]) / d**0.5
             weighted = zip(scores.softmax(0), values, strict=True)
             mixed.append(sum(weight * value[head // groups] for weight, value in weighted))
-        x = hidden + t["midlayer.self_attn.o_proj.weight"] @ torch.cat(mixed)
+        x = (normed if raw.get("norm_before_residual") else hidden) + t[
+            "midlayer.self_attn.o_proj.weight"
+        ] @ torch.cat(mixed)
         y = norm(x, "midlayer.post_attention_layernorm")
         gate, up = t["midlayer.mlp.gate_proj.weight"] @ y, t["midlayer.mlp.up_proj.weight"] @ y
         guess = x + t["midlayer.mlp.down_proj.weight"] @ (F.silu(gate) * up)

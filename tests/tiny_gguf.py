@@ -28,14 +28,25 @@ def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
+def byte_tokenizer(writer: GGUFWriter) -> None:
+    """Write a tokenizer of bytes with two merges."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if writer.arch.startswith("qwen") else "gpt-2")
+    writer.add_token_list([*CONTROL, *byte_tokens(), *SPACED])
+    writer.add_token_types([CONTROL_TYPE] * len(CONTROL) + [NORMAL] * (256 + len(SPACED)))
+    writer.add_token_merges(["Ġ Ġ", "Ġ 1"])
+    writer.add_eos_token_id(0)
+
+
 def write_model(
     path: Path,
     model: hf.PreTrainedModel,
     kind: str,
     fields: Fields = (),
     tensors: dict[str, np.ndarray] | None = None,
+    tokens: Fields | None = None,
 ) -> Path:
-    """Write a model, with further fields and tensors."""
+    """Write a model, with further fields and tensors, and a tokenizer of its own if `tokens` write one."""
     c, writer = model.config, GGUFWriter(path, kind)
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     writer.add_name("tiny")
@@ -51,12 +62,8 @@ def write_model(
     writer.add_vocab_size(c.vocab_size)
     for field in fields:
         field(writer)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([*CONTROL, *byte_tokens(), *SPACED])
-    writer.add_token_types([CONTROL_TYPE] * len(CONTROL) + [NORMAL] * (256 + len(SPACED)))
-    writer.add_token_merges(["Ġ Ġ", "Ġ 1"])
-    writer.add_eos_token_id(0)
+    for token in tokens or (byte_tokenizer,):
+        token(writer)
     names = gguf.get_tensor_name_map(ARCHITECTURES[kind], c.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:

@@ -331,6 +331,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "AngelSlim": {"architectures": ["Eagle3LlamaForCausalLM"], "rope_theta": 1e6, "target_hidden_size": 64},
     "EAGLE": {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64},
     "whole vocabulary": {"draft_vocab_size": None},
+    "residual after its norm": {"norm_before_residual": True},
+    "what says nothing": {"fc_norm": False, "norm_output": None, "max_window_layers": 36, "novel": []},
 }
 
 
@@ -375,6 +377,15 @@ def test_a_missing_or_misshapen_tensor_is_named(name: str, tmp_path: Path) -> No
             loaded(tmp_path / "less", raw, {n: t for n, t in tensors().items() if n != name})
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["fc_norm.0.weight", "midlayer.self_attn.q_proj.bias", "layers.0.input_layernorm.weight", "fc.bias"],
+)
+def test_a_tensor_that_is_not_read_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"has tensor {name}, which is no part"):
+        loaded(tmp_path, raw_config(target()), tensors() | {name: torch.ones(3)})
+
+
 def test_d2t_must_lead_somewhere(tmp_path: Path) -> None:
     raw = raw_config(target())
     beyond = {**tensors(), "d2t": tensors()["d2t"] + 131}
@@ -391,6 +402,17 @@ def test_d2t_must_lead_somewhere(tmp_path: Path) -> None:
         ({"num_hidden_layers": 2}, "num_hidden_layers=2"),
         ({"attention_bias": True}, "biases=True"),
         ({"hidden_act": "gelu"}, "hidden_act=gelu"),
+        ({"fc_norm": True}, "fc_norm=True"),
+        ({"norm_output": True}, "norm_output=True"),
+        ({"norm_before_fc": True}, "norm_before_fc=True"),
+        ({"logit_scale": 0.5}, r"logit_scale=0\.5"),
+        ({"norm_before_residual": "yes"}, "norm_before_residual='yes'"),
+        ({"residual_scale": 2.0}, r"has residual_scale=2\.0, which is not read"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state=False"),
+        ({"eagle_config": {"novel": 3}}, r"eagle_config\.novel=3"),
+        ({"eagle_config": [1]}, r"eagle_config=\[1\]"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}, "must be one list of layers"),
+        ({"eagle_aux_hidden_state_layer_ids": "0,1,2"}, "must be one list of layers"),
     ],
 )
 def test_a_head_of_another_build(changes: dict[str, Any], message: str) -> None:
@@ -401,6 +423,12 @@ def test_a_head_of_another_build(changes: dict[str, Any], message: str) -> None:
 def test_an_ordinary_model_is_no_head() -> None:
     raw = raw_config(target(), architectures=["LlamaForCausalLM"], draft_vocab_size=None)
     assert eagle_head.config_of(raw) is None
+
+
+def test_layers_are_named_in_either_place() -> None:
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 0, 2]}
+    assert config(eagle_config=None, **ids).depths(6) == (2, 1, 3)
+    assert config(eagle_config=ids).depths(6) == config(eagle_config=ids, **ids).depths(6) == (2, 1, 3)
 
 
 def test_depths() -> None:

@@ -141,6 +141,43 @@ def test_what_is_no_folder_of_heads(tmp_path: Path) -> None:
         opened(folder)
 
 
+def test_every_block_and_head_of_the_file_is_read_or_refused(tmp_path: Path) -> None:
+    """Blocks that the configuration does not name are applied; numbers that contradict the file are not."""
+    c, x = target().config, torch.randn(3, target().config.hidden, generator=torch.Generator().manual_seed(9))
+    two = tensors_of(c.hidden, c.vocab, layers=2)
+    folder = write_heads(tmp_path / "two", two, layers=2)
+    expected = opened(folder)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+    def says(**changes: Any) -> MedusaHeads:
+        said = {name: value for name, value in (raw | changes).items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
+        return opened(folder)
+
+    unnamed = says(medusa_num_layers=None)
+    assert unnamed.config.layers == 2
+    torch.testing.assert_close(unnamed.hidden(x, [0, 1, 2]), expected.hidden(x, [0, 1, 2]))
+    assert says(hidden_size=c.hidden, torch_dtype="float16", medusa_fc_bias=None).config.heads == 4
+    for changes, message in (
+        ({"medusa_num_layers": 1}, r"4 heads with 2 blocks each, .* medusa_num_layers=1"),
+        ({"medusa_num_heads": 5}, "medusa_num_heads=5"),
+        ({"medusa_num_heads": "5"}, "medusa_num_heads is '5'"),
+        ({"hidden_size": 7}, f"hidden_size=7; its tensors have {c.hidden}"),
+        ({"medusa_choices": [[0]]}, "medusa_choices"),
+    ):
+        with pytest.raises(InputError, match=message):
+            says(**changes)
+    for name, message in (
+        ("6.0.linear.weight", "has tensor 6.0.linear.weight, which is no part"),
+        ("0.1.linear.scale", "has tensor 0.1.linear.scale"),
+    ):
+        more = two | {name: torch.ones(c.hidden, c.hidden)}
+        for pickled in (False, True):
+            folder = write_heads(tmp_path / f"{name}{pickled}", more, layers=2, pickled=pickled)
+            with pytest.raises(InputError, match=message):
+                opened(folder)
+
+
 # --- rows ---------------------------------------------------------------------------------------------------
 
 

@@ -71,9 +71,10 @@ PROBE = (
 WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
 """Suffixes of files that say nothing of a tokenizer."""
 
-CONVERSIONS = {"wheel": 1, "folder": 2}
+CONVERSIONS = {"wheel": 1, "folder": 3}
 """Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
-people bring may have settings that the first version dropped; those in our wheels have none."""
+people bring may lack tensors, or have settings and tokenizers that former versions read otherwise; those in
+our wheels are read as before."""
 
 # Upper bound of dequantized bytes per byte of GGUF: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}
@@ -119,7 +120,11 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
     if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
         return path
     if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
-        raise InputError(f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file")
+        several = f", not {', '.join(file.name for file in files)}" if len(files) > 1 else ""
+        raise InputError(
+            f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{several}; name one, and "
+            "merge parts first (llama-gguf-split --merge)"
+        )
     origin = {"source": "folder", "detail": str(path)}
     return _converted(checkpoint, files[0], wheels.sha256_of(files[0]), origin, root)
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.stored_numbers import NOTHING
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,14 @@ class Entries(Mapping[str, Any]):
         """Name in one warning the entries that neither we nor transformers' class of this kind read."""
         if unread := sorted(self._raw.keys() - self._read - HARMLESS.keys()):
             _warn(f"config.json of {kind}: ignored, as by transformers: {', '.join(unread)}")
+
+    def refuse_unread(self, kind: str) -> None:
+        """InputError for the first entry that is neither read nor harmless, unless it says nothing."""
+        for name in sorted(self._raw.keys() - self._read - HARMLESS.keys()):
+            if self._raw[name] not in NOTHING:
+                raise InputError(
+                    f"config.json of {kind} has {name}={self._raw[name]!r}, which is not read here"
+                )
 
 
 @cache

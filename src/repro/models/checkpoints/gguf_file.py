@@ -1,11 +1,12 @@
 """A GGUF file converted to safetensors through `transformers`, with what its reader drops.
 
-Owns which architectures and which settings of a GGUF file are read; a setting that is not is refused by name
-before a weight is dequantized. Must not know where the file comes from.
+Owns which architectures, tensors, settings and tokenizers of a GGUF file are read; what is not is refused by
+name before a weight is dequantized. Must not know where the file comes from.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,40 @@ HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "r
 SCALES = ("rope.scaling.factor", "rope.scale_linear")
 """Names of the factor of linear scaling, the present one first."""
 
+AS_TRANSFORMERS = (
+    *("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe", "llama4", "gpt-4o"),
+    *("tekken", "qwen2", "qwen35", "deepseek-r1-qwen", "megrez", "gpt-2"),
+)
+"""Types of `tokenizer.ggml.pre` that transformers' reader cuts as their vocabularies were trained."""
+
+DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact")
+"""Types that are cut as GPT-2's, with each digit alone."""
+
+WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
+"""Types that take a word of the vocabulary whole, whatever its merges, and begin with BOS by default."""
+
+TOKENIZER: Mapping[str, tuple[Any, ...] | None] = {
+    "ggml.model": ("gpt2", "llama"),
+    **dict.fromkeys(f"ggml.{name}" for name in ("pre", "tokens", "scores", "token_type", "merges")),
+    **dict.fromkeys(f"ggml.{name}_token_id" for name in ("bos", "eos", "eot", "eom", "unknown", "padding")),
+    **dict.fromkeys(f"ggml.{name}_token_id" for name in ("cls", "mask", "seperator", "separator")),
+    **dict.fromkeys(f"ggml.fim_{name}_token_id" for name in ("pre", "suf", "mid", "pad", "rep", "sep")),
+    **dict.fromkeys(f"ggml.{name}_token_id" for name in ("prefix", "suffix", "middle")),
+    **dict.fromkeys(f"ggml.add_{name}" for name in ("bos_token", "eos_token", "space_prefix")),
+    "ggml.add_sep_token": (False,),
+    "ggml.remove_extra_whitespaces": (False,),
+    "chat_template": None,
+    "chat_templates": None,
+}
+"""Settings of a tokenizer that are read or, as names of further tokens, change nothing; with the only values
+that are read, or None for all."""
+
+ENDS = ("ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id")
+"""Tokens that end a text, a turn and a message: each ends an answer."""
+
+CONTROL, USER_DEFINED = 3, 4
+"""Types of tokens that a text is searched for before it is cut."""
+
 
 def convert(path: Path, folder: Path, store: str) -> None:
     """Dequantize a GGUF file and save weights, configuration and tokenizer in a folder.
@@ -54,10 +89,11 @@ def convert(path: Path, folder: Path, store: str) -> None:
     below that of 4-bit quantization.
 
     Raises:
-        InputError: the file is damaged, or has an architecture or a setting that is not read.
+        InputError: the file is damaged or one part of several; it has an architecture, a setting, a tensor or
+            a tokenizer that is not read; or it lacks a tensor of the model.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF":
@@ -67,14 +103,18 @@ def convert(path: Path, folder: Path, store: str) -> None:
     kind, settings = _settings(path, reader)
     config = _read(path, lambda: AutoConfig.from_pretrained(**source))
     _adjust(path, config, kind, settings, _frequency_factors(path, kind, reader))
-    tokens = _read(path, lambda: AutoTokenizer.from_pretrained(**source))
+    _require_tensors(path, kind, config, reader)
+    flags = _tokenizer_flags(path, kind, reader)
+    tokens = _tokenizer(path, kind, reader, flags)
     dtype = getattr(torch, store)
     model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=dtype))
     # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
     model.hf_quantizer.remove_quantization_config(model)
-    _split_as_trained(tokens, reader)
+    ends = list(dict.fromkeys(flags[name] for name in ENDS if name in flags))
+    if len(ends) > 1:
+        model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
-    tokens.save_pretrained(folder)
+    _save_tokenizer(path, tokens, folder, reader, flags)
 
 
 def _reader(path: Path) -> GGUFReader:
@@ -101,9 +141,17 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
     def contents() -> dict[str, Any]:
         others = ("general.", "tokenizer.", "GGUF.")
         names = [name for name in reader.fields if not name.startswith(others)]
-        return {name: reader.fields[name].contents() for name in ("general.architecture", *names)}
+        general = [name for name in ("general.architecture", "general.type") if name in reader.fields]
+        return {name: reader.fields[name].contents() for name in (*general, *names)}
 
     fields = _read(path, contents)
+    if (parts := fields.get("split.count", 1)) > 1:
+        raise InputError(
+            f"{path} is part {fields.get('split.no', 0) + 1} of {parts} of one GGUF file, which are not read "
+            "apart: merge them (llama-gguf-split --merge FIRST_PART OUT.gguf) and name the whole file"
+        )
+    if (content := fields.get("general.type", "model")) != "model":
+        raise InputError(f"{path} holds no model, but general.type={content!r}, which is not read here")
     kind = fields.get("general.architecture")
     if kind not in ARCHITECTURES:
         raise InputError(
@@ -150,15 +198,150 @@ def _adjust(path: Path, config: Any, kind: str, settings: Mapping[str, Any], fac
     config.rope_parameters = rope
 
 
-def _split_as_trained(tokens: Any, reader: GGUFReader) -> None:
-    """Split digits individually if the vocabulary was trained that way.
+def _require_tensors(path: Path, kind: str, config: Any, reader: GGUFReader) -> None:
+    """InputError unless the file has each tensor of the model, in its shape, and no other."""
+    import torch
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+    from transformers import AutoModelForCausalLM
 
-    `transformers` 5.23 does not support the pre-tokenizer that llama.cpp calls `smollm`: without this fix, a
-    digit after several spaces would be merged with the last space.
+    architecture = next(number for number, name in MODEL_ARCH_NAMES.items() if name == kind)
+    names = get_tensor_name_map(architecture, config.num_hidden_layers)
+    with torch.device("meta"):
+        weights = AutoModelForCausalLM.from_config(config).state_dict()
+    if config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    shapes = {names.get_name(name, (".weight", ".bias")): tuple(w.shape) for name, w in weights.items()}
+    stored = {
+        tensor.name: tuple(int(size) for size in reversed(tensor.shape))
+        for tensor in reader.tensors
+        if tensor.name != FREQUENCIES
+    }
+    for names, says in (
+        ([name for name in shapes if name not in stored], "lacks {}, which its model needs"),
+        ([name for name in stored if name not in shapes], f"has {{}}, which is not read here for {kind}"),
+        ([name for name in shapes if stored.get(name) != shapes[name]], "has another shape for {}"),
+    ):
+        if names:
+            more = f" (and {len(names) - 1} more tensors)" if len(names) > 1 else ""
+            raise InputError(f"{path} {says.format(f'{names[0]}{more}')}")
+
+
+def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any]:
+    """The tokenizer's settings by name, without arrays; InputError for one that is not read."""
+    from gguf import GGUFValueType
+
+    fields = {
+        name[len("tokenizer.") :]: f for name, f in reader.fields.items() if name.startswith("tokenizer.")
+    }
+    for name in fields:
+        if name not in TOKENIZER and not name.startswith("chat_template."):
+            raise InputError(f"{path} has tokenizer.{name}, which is not read here")
+    flags = {
+        name: _read(path, field.contents)
+        for name, field in fields.items()
+        if field.types[0] != GGUFValueType.ARRAY
+    }
+    for name, choices in TOKENIZER.items():
+        if choices is not None and flags.get(name, choices[0]) not in choices:
+            raise InputError(f"{path} has tokenizer.{name}={flags[name]!r}, which is not read here")
+    model, pre = flags.get("ggml.model"), flags.get("ggml.pre")
+    known = (*AS_TRANSFORMERS, *DIGIT_BY_DIGIT) if model == "gpt2" else (None, "default")
+    if pre not in known:
+        raise InputError(
+            f"{path} has tokenizer.ggml.pre={pre!r}; how that cuts texts is not known here, only "
+            f"{', '.join(map(str, known))}"
+        )
+    if flags.get("ggml.add_space_prefix") and (model == "gpt2" or kind.startswith("gemma")):
+        raise InputError(
+            f"{path} has tokenizer.ggml.add_space_prefix=True, which is not read here for {kind}"
+        )
+    flags.setdefault("ggml.add_bos_token", model == "llama" or pre in WHOLE_WORDS)
+    needed = ("eos", "bos") if flags["ggml.add_bos_token"] else ("eos",)
+    if missing := [name for name in needed if f"ggml.{name}_token_id" not in flags]:
+        raise InputError(
+            f"{path} does not say which token is {missing[0].upper()}: it has no "
+            f"tokenizer.ggml.{missing[0]}_token_id"
+        )
+    return flags
+
+
+def _tokenizer(path: Path, kind: str, reader: GGUFReader, flags: Mapping[str, Any]) -> Any:
+    """The tokenizer as transformers reads it, with what its reader drops."""
+    from tokenizers import decoders
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Metaspace, Sequence
+    from transformers import AutoTokenizer
+
+    tokens = _read(path, lambda: AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    if flags["ggml.model"] == "gpt2":
+        _read(path, lambda: _add_whole(tokens, reader))
+    backend, pre = tokens.backend_tokenizer, flags.get("ggml.pre")
+    if pre in DIGIT_BY_DIGIT:
+        digits = Digits(individual_digits=True)
+        backend.pre_tokenizer = Sequence([digits, ByteLevel(add_prefix_space=False)])
+    if pre in WHOLE_WORDS:
+        backend.model.ignore_merges = True
+    if flags["ggml.model"] == "llama" and kind == "llama" and not flags.get("ggml.add_space_prefix", True):
+        backend.pre_tokenizer = Metaspace(prepend_scheme="never", split=False)
+        spaces = decoders.Replace("▁", " ")
+        backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    if tokens.add_bos_token != flags["ggml.add_bos_token"]:
+        tokens.add_bos_token = flags["ggml.add_bos_token"]
+    return tokens
+
+
+def _add_whole(tokens: Any, reader: GGUFReader) -> None:
+    """Add tokens such as `<｜User｜>`, which transformers' reader spells in bytes and then cuts in texts.
+
+    Tokens beyond the file's vocabulary, which some of its classes add, are dropped.
     """
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import ByteLevel
 
-    kind = reader.fields.get("tokenizer.ggml.pre")
-    if kind is not None and kind.contents() == "smollm":
-        steps = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-        tokens.backend_tokenizer.pre_tokenizer = Sequence(steps)
+    types = reader.fields.get("tokenizer.ggml.token_type")
+    words = reader.fields["tokenizer.ggml.tokens"].contents()
+    alphabet, bytewise = set(ByteLevel.alphabet()), ByteLevel(add_prefix_space=False, use_regex=False)
+    state = json.loads(tokens.backend_tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    added = [token for token in state["added_tokens"] if token["id"] < len(words)]
+    for word, kind in zip(words, types.contents() if types else (), strict=False):
+        if kind in (CONTROL, USER_DEFINED) and not set(word) <= alphabet:
+            ((spelled, _),) = bytewise.pre_tokenize_str(word)
+            vocabulary[word] = vocabulary.pop(spelled)
+            places = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added.append({"id": vocabulary[word], "content": word, **places, "special": kind == CONTROL})
+    if len(added) != len(state["added_tokens"]) or any(token not in state["added_tokens"] for token in added):
+        state["added_tokens"] = sorted(added, key=lambda token: token["id"])
+        tokens._tokenizer = Tokenizer.from_str(json.dumps(state))
+
+
+def _save_tokenizer(
+    path: Path, tokens: Any, folder: Path, reader: GGUFReader, flags: Mapping[str, Any]
+) -> None:
+    """Save a tokenizer so that it is read as it is; InputError if a class builds its own family's instead."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    def steps(of: Any) -> dict[str, Any]:
+        # Without the normalizer: Qwen's class adds that of Qwen's own tokenizers, which no GGUF file says.
+        return {name: step for name, step in json.loads(of.to_str()).items() if name != "normalizer"}
+
+    tokens.save_pretrained(folder)
+    backend = tokens.backend_tokenizer
+    if steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer) == steps(backend):
+        return
+    words = reader.fields["tokenizer.ggml.tokens"].contents()
+    named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    special = {
+        f"{short}_token": words[flags[f"ggml.{long}_token_id"]]
+        for short, long in named.items()
+        if f"ggml.{long}_token_id" in flags
+    }
+    plain = PreTrainedTokenizerFast(
+        tokenizer_object=backend, **special, chat_template=flags.get("chat_template")
+    )
+    plain.save_pretrained(folder)
+    saved, read = steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer), steps(backend)
+    if (saved["pre_tokenizer"], saved["model"]) != (read["pre_tokenizer"], read["model"]):
+        raise InputError(
+            f"{path} has tokenizer.ggml.pre={flags.get('ggml.pre')!r}, and transformers reads each tokenizer "
+            f"of such a model as {type(tokens).__name__}, which cuts otherwise"
+        )

@@ -23,8 +23,10 @@ from repro.models.checkpoints.wheels import Wheel
 MODELS_VARIABLE = "REPRO_MODELS"
 STORES = ("float32", "bfloat16")
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
-"""Files of which a folder has one if it has a tokenizer of its own; a draft's is its target's."""
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""Files of which a folder has one if it has a tokenizer that can be read."""
+OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
+"""Patterns of files that a folder without any tokenizer does not have; a draft's is its target's then."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 """A repository of the hub, such as `Qwen/Qwen3-0.6B`."""
 
@@ -156,7 +158,7 @@ def model_file(named: str) -> dict[str, Any] | None:
     place = next((place for place in folders(named) if (place / CONFIG).is_file() or _is_gguf(place)), None)
     if place is None and not REPOSITORY.fullmatch(named):
         return None
-    tokenized = place is None or _is_gguf(place) or any((place / name).is_file() for name in TOKENIZERS)
+    tokenized = place is None or _is_gguf(place) or any(any(place.glob(name)) for name in OF_TOKENIZERS)
     name = Path(named).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,

@@ -6,10 +6,11 @@ Owns reading tensors and writing small tensor files. Must not know what tensors 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -26,6 +27,10 @@ else:
     torch = late("torch")
 
 CONFIG = "config.json"
+NONE = re.compile(r"(?!)")
+"""The pattern that matches no name."""
+
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
@@ -47,6 +52,10 @@ class Tensors(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of one tensor; InputError if it is missing."""
+        ...
+
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+        """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
         ...
 
 
@@ -72,6 +81,11 @@ class PickledTensors:
         if self.shape(name) != shape:
             raise _wrong_shape(name, self._path, self.shape(name), shape)
         return self._tensors[name]
+
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+        """See `Tensors`."""
+        stored = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        _require(stored, dict.fromkeys(stored, self._path), shapes, unused)
 
 
 class StoredTensors:
@@ -129,6 +143,12 @@ class StoredTensors:
             )
         return self.scheme.dequantized(name, tensor, self._files[self._file_of(scale)].get_tensor(scale))
 
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+        """See `Tensors`; what a format of quantized weights puts beside them is read with them."""
+        explained = {name for name in self._home if self.scheme and self.scheme.explains(name, self._home)}
+        stored = {name: header.shape for name, header in self._headers.items() if name not in explained}
+        _require(stored, self._home, shapes, unused)
+
     def take_whole_numbers(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of ids or flags, int64; errors as in `take`."""
         path = self._file_of(name)
@@ -150,6 +170,27 @@ class StoredTensors:
                 f"tensor {name} is missing from {', '.join(map(str, dict.fromkeys(self._home.values())))}"
             )
         return self._home[name]
+
+
+def _require(
+    stored: Shapes, home: Mapping[str, Path], shapes: Shapes, unused: re.Pattern[str] = NONE
+) -> None:
+    """InputError unless the stored tensors, of the files in `home`, have these names and shapes."""
+    files = ", ".join(map(str, dict.fromkeys(home.values())))
+    if missing := [name for name in shapes if name not in stored]:
+        raise InputError(f"tensor {_named(missing)} is missing from {files}")
+    for name, shape in shapes.items():
+        if stored[name] != shape:
+            raise _wrong_shape(name, home[name], stored[name], shape)
+    if unread := [name for name in stored if name not in shapes and not unused.fullmatch(name)]:
+        raise InputError(
+            f"{home[unread[0]]} has tensor {_named(unread)}, which is no part of the model that config.json "
+            "describes; correct config.json, or save the weights without it"
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
 def _wrong_shape(name: str, path: Path, found: Sequence[int], wanted: Sequence[int]) -> InputError:

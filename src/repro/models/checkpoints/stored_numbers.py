@@ -28,6 +28,13 @@ REFUSED_PARTS = ("zero_point", "qzeros", "g_idx")
 """Tensors that change what the numbers beside them mean in a way that is not read here."""
 
 
+BESIDE = ("weight_format", "input_scale", "output_scale")
+"""Further tensors beside a quantized weight: how bitsandbytes orders it, and scales of activations."""
+
+BESIDE_CACHE = ("k_scale", "v_scale")
+"""Tensors beside an attention's weights: the scales of a quantized KV cache."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """How a checkpoint's quantized weights become numbers: stored value times scale over `divisor`.
@@ -52,6 +59,13 @@ class Scheme:
         """The name of a weight's scale among `names`, or None."""
         start = weight.rpartition("weight")[0]
         return next((start + scale for scale in self.scales if start + scale in names), None)
+
+    def explains(self, name: str, names: Any) -> bool:
+        """Whether a tensor is a scale or another number of the format's, beside a weight among `names`."""
+        start, _, part = name.rpartition(".")
+        if part in BESIDE_CACHE:
+            return any(f"{start}.{which}_proj.weight" in names for which in "kv")
+        return part in (*self.scales, *BESIDE) and f"{start}.weight" in names
 
     def dequantized(self, name: str, weight: Tensor, scale: Tensor) -> Tensor:
         """The numbers that a stored weight `[rows, columns]` means, fp32; InputError for another block."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.origin import TOKENIZERS
 from repro.models.checkpoints.stored_numbers import Scheme, require_read, scheme_of
 from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
 from repro.models.checkpoints.wheels import sha256_of
@@ -22,8 +23,10 @@ OURS = ("files", "digest")
 MEDUSA = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+"""Files of a low-rank update, which is no part of the weights beside it."""
+
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
@@ -55,8 +58,13 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
 
     Raises:
         InputError: a file is missing, or no regular one, or damaged; two files have the same tensor; weights
-            are stored as numbers that are not read here.
+            are stored as numbers that are not read here; an adapter lies beside them.
     """
+    if adapter := [name for name in ADAPTER if (folder / name).is_file()]:
+        raise InputError(
+            f"checkpoint {folder} cannot be used: {adapter[0]} is of an adapter, which is not read "
+            "here: merge it into the weights (peft's merge_and_unload), or remove it"
+        )
     if lack := missing_from(folder, tokenizer):
         raise InputError(f"checkpoint {folder} cannot be used: {lack}")
     for path in folder.iterdir():

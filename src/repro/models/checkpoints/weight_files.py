@@ -61,13 +61,17 @@ def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[st
         mapped: the index, which decides alone if there is one.
 
     Raises:
-        InputError: two files have the same tensor and no index decides; or the index names a file for a
-            tensor that this file lacks.
+        InputError: two files have the same tensor and no index decides; the index names a file for a tensor
+            that this file lacks; or a file has a tensor that the index does not name.
     """
     found: dict[str, Path] = {}
     for path, tensors in headers.items():
         for name in tensors:
-            if mapped and mapped.get(name) != path.name:
+            if mapped and name not in mapped:
+                raise InputError(
+                    f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
+                )
+            if mapped and mapped[name] != path.name:
                 continue
             if name in found:
                 raise InputError(

@@ -7,6 +7,7 @@ vocabulary. Must not know about cache bookkeeping, token trees or where features
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
 from repro.models.checkpoints.safetensors_io import StoredTensors
+from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.costs.model_cost import Shape
 from repro.models.transformer import families
 from repro.models.transformer.attention import attend, attention_mask
@@ -37,11 +39,33 @@ else:
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""
 
-OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config")
+IDS = "eagle_aux_hidden_state_layer_ids"
+BEFORE = "norm_before_residual"
+OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS, BEFORE)
 """Entries of a head's `config.json` beside those of its layer."""
+
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "fc_norm": (False,),
+    "norm_before_fc": (False,),
+    "norm_output": (False,),
+    "logit_scale": (1.0,),
+    "use_aux_hidden_state": (True,),
+    "use_last_layernorm": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_mtp_layernorm": (False,),
+    "next_layer_regular": (True,),
+    "parallel_draft_step": (1,),
+}
+"""Entries of a head's `config.json`, or of its `eagle_config`, with the only values that are computed."""
+
+HARMLESS = ("max_window_layers", "modal_type", "target_model_type")
+"""Entries that change nothing of a head: it has one layer, and no window unless another entry says so."""
 
 DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
+NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
+UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+"""Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
 LEVELS = 3
 
 
@@ -54,12 +78,14 @@ class EagleConfig:
         target_vocab: vocabulary size of the target.
         target_hidden: hidden size of the target.
         outputs: target layers whose outputs the head reads; `None` if the checkpoint does not name them.
+        norm_before_residual: whether the normalized feature is what the layer adds to.
     """
 
     layer: DecoderConfig
     target_vocab: int
     target_hidden: int
     outputs: tuple[int, ...] | None
+    norm_before_residual: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -96,7 +122,7 @@ class EagleConfig:
         if not all(0 <= output < layers for output in outputs):
             raise InputError(
                 f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
-                "eagle_config.eagle_aux_hidden_state_layer_ids in its config.json names others"
+                f"eagle_config.{IDS} in its config.json names others"
             )
         return tuple(output + 1 for output in outputs)
 
@@ -105,25 +131,49 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
     """The configuration in a `config.json`, or `None` if the model is not an EAGLE-3 head.
 
     Raises:
-        InputError: an unsupported head: more than one layer, biases or another activation.
+        InputError: an unsupported head: more than one layer, biases, another activation, or an entry that is
+            not read.
     """
     named = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
     if not named and raw.get("draft_vocab_size") is None:
         return None
-    decoder = {name: value for name, value in raw.items() if name not in OURS}
-    layer = families.config_of({**decoder, "model_type": "llama"})
+    within = raw.get("eagle_config") or {}
+    if not isinstance(within, Mapping):
+        raise InputError(f"config.json has eagle_config={within!r}; it must be a mapping")
+    for name, value in (*raw.items(), *within.items()):
+        if value is not None and value not in ONLY.get(name, (value,)):
+            raise InputError(
+                f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
+            )
+    if unread := [name for name in within if name not in (IDS, *ONLY) and within[name] not in NOTHING]:
+        raise InputError(
+            f"an EAGLE-3 head with eagle_config.{unread[0]}={within[unread[0]]!r} is not read here"
+        )
+    decoder = {name: value for name, value in raw.items() if name not in (*OURS, *ONLY, *HARMLESS)}
+    layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
             f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
             f"{layer.layers}, hidden_act={layer.activation}, biases={layer.qkv_bias or layer.mlp_bias}"
         )
-    outputs = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    if type(raw.get(BEFORE) or False) is not bool:
+        raise InputError(f"config.json has {BEFORE}={raw[BEFORE]!r}; it must be true or false")
     return EagleConfig(
         layer=replace(layer, vocab=raw.get("draft_vocab_size") or layer.vocab),
         target_vocab=layer.vocab,
         target_hidden=raw.get("target_hidden_size") or layer.hidden,
-        outputs=tuple(outputs) if outputs else None,
+        outputs=_outputs(raw.get(IDS), within.get(IDS)),
+        norm_before_residual=raw.get(BEFORE) or False,
     )
+
+
+def _outputs(*named: Any) -> tuple[int, ...] | None:
+    """The target layers that a head names in either of two places; InputError for other values."""
+    lists = [ids for ids in named if ids]
+    for ids in lists:
+        if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
+            raise InputError(f"config.json has {IDS}={ids!r}; it must be one list of layers, not {lists}")
+    return tuple(lists[0]) if lists else None
 
 
 @dataclass(frozen=True)
@@ -166,16 +216,17 @@ class EagleHead:
         """
         count_layers()
         c = self.config.layer
-        both = torch.cat(
-            (self.token_norm(F.embedding(tokens, self.embedding)), self.feature_norm(hidden)), -1
-        )
+        normed = self.feature_norm(hidden)
+        both = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
         heads = self.qkv(both).float().view(len(tokens), -1, c.head_dim)
         cache.place(0, positions)
         rotation = rotations(self.frequency, positions)
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
         seen = attention_mask(c, 0, rotation, positions, mask, cache)
         keys, values = cache.append_joint(0, heads[:, c.heads :])
-        x = hidden + self.out(attend(c, heads[:, : c.heads], keys, values, seen)).float()
+        x = (normed if self.config.norm_before_residual else hidden) + self.out(
+            attend(c, heads[:, : c.heads], keys, values, seen)
+        ).float()
         gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate).mul_(up)).float()
 
@@ -204,6 +255,7 @@ def load(
             f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
         )
     stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
+    stored.require(config)
     c, wide = config.layer, 2 * config.layer.hidden
     return EagleHead(
         config=config,
@@ -223,6 +275,11 @@ def load(
     )
 
 
+def require_tensors(folder: Path, config: EagleConfig) -> None:
+    """InputError unless the folder has the head's tensors, in their shapes, and no others."""
+    _Stored(folder, torch.float32, torch.device("cpu")).require(config)
+
+
 class _Stored:
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         self._tensors = StoredTensors(folder)
@@ -232,6 +289,28 @@ class _Stored:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor by name, stored with or without the checkpoint's common prefix."""
         return self._tensors.take(self._place(name), shape).to(self._device)
+
+    def require(self, config: EagleConfig) -> None:
+        """See `require_tensors`."""
+        c = config.layer
+        heads, kv_heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "fc.weight": (c.hidden, config.features),
+            "midlayer.self_attn.q_proj.weight": (heads, 2 * c.hidden),
+            **{f"midlayer.self_attn.{part}_proj.weight": (kv_heads, 2 * c.hidden) for part in "kv"},
+            "midlayer.self_attn.o_proj.weight": (c.hidden, heads),
+            **{f"midlayer.mlp.{part}_proj.weight": (c.intermediate, c.hidden) for part in ("gate", "up")},
+            "midlayer.mlp.down_proj.weight": (c.hidden, c.intermediate),
+            **{f"{norm}.weight": (c.hidden,) for norm in NORMS},
+            "lm_head.weight": (c.vocab, c.hidden),
+        }
+        optional: dict[str, tuple[int, ...]] = {
+            "embed_tokens.weight": (config.target_vocab, c.hidden),
+            "t2d": (config.target_vocab,),
+        }
+        (shapes if c.vocab != config.target_vocab else optional)["d2t"] = (c.vocab,)
+        shapes |= {name: shape for name, shape in optional.items() if self._place(name) in self._tensors}
+        self._tensors.require({self._place(name): shape for name, shape in shapes.items()}, UNUSED)
 
     def _place(self, name: str) -> str:
         place = self._prefix + name
@@ -262,7 +341,7 @@ class _Stored:
     def targets(self, config: EagleConfig) -> Tensor | None:
         """Target id of each draft id, from `d2t`, which stores target id minus draft id."""
         count, most = config.layer.vocab, config.target_vocab
-        if count == most and "d2t" not in self._tensors:
+        if count == most and self._place("d2t") not in self._tensors:
             return None
         offsets = self._tensors.take_whole_numbers(self._place("d2t"), (count,)).to(self._device)
         targets = torch.arange(count, device=self._device) + offsets
@@ -272,7 +351,8 @@ class _Stored:
                 f"d2t must lead to {count} tokens of the target's {most}; it leads to {len(known)} from "
                 f"{min(known)} to {max(known)}"
             )
-        listed = self._tensors.take_whole_numbers("t2d", (most,)) if "t2d" in self._tensors else None
+        place = self._place("t2d")
+        listed = self._tensors.take_whole_numbers(place, (most,)) if place in self._tensors else None
         if listed is not None and listed.nonzero().flatten().tolist() != sorted(known):
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
@@ -280,7 +360,7 @@ class _Stored:
     def embedding(self, config: EagleConfig, lent: Tensor) -> Tensor:
         """The checkpoint's embedding if present, else the target's (`lent`)."""
         shape = (config.target_vocab, config.layer.hidden)
-        if "embed_tokens.weight" in self._tensors or f"{self._prefix}embed_tokens.weight" in self._tensors:
+        if self._place("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)
         if lent.shape != shape:
             raise InputError(

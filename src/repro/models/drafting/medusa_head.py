@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
+from repro.models.checkpoints.config_entries import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
+from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
 from repro.models.costs.model_cost import Shape
 from repro.models.drafting.head_ranks import FILE as RANKS
@@ -32,7 +35,9 @@ else:
     F = late("torch.nn.functional")
 
 DTYPES = ("float32", "bfloat16")
-NAMED = "medusa_num_heads"
+NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"
+OTHERS = ("base_model_name_or_path", "version")
+"""Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,8 @@ class MedusaConfig:
     """Configuration of the Medusa heads in a folder.
 
     Attributes:
-        heads: number of heads in the tensor file; `config.json` is not consulted.
-        layers: blocks per head. The public code repeats one block and stores it under several names.
+        heads: number of heads in the tensor file; `config.json` may name fewer.
+        layers: blocks per head in that file. The public code stores one block under several names.
         target_hidden: hidden size of the target.
         target_vocab: vocabulary size of the target.
         own: True if each head has an output projection; else all use the target's.
@@ -79,25 +84,49 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
         vocab: vocabulary size of the target, for heads that use its output projection.
 
     Raises:
-        InputError: the folder has no heads, or `medusa_num_layers` is invalid.
+        InputError: the folder has no heads, or not the tensors of each, or others; `config.json` names other
+            numbers of blocks, more heads, or has an entry that is not read.
     """
-    layers = raw.get("medusa_num_layers", 1)
-    if type(layers) is not int or layers < 1:
-        raise InputError(f"medusa_num_layers is {layers!r} in {folder}; it must be 1 or more")
+    for name in (NAMED, LAYERS):
+        if name in raw and (type(raw[name]) is not int or raw[name] < 1):
+            raise InputError(f"{name} is {raw[name]!r} in {folder}; it must be 1 or more")
     tensors = _tensors(folder)
-    heads = 0
-    while f"{heads}.0.linear.weight" in tensors:
-        heads += 1
+    heads = next(k for k in count() if f"{k}.0.linear.weight" not in tensors)
+    layers = next(j for j in count() if f"0.{j}.linear.weight" not in tensors)
     if not heads:
         raise InputError(f"{folder} holds no tensor 0.0.linear.weight, as Medusa heads have")
+    if layers != raw.get(LAYERS, layers) or heads < raw[NAMED]:
+        raise InputError(
+            f"{folder} has tensors of {heads} heads with {layers} blocks each, and its config.json names "
+            f"{NAMED}={raw[NAMED]}, {LAYERS}={raw.get(LAYERS, 'nothing')}"
+        )
     own = f"0.{layers}.weight" in tensors
-    return MedusaConfig(
+    width = tensors.shape("0.0.linear.weight")[0]
+    config = MedusaConfig(
         heads=heads,
         layers=layers,
-        target_hidden=tensors.shape("0.0.linear.weight")[0],
+        target_hidden=width,
         target_vocab=tensors.shape(f"0.{layers}.weight")[0] if own else vocab,
         own=own,
     )
+    blocks = [f"{k}.{layer}.linear" for k in range(heads) for layer in range(layers)]
+    shapes: dict[str, tuple[int, ...]] = {f"{block}.weight": (width, width) for block in blocks}
+    shapes |= {f"{block}.bias": (width,) for block in blocks}
+    if own:
+        shapes |= {f"{k}.{layers}.weight": (config.target_vocab, width) for k in range(heads)}
+    tensors.require(shapes)
+    _require_entries(raw, config)
+    return config
+
+
+def _require_entries(raw: Mapping[str, Any], config: MedusaConfig) -> None:
+    """InputError for the first entry of a `config.json` that is not read, or says what the tensors do not."""
+    said = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
+    for name, value in raw.items():
+        if value in NOTHING or name in (NAMED, LAYERS, *OTHERS, *HARMLESS) or value == said.get(name):
+            continue
+        why = f"; its tensors have {said[name]}" if name in said else ", which is not read here"
+        raise InputError(f"config.json of Medusa heads has {name}={value!r}{why}")
 
 
 @dataclass(frozen=True)

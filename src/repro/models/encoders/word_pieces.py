@@ -22,7 +22,7 @@ def load_encoder(folder: Path) -> nn.Module:
     """Load the encoder in a folder, in fp32 and evaluation mode.
 
     Raises:
-        InputError: its model type is not in `KINDS`.
+        InputError: its model type is not in `KINDS`, or a tensor is missing.
     """
     import transformers  # late: takes seconds to import
 
@@ -31,12 +31,15 @@ def load_encoder(folder: Path) -> nn.Module:
         raise InputError(f"{folder} holds a model of type {kind!r}; an encoder is one of {', '.join(KINDS)}")
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
-    made: nn.Module = transformers.AutoModel.from_pretrained(
-        folder, use_safetensors=True, trust_remote_code=False
+    made, seen = transformers.AutoModel.from_pretrained(
+        folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
     if bars:
         transformers.utils.logging.enable_progress_bar()
-    return made.float().eval()
+    if missing := sorted(name for name in seen["missing_keys"] if not name.startswith("pooler.")):
+        raise InputError(f"{folder} lacks {len(missing)} tensors of its encoder: {missing[0]} first")
+    encoder: nn.Module = made.float().eval()
+    return encoder
 
 
 class WordPieces:

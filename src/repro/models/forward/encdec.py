@@ -165,15 +165,22 @@ def load(
     """Load the weights of a checkpoint folder; `tokens` as in `EncoderDecoder`.
 
     Raises:
-        InputError: the dtype is not one of `DTYPES`.
+        InputError: the dtype is not one of `DTYPES`; a tensor is missing, or one is not read.
     """
     from transformers import AutoModelForSeq2SeqLM  # late: takes seconds to import
 
     if dtype not in DTYPES:
         raise InputError(unknown("dtype of an encoder-decoder", dtype, DTYPES))
-    model = AutoModelForSeq2SeqLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+    model, seen = AutoModelForSeq2SeqLM.from_pretrained(
+        folder,
+        dtype=getattr(torch, dtype),
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
     )
+    for names, what in ((seen["missing_keys"], "lacks"), (seen["unexpected_keys"], "has, unread,")):
+        if names:
+            raise InputError(f"{folder} {what} {len(names)} tensors of its model: {sorted(names)[0]} first")
     if config.max_positions is not None:
         table = model.get_decoder().embed_positions
         beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)

@@ -39,6 +39,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.families import family_of
+from repro.records.record import content_hash
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
@@ -218,6 +219,18 @@ class EagleModel(HeadModel):
 
     dtypes = eagle_head.DTYPES
 
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings_from: Model | None = None,
+        host: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
+        """See `HeadModel`; also InputError for a tensor that is missing or not read."""
+        super().__init__(config, embeddings_from, host, folder)
+        assert self.folder is not None
+        eagle_head.require_tensors(self.folder, self.head_config)
+
     @cached_property
     def head_config(self) -> EagleConfig:
         """Configuration of the checkpoint."""
@@ -225,6 +238,14 @@ class EagleModel(HeadModel):
         found = eagle_head.config_of(read_config(self.folder))
         assert found is not None
         return found
+
+    @cached_property
+    def digest(self) -> str:
+        """See `Model`; heads with an entry that was not read before are others than those of that time."""
+        assert self.folder is not None
+        raw = read_config(self.folder)
+        added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
+        return content_hash([*added, super().digest]) if added else super().digest
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)

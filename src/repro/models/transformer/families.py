@@ -83,8 +83,12 @@ def family_of(raw: Raw) -> Family:
     return family
 
 
-def config_of(raw: Raw) -> DecoderConfig:
-    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing or wrong entry."""
+def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
+    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing or wrong entry.
+
+    Entries that no class knows are ignored with a warning, or refused for a decoder that is `part_of`
+    something else.
+    """
     family, kind = family_of(raw), raw["model_type"]
     entries = Entries({**family.defaults, **raw})
     entries.pass_over(*_FIXED, *family.fixed)
@@ -95,6 +99,8 @@ def config_of(raw: Raw) -> DecoderConfig:
     _require_layer_types(kind, entries.get("layer_types"), config)
     if config.window is None and any(config.sliding):
         raise InputError(f"{kind} with sliding layers and sliding_window=None is not supported")
+    if part_of:
+        entries.refuse_unread(part_of)
     entries.warn_of_unread(kind)
     if config.heads % config.kv_heads:
         raise InputError(f"{kind} with {config.heads} heads for {config.kv_heads} of keys is not supported")

@@ -7,6 +7,7 @@ come from (`checkpoint`), nor about `transformers`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +42,15 @@ Build: TypeAlias = "Callable[[Tensor, Tensor | None], Linear]"
 
 DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
 
+UNUSED = (
+    r"(.*\.)?rotary_emb\.inv_freq",  # RoPE's frequencies, which follow from `config.json`
+    r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",  # GPT-2's causal mask
+)
+"""Names of tensors that say nothing of their own, in files of any decoder."""
+
+OF_IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\..*"
+"""Names of what a multimodal checkpoint has beside its text model."""
+
 
 @dataclass(frozen=True)
 class Builders:
@@ -70,8 +80,8 @@ def load(
     the layers, for streaming.
 
     Raises:
-        InputError: an unknown dtype or model type; a tensor is missing or has the wrong shape; there are more
-            layers than the configuration names; the shared embedding is not given or has the wrong shape.
+        InputError: an unknown dtype or model type; as for `decoder_config`; the shared embedding is not given
+            or has the wrong shape.
     """
     source = _Source(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
     ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
@@ -85,13 +95,61 @@ def decoder_config(folder: Path | str) -> DecoderConfig:
     As in transformers 5, that decides against `tie_word_embeddings`, which says what to do without one.
 
     Raises:
-        InputError: an entry of `config.json` is missing, wrong or not supported; weights that are not read.
+        InputError: an entry of `config.json` is missing, wrong or not supported; a tensor of the model is
+            missing from the folder or has the wrong shape, or the folder has one that is not read.
     """
     return _parts(folder)[0]
 
 
-def _parts(folder: Path | str) -> tuple[DecoderConfig, Names, StoredTensors, str]:
-    """Configuration, tensor names, tensors and their prefix."""
+def tensor_shapes(config: DecoderConfig, names: Names, prefix: str) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that a decoder's checkpoint has, by name."""
+    c, width = config, config.embedding_width or config.hidden
+    heads, kv_heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    linears = {
+        "qkv": (c.qkv_rows, c.hidden, c.qkv_bias),
+        "q": (heads, c.hidden, c.qkv_bias),
+        **dict.fromkeys(("k", "v"), (kv_heads, c.hidden, c.qkv_bias)),
+        "out": (c.hidden, heads, c.out_bias),
+        **dict.fromkeys(("gate", "up"), (c.intermediate, c.hidden, c.mlp_bias)),
+        "down": (c.hidden, c.intermediate, c.mlp_bias),
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def norm(name: str, size: int = c.hidden) -> None:
+        shapes[f"{name}.weight"] = (size,)
+        if c.norm == "layer":
+            shapes[f"{name}.bias"] = (size,)
+
+    for start in (prefix + names.layer.format(i) for i in range(c.layers)):
+        for part, name in names.parts.items():
+            if part not in linears:
+                norm(start + name, c.head_dim if part in ("q_norm", "k_norm") else c.hidden)
+                continue
+            outputs, inputs, bias = linears[part]
+            shapes[f"{start}{name}.weight"] = (inputs, outputs) if names.transposed else (outputs, inputs)
+            if bias:
+                shapes[f"{start}{name}.bias"] = (outputs,)
+    if c.final_norm:
+        norm(prefix + names.final_norm)
+    if c.shares_embeddings:
+        return shapes
+    shapes[f"{prefix}{names.embedding}.weight"] = (c.vocab, width)
+    if c.learned_positions:
+        shapes[f"{prefix}{names.positions}.weight"] = (c.learned_positions, c.hidden)
+    if c.projected:
+        shapes[f"{prefix}{names.project_in}.weight"] = (c.hidden, width)
+        shapes[f"{prefix}{names.project_out}.weight"] = (width, c.hidden)
+    if not c.tied:
+        shapes[f"{names.head}.weight"] = (c.vocab, width)
+    if c.head_bias:
+        shapes[f"{names.head}.bias"] = (c.vocab,)
+    return shapes
+
+
+def _parts(
+    folder: Path | str,
+) -> tuple[DecoderConfig, Names, StoredTensors, str, dict[str, tuple[int, ...]]]:
+    """Configuration, tensor names, tensors, their prefix and their shapes."""
     raw = read_config(folder)
     try:
         config, names = config_of(raw), family_of(raw).names
@@ -103,19 +161,26 @@ def _parts(folder: Path | str) -> tuple[DecoderConfig, Names, StoredTensors, str
         raise InputError(
             f"{folder}: {raw['model_type']} in {stored.scheme.name} is not read: it stores columns"
         )
-    if config.tied and not config.shares_embeddings and (head := _head(names, stored)):
-        shape = (config.vocab, config.embedding_width or config.hidden)
-        embedding = stored.take(f"{prefix}{names.embedding}.weight", shape)
-        if not torch.equal(stored.take(head, shape), embedding):
+    beyond = prefix + names.layer.format(config.layers)
+    if stored.begins(beyond):
+        raise InputError(
+            f"{folder} names {config.layers} layers in config.json and has tensors of more "
+            f"({beyond}*); set num_hidden_layers to what the file has, or remove the others"
+        )
+    if prefix.startswith("language_model."):
+        names = replace(names, head=f"language_model.{names.head}")
+    head = f"{names.head}.weight"
+    compared = config.tied and not config.shares_embeddings and head in stored
+    unused = [*UNUSED, *([OF_IMAGES] if "language_model" in prefix else []), *([re.escape(head)] * compared)]
+    shapes = tensor_shapes(config, names, prefix)
+    stored.require(shapes, re.compile("|".join(unused)))
+    if compared:
+        embedding = stored.take(f"{prefix}{names.embedding}.weight", stored.shape(head))
+        if not torch.equal(stored.take(head, stored.shape(head)), embedding):
             log.info("%s: %s differs from the embedding and is read, although it is tied", folder, head)
             config = replace(config, tied=False)
-    return config, names, stored, prefix
-
-
-def _head(names: Names, stored: StoredTensors) -> str | None:
-    """The name of the stored output projection, if there is one."""
-    places = ("", "language_model.")  # the latter beside a multimodal checkpoint's `language_model.model.`
-    return next((head for place in places if (head := f"{place}{names.head}.weight") in stored), None)
+            shapes = tensor_shapes(config, names, prefix)
+    return config, names, stored, prefix, shapes
 
 
 def layers(
@@ -154,27 +219,20 @@ class _Source:
     """A checkpoint folder, its configuration and the requested precision."""
 
     def __init__(self, folder: Path | str, precision: Builders, device: torch.device) -> None:
-        self.config, self._names, self._stored, self._prefix = _parts(folder)
+        self.config, self._names, self._stored, self._prefix, self._shapes = _parts(folder)
         self._precision = precision
         self._device = device
         self._order = interleave(self.config.rope, self.config.head_dim)
-        beyond = self._prefix + self._names.layer.format(self.config.layers)
-        if self._stored.begins(beyond):
-            raise InputError(
-                f"{folder} names {self.config.layers} layers in config.json and has tensors of more "
-                f"({beyond}*); set num_hidden_layers to what the file has, or remove the others"
-            )
 
     def layer(self, i: int) -> LayerWeights:
         """The weights of one layer."""
         c = self.config
-        wide = c.heads * c.head_dim
         before, after = c.block != "post", c.block in ("post", "sandwich")
         return LayerWeights(
             qkv=self._precision.build(*self._qkv(i)),
-            out=self._linear(i, "out", c.hidden, wide, c.out_bias),
+            out=self._precision.build(*self._dense(i, "out")),
             up=self._precision.build(*self._up(i)),
-            down=self._linear(i, "down", c.hidden, c.intermediate, c.mlp_bias),
+            down=self._precision.build(*self._dense(i, "down")),
             before_attention=self._norm(self._name(i, "before_attention")) if before else None,
             after_attention=self._norm(self._name(i, "after_attention")) if after else None,
             before_mlp=self._norm(self._name(i, "before_mlp")) if before and c.block != "parallel" else None,
@@ -185,23 +243,19 @@ class _Source:
     def own_ends(self) -> EmbeddingAndHead:
         """Embedding and output projection from this checkpoint."""
         c, n = self.config, self._names
-        width = c.embedding_width or c.hidden
-        embedding = self._table(n.embedding, c.vocab, width)
-        name = _head(n, self._stored) or f"{n.head}.weight"
-        head = embedding if c.tied else self._take(name, (c.vocab, width))
+        embedding = self._table(n.embedding)
+        head = embedding if c.tied else self._take(f"{n.head}.weight")
         for what, table in (("embeddings", embedding), ("output projection", head)):
             if not table.any():
                 raise InputError(f"the {what} in {self._stored.folder} are all zero: these are no weights")
-        bias = self._take(f"{n.head}.bias", (c.vocab,)) if c.head_bias else None
+        bias = self._take(f"{n.head}.bias") if c.head_bias else None
         return EmbeddingAndHead(
             embedding=embedding.to(self._precision.table, copy=True),
             head=self._precision.head(head, bias),
             final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
-            positions=self._table(n.positions, c.learned_positions, c.hidden).float()
-            if c.learned_positions
-            else None,
-            project_in=self._project(n.project_in, c.hidden, width) if c.projected else None,
-            project_out=self._project(n.project_out, width, c.hidden) if c.projected else None,
+            positions=self._table(n.positions).float() if c.learned_positions else None,
+            project_in=self._precision.build(self._table(n.project_in), None) if c.projected else None,
+            project_out=self._precision.build(self._table(n.project_out), None) if c.projected else None,
         )
 
     def lent_ends(self, embeddings_from: Decoder | None) -> EmbeddingAndHead:
@@ -220,39 +274,30 @@ class _Source:
         norm = self._norm(self._prefix + self._names.final_norm) if c.final_norm else None
         return EmbeddingAndHead(embeddings_from.ends.embedding, embeddings_from.ends.head, norm)
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._stored.take(name, shape).to(self._device)
+    def _take(self, name: str) -> Tensor:
+        return self._stored.take(name, self._shapes[name]).to(self._device)
 
     def _name(self, i: int, part: str) -> str:
         return self._prefix + self._names.layer.format(i) + self._names.parts[part]
 
-    def _table(self, name: str, rows: int, width: int) -> Tensor:
-        return self._take(f"{self._prefix}{name}.weight", (rows, width))
+    def _table(self, name: str) -> Tensor:
+        return self._take(f"{self._prefix}{name}.weight")
 
-    def _project(self, name: str, outputs: int, inputs: int) -> Linear:
-        return self._precision.build(self._take(f"{self._prefix}{name}.weight", (outputs, inputs)), None)
-
-    def _dense(
-        self, i: int, part: str, outputs: int, inputs: int, bias: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _dense(self, i: int, part: str) -> tuple[Tensor, Tensor | None]:
+        """Weight `[outputs, inputs]` and bias of a linear."""
         name = self._name(i, part)
-        stored = (inputs, outputs) if self._names.transposed else (outputs, inputs)
-        weight = self._take(f"{name}.weight", stored)
+        weight = self._take(f"{name}.weight")
         if self._names.transposed:
             weight = weight.t().contiguous()
-        return weight, self._take(f"{name}.bias", (outputs,)) if bias else None
-
-    def _linear(self, i: int, part: str, outputs: int, inputs: int, bias: bool) -> Linear:
-        return self._precision.build(*self._dense(i, part, outputs, inputs, bias))
+        return weight, self._take(f"{name}.bias") if f"{name}.bias" in self._shapes else None
 
     def _qkv(self, i: int) -> tuple[Tensor, Tensor | None]:
         """The fused QKV weight and bias, with RoPE pairs interleaved."""
-        c = self.config
         if "qkv" in self._names.parts:
-            return self._dense(i, "qkv", c.qkv_rows, c.hidden, c.qkv_bias)
+            return self._dense(i, "qkv")
         parts = []
-        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            weight, bias = self._dense(i, part, heads * c.head_dim, c.hidden, c.qkv_bias)
+        for part in "qkv":
+            weight, bias = self._dense(i, part)
             if part != "v":
                 weight = self._interleaved(weight)
                 bias = None if bias is None else self._interleaved(bias)
@@ -266,23 +311,21 @@ class _Source:
 
     def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
         """The MLP's first weight and bias; gate stacked on up if the MLP is gated."""
-        c = self.config
-        names = ("gate", "up") if c.gated else ("up",)
-        return _joined([self._dense(i, name, c.intermediate, c.hidden, c.mlp_bias) for name in names])
+        return _joined([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
 
     def _norm(self, name: str) -> Norm:
         c = self.config
-        weight = self._take(f"{name}.weight", (c.hidden,)).float() + c.norm_offset
+        weight = self._take(f"{name}.weight").float() + c.norm_offset
         if c.norm == "rms":
             return RMSNorm.of(weight, c.norm_eps)
-        return LayerNorm(weight, self._take(f"{name}.bias", (c.hidden,)).float(), c.norm_eps)
+        return LayerNorm(weight, self._take(f"{name}.bias").float(), c.norm_eps)
 
     def _qk_norm(self, i: int) -> RMSNorm:
         """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
         c = self.config
         rows = []
         for part, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)):
-            weight = self._take(f"{self._name(i, part)}.weight", (c.head_dim,)).float() + c.norm_offset
+            weight = self._take(f"{self._name(i, part)}.weight").float() + c.norm_offset
             rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
         return RMSNorm.of(torch.cat(rows), c.norm_eps)
 
