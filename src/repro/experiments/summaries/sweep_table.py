@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 from repro.reports.spec.spec import SEPARATOR
 from repro.reports.tables.known import assumed_watts, known_value
+from repro.reports.tables.table import is_number
 from repro.scenarios.base import component
 
 GENERATION = (
@@ -252,11 +254,17 @@ def _speedup(method: str) -> dict[str, Any]:
 def _picture(drawn: Sequence[str], rows: Sequence[str], ids: Collection[tuple[str, ...]]) -> dict[str, Any]:
     """Lines of the first metric over the label with the most numbers, of three or more; else bars of all."""
     values = {name: {row[i] for row in ids} for i, name in enumerate(rows)}
-    numbers = {name: len(texts) for name, texts in values.items() if all(map(_is_numeric, texts))}
+    numbers = {
+        name: len(texts)
+        for name, texts in values.items()
+        if all(is_number(text) and isfinite(float(text)) for text in texts)
+    }
     x = max(numbers, key=lambda name: numbers[name], default="")
     if numbers.get(x, 0) < FEWEST_POINTS:
         return {"columns": [*drawn]}
-    return {"columns": [*drawn[:1]], "kind": "lines", "x": x}
+    metric = load_metrics()[drawn[0]] if drawn else None
+    heading = {"heading": f"{metric.heading} ({metric.unit})"} if metric else {}
+    return {"columns": [*drawn[:1]], "kind": "lines", "x": x, **heading}
 
 
 def _placed(records: Sequence[Record]) -> list[str]:
