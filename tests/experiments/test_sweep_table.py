@@ -267,9 +267,9 @@ def test_lines_and_panels_are_the_labels_that_are_named() -> None:
             {"key": "joules", "unit": "J", "heading": "J"},
         ],
     }
-    figure = table_command.Lines("length", "device").drawn(section)["figure"]
+    figure = table_command.NumberLines("length", "device").drawn(section)["figure"]
     assert (figure["x"], figure["panel"], figure["columns"]) == ("length", "method", ["speed"])
-    assert table_command.Lines("length").drawn(section)["figure"]["panel"] == ""
+    assert table_command.NumberLines("length").drawn(section)["figure"]["panel"] == ""
     section["rows"] = {"by": ["method", "device", "dataset", "length"]}
     with pytest.raises(InputError, match="--by device leaves method, dataset"):
-        table_command.Lines("length", "device").drawn(section)
+        table_command.NumberLines("length", "device").drawn(section)

@@ -48,7 +48,7 @@ def regenerate(
     formats: Sequence[str],
     console: Console,
     paper: PaperTable | None = None,
-    over: Lines | None = None,
+    over: NumberLines | None = None,
 ) -> None:
     """Build one table, or a page that has no cells; show it and write it, or `paper.tex` and `paper.bib`.
 
@@ -92,7 +92,7 @@ def regenerate(
 
 
 @dataclass(frozen=True)
-class Lines:
+class NumberLines:
     """A figure of lines over the numbers of the label `x`, a line for each value of the label `by`.
 
     The label that is left names panels; without `by` all labels but `x` name the lines.
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.by and not options.x:
         parser.error("--by goes with --x")
-    over = Lines(options.x, options.by) if options.x else None
+    over = NumberLines(options.x, options.by) if options.x else None
     try:
         if options.convert:
             update_index(convert(options.convert))
