@@ -3,6 +3,10 @@
     repro compare 3f9a21 b0c4d7                    two records, by the beginnings of their keys
     repro compare one/table.csv other/table.csv    two tables
     repro compare results outputs/results          all tables of two folders
+    repro compare A B --worse-than 5%              exit status 1 if a figure of B is worse, or is gone
+
+Worse is in the direction of each metric, by more than 5% of A's figure, and beyond A's interval or that of
+the change over the same prompts, where one is known.
 
 Owns the command's arguments and what it prints. `experiments.summaries.comparing` owns the comparison.
 """
@@ -34,13 +38,14 @@ from repro.records.record import FEWEST, Record, Scalar
 from repro.records.results import Results, open_results
 from repro.reports.formats.values import decimals, unit_words, value_words
 
+PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
 BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 MOST = 60
 """Figures of tables that are printed unless --all is given."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns 0, or 2 for invalid input."""
+    """The command; returns 0, 1 with --worse-than if B is worse or lacks figures, or 2 for invalid input."""
     parser = argparse.ArgumentParser(
         prog="repro compare",
         description=__doc__,
@@ -54,21 +59,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--all", action="store_true", help="also print figures that are equal, and all others"
     )
+    parser.add_argument(
+        "--worse-than", metavar="5%", help="exit with 1 if a figure is worse by more than that, or gone"
+    )
     options = parser.parse_args(arguments)
     console = screen()
     try:
+        share = None if options.worse_than is None else share_of(options.worse_than)
         if Path(options.a).exists() and Path(options.b).exists():
-            show_tables(console, compare_tables(Path(options.a), Path(options.b)), options.all)
+            compared = compare_tables(Path(options.a), Path(options.b))
+            show_tables(console, compared, options.all)
         else:
-            show_records(console, open_results(options.results), (options.a, options.b))
+            compared = show_records(console, open_results(options.results), (options.a, options.b))
+        if share is not None:
+            return show_worse(console, compared, share)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
     return 0
 
 
-def show_records(console: Console, store: Results, keys: tuple[str, str]) -> None:
-    """Print all figures of two records side by side.
+def share_of(percentage: str) -> float:
+    """The share that a text such as `5%` or `0%` names; InputError for another one."""
+    if not PERCENTAGE.fullmatch(percentage):
+        raise InputError(f"--worse-than {percentage}: give a percentage of A's figure, such as 5% or 0.5%")
+    return float(percentage.removesuffix("%")) / 100
+
+
+def show_worse(console: Console, compared: Sequence[FigurePair], share: float) -> int:
+    """Print which figures are worse by more than a share; return 1 if there are any, or some are gone.
+
+    Raises:
+        InputError: no figure has a better direction.
+    """
+    numbers = [pair for pair in compared if isinstance(pair.ours, (int, float))]
+    directed = [pair for pair in numbers if pair.better]
+    if numbers and not directed:
+        raise InputError(
+            "no figure says in which direction it is better: the tables' CSV files have no column `better`; "
+            "make them again with `repro table`"
+        )
+    worse = [pair for pair in directed if pair.is_worse(share)]
+    gone = [pair for pair in compared if pair.state == "gone"]
+    for pair in worse[:MOST]:
+        line = f"worse: {pair.name}, {plain(pair.ours)} to {plain(pair.other)} ({pair.better} is better)"
+        console.print(line, highlight=False, soft_wrap=True)
+    undirected = len(numbers) - len(directed)
+    console.print(
+        f"{len(worse)} worse by more than {100 * share:g}%, {len(gone)} gone"
+        f"{f'; {undirected} have no better direction, as published values' if undirected else ''}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 1 if worse or gone else 0
+
+
+def show_records(console: Console, store: Results, keys: tuple[str, str]) -> list[FigurePair]:
+    """Print all figures of two records side by side; return them.
 
     Raises:
         InputError: a key is no beginning of exactly one record's, or a cell failed.
@@ -90,6 +137,7 @@ def show_records(console: Console, store: Results, keys: tuple[str, str]) -> Non
         console.print(
             f"No intervals: they need the same {FEWEST} or more prompts on both sides.", style="dim"
         )
+    return compared
 
 
 def record_of(store: Results, beginning: str) -> Record:
@@ -148,7 +196,7 @@ def show_tables(console: Console, compared: Sequence[FigurePair], whole: bool) -
         grid.add_column(heading, justify="left" if heading in ("figure", "state") else "right")
     for one in shown if whole else shown[:MOST]:
         change = "" if one.change is None else f"{one.change:.4g}"
-        grid.add_row(*map(Text, (one.name, _plain(one.ours), _plain(one.other), change, one.state)))
+        grid.add_row(*map(Text, (one.name, plain(one.ours), plain(one.other), change, one.state)))
     if shown:
         console.print(grid)
     if len(shown) > MOST and not whole:
@@ -156,7 +204,8 @@ def show_tables(console: Console, compared: Sequence[FigurePair], whole: bool) -
     console.print(counts(compared), highlight=False)
 
 
-def _plain(value: Scalar) -> str:
+def plain(value: Scalar) -> str:
+    """A figure with six digits; "" without one."""
     return "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
 
 

@@ -34,7 +34,8 @@ def made(**changes: object) -> Record:
 
 def screen(cell: Record, width: int = 120, rounds: tuple[Round, ...] = ()) -> list[str]:
     text = io.StringIO()
-    show_cell(Console(width=width, file=text), cell, rounds, "computed in 4 s", {"record": Path("/r.json")})
+    console = Console(width=width, file=text)
+    show_cell(console, cell, rounds, (), "computed in 4 s", {"record": Path("/r.json")})
     return text.getvalue().splitlines()
 
 

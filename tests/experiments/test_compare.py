@@ -144,3 +144,91 @@ def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no table"):
         compare_tables(tmp_path, tmp_path)
+
+
+# --worse-than
+
+
+def judged(folder: Path, ours: str, other: str, allowed: str = "5%") -> int:
+    """The exit status for a table of one value: direction, figure, low and high end."""
+    for name, values in (("a", ours), ("b", other)):
+        header = "row,id,column,unit,better,ours,low,high,published_low,published_high\n"
+        text = (
+            f"{header}LEVER,lever,speed,x,{values},,\n"
+            if values
+            else f"{header}Std,std,speed,x,higher,1,,,,\n"
+        )
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+    return compare.main([str(folder / "a.csv"), str(folder / "b.csv"), f"--worse-than={allowed}"])
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "status"),
+    [
+        ("higher,2.0,,", "higher,1.8,,", 1),
+        ("higher,2.0,,", "higher,1.91,,", 0),
+        ("higher,2.0,,", "higher,3.0,,", 0),
+        ("lower,2.0,,", "lower,1.0,,", 0),
+        ("lower,2.0,,", "lower,2.2,,", 1),
+        ("higher,-2.0,,", "higher,-2.2,,", 1),
+        ("higher,0.0,,", "higher,-0.1,,", 1),
+        ("higher,2.0,1.9,2.1", "higher,1.8,1.7,1.9", 1),
+        ("higher,2.0,1.7,2.3", "higher,1.8,1.5,2.1", 0),  # within the interval of the first
+        ("lower,2.0,1.7,2.1", "lower,2.2,1.9,2.5", 1),
+        (",2.0,,", "higher,1.8,,", 1),  # the direction stands in one of them
+        ("higher,2.0,,", "higher,OOM,,", 1),
+        ("higher,2.0,,", "higher,,,", 1),  # gone
+        ("higher,2.0,,", "", 1),  # the row is gone
+    ],
+)
+def test_a_figure_that_is_worse_or_gone_ends_with_1(
+    tmp_path: Path, ours: str, other: str, status: int
+) -> None:
+    assert judged(tmp_path, ours, other) == status
+
+
+def test_what_is_worse_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(tmp_path, "higher,2.0,,", "higher,1.8,,")
+    assert capsys.readouterr().out.endswith(
+        "worse: lever, speed, 2 to 1.8 (higher is better)\n1 worse by more than 5%, 0 gone\n"
+    )
+    assert judged(tmp_path, "higher,2.0,,", "higher,1.8,,", "10.5%") == 0
+    assert capsys.readouterr().out.endswith("0 worse by more than 10.5%, 0 gone\n")
+
+
+@pytest.mark.parametrize("allowed", ["5", "0.05", "-5%", "five%", "%", "nan%"])
+def test_what_is_allowed_is_a_percentage(
+    tmp_path: Path, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judged(tmp_path, "higher,2.0,,", "higher,1.8,,", allowed) == 2
+    assert "give a percentage of A's figure, such as 5%" in capsys.readouterr().err
+
+
+def test_tables_without_directions_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "a", "Std,std,speed,x,1.0,,")
+    assert compare.main([str(tmp_path / "a.csv"), str(tmp_path / "a.csv"), "--worse-than", "5%"]) == 2
+    assert "no column `better`; make them again with `repro table`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.5, 0), (1.02, 0), (1.2, 1)])
+def test_two_records_are_judged_by_their_common_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float, status: int
+) -> None:
+    """A record of 1 s a round before; with 1.2 s it decodes 17% fewer tokens a second."""
+    store = Results(tmp_path)
+    for key, each in (("a", 1.0), ("b", seconds)):
+        made = record(key, each)
+        store.put(replace(made, values={**made.values, "rouge_l": 1.0}), rounds_of(each))
+    keys = ["aaaa", "bbbb", "--results", str(tmp_path)]
+    assert compare.main([*keys, "--worse-than", "5%"]) == status
+    assert ("worse: decode_tokens_per_s" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_change_that_prompts_may_explain_is_not_worse(tmp_path: Path) -> None:
+    """Half as fast on two prompts, faster on four: 9% slower in all, between 40% slower and 20% faster."""
+    store = Results(tmp_path)
+    times = {"a": [1.0] * 6, "b": [2.0, 2.0, 0.6, 0.6, 0.7, 0.7]}
+    for key, each in times.items():
+        lines = [{**line, "end": seconds} for line, seconds in zip(rounds_of(1.0), each, strict=True)]
+        store.put(replace(record(key, 1.0), values={"decode_tokens_per_s": 18 / sum(each)}), lines)
+    assert compare.main(["aaaa", "bbbb", "--results", str(tmp_path), "--worse-than", "5%"]) == 0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 import records
+from repro.commands import table as table_command
+from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments.summaries.sweep_table import SweepTable, sweep_table
 from repro.experiments.sweep import Note
@@ -117,6 +120,43 @@ def test_folders_are_no_part_of_a_sweep_s_name_or_command(tmp_path: Path) -> Non
     assert plain.command == "python -m repro -m method=std"
 
 
+DEVICES = {f"phone_{i}": f"Phone {i}" for i in range(6)}
+
+
+def over_lengths(tmp_path: Path, lengths: Sequence[str]) -> SweepTable:
+    """The table of chain_sd at each length on six devices."""
+    cells = [
+        ({"method.length": length, "device": device}, {"method": "chain_sd", "device": name})
+        for length in lengths
+        for device, name in DEVICES.items()
+    ]
+    return made(tmp_path, cells)
+
+
+def test_a_number_over_devices_is_drawn_as_lines(tmp_path: Path) -> None:
+    """42 rows, and 84 of which bars would show nothing."""
+    for count in (7, 14):
+        figure = over_lengths(tmp_path / str(count), [str(1 + i) for i in range(count)]).section["figure"]
+        assert {"kind": "lines", "x": "length", "columns": ["decode_tokens_per_s"]}.items() <= figure.items()
+        assert figure["heading"] == "Decode (tokens/s)"
+
+
+@pytest.mark.parametrize("lengths", [("2", "4"), ("2", "4", "auto"), ("2", "4", "nan"), ("1.2.3", "1", "2")])
+def test_two_numbers_and_words_are_drawn_as_bars(tmp_path: Path, lengths: tuple[str, ...]) -> None:
+    assert "kind" not in over_lengths(tmp_path, lengths).section["figure"]
+
+
+def test_the_whole_answer_has_columns(tmp_path: Path) -> None:
+    """Two prompts: a mean latency of 3 s; 4 J of prompts and 6 J of decoding are 5 J an answer."""
+    joules = {"latency": 3.0, "prefill_joules": 4.0, "decode_joules": 6.0}
+    table = made(tmp_path, [({"method": "std"}, {"method": "std"})], **joules)
+    names = [each if isinstance(each, str) else each["metric"] for each in table.section["columns"]]
+    assert {"answer_seconds", "answer_joules"} <= {*names}
+    record = Results(tmp_path).get(table.notes[0].key)
+    assert record is not None
+    assert (record.figure("answer_seconds"), record.figure("answer_joules")) == (3.0, 5.0)
+
+
 def test_without_a_finished_cell_there_is_no_table(tmp_path: Path) -> None:
     failed = records.record("std", {}, status="failed", error="Traceback")
     Results(tmp_path).put(failed)
@@ -179,3 +219,57 @@ def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tm
     text = path.read_text(encoding="utf-8")
     assert "failed" in text
     assert "★ best of its column" in text
+
+
+def test_a_sweep_says_where_targets_lie_and_which_watts_are_assumed(project: Project, tmp_path: Path) -> None:
+    """std holds its target by default, chain_sd reads it; all watts of the project's phone are assumed."""
+    mine = project.apart(tmp_path)
+    done = mine.here("hydra.mode=MULTIRUN", "method=std,chain_sd")
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "The target is resident in memory with Std; streamed from flash with Chain-SD." in text
+    assert "Joules rest on watts that are assumed, of " in text
+    (path,) = (tmp_path / "results").glob("sweeps/std-chain_sd-*/table.csv")
+    columns = {line["column"]: line for line in figures(path) if line["id"] == "chain_sd"}
+    assert {"answer_seconds", "answer_joules"} <= {*columns}
+    assert columns["answer_seconds"]["better"] == "lower"
+    assert columns["decode_tokens_per_s"]["better"] == "higher"
+    assert columns["answer_seconds"]["method"] == "chain_sd"
+    assert "Energy of the whole answer, watts assumed" in path.with_suffix(".md").read_text(encoding="utf-8")
+    same = project.apart(tmp_path / "same").here("hydra.mode=MULTIRUN", "method=std,chain_sd", "resident=1.0")
+    assert same.returncode == 0, same.stderr
+    assert "The target is resident" not in " ".join(same.stdout.split())
+    one = mine.here("method=chain_sd")
+    words = [" ".join(line.split()) for line in one.stdout.splitlines()]
+    assert any(line.startswith("Whole answer ") for line in words)
+    assert any(line.startswith("Energy of the whole answer ") and ", watts assumed" in line for line in words)
+    assert not any(line.startswith("Latency 0") for line in words), "it is the whole answer's number"
+
+
+def test_a_table_is_drawn_over_a_number_by_devices(project: Project, tmp_path: Path) -> None:
+    mine = project.apart(tmp_path)
+    done = mine.here("hydra.mode=MULTIRUN", "method.length=1,2,3", "method=chain_sd")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "results").glob("sweeps/length-1-2-3-*")
+    asked = [f"sweeps/{folder.name}", "--results", str(tmp_path / "results")]
+    assert table_command.main([*asked, "--x", "length"]) == 0
+    assert (folder / "over_length.png").read_bytes().startswith(b"\x89PNG")
+    assert table_command.main([*asked, "--x", "lengths"]) == 2
+    assert table_command.main([*asked, "--x", "length", "--by", "device"]) == 2
+
+
+def test_lines_and_panels_are_the_labels_that_are_named() -> None:
+    section = {
+        "title": "T",
+        "rows": {"by": ["method", "device", "length"]},
+        "columns": [
+            {"key": "speed", "unit": "x", "heading": "Speed"},
+            {"key": "joules", "unit": "J", "heading": "J"},
+        ],
+    }
+    figure = table_command.NumberLines("length", "device").drawn(section)["figure"]
+    assert (figure["x"], figure["panel"], figure["columns"]) == ("length", "method", ["speed"])
+    assert table_command.NumberLines("length").drawn(section)["figure"]["panel"] == ""
+    section["rows"] = {"by": ["method", "device", "dataset", "length"]}
+    with pytest.raises(InputError, match="--by device leaves method, dataset"):
+        table_command.NumberLines("length", "device").drawn(section)

@@ -163,6 +163,95 @@ def test_a_known_shape_counts_its_head_for_one_row(conf: Path) -> None:
     assert engine["processors"]["cpu"]["efficiency"]["int8"]["source"] == "measured"
 
 
+KNOWN = [
+    ("llama 7B Q4_0", 6.738e9, 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 32000),
+    ("LLaMA 7B mostly Q4_0", 6.738e9, 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 32000),
+    ("llama 7B Q4_0", 7.248e9, 32 * (2.5 * 4096**2 + 3 * 4096 * 14336), 4096 * 32000),  # Mistral
+    ("llama 8B Q4_0", 8.03e9, 32 * (2.5 * 4096**2 + 3 * 4096 * 14336), 4096 * 128256),
+    ("qwen2 1B Q4_0", 1.837e9, 24 * (4 * 2048**2 + 3 * 2048 * 5504), 2048 * 151936),
+    ("qwen3 0.6B Q4_0", 0.596e9, 28 * (6 * 1024**2 + 3 * 1024 * 3072), 1024 * 151936),
+    ("qwen3 0.6B Q4_0", 0.7516e9, 28 * (6 * 1024**2 + 3 * 1024 * 3072), 1024 * 151936),  # its table twice
+    ("gemma 2B Q4_0", 2.506e9, 18 * (2.25 * 2048**2 + 3 * 2048 * 16384), 2048 * 256000),
+    ("phi2 3B Q4_0", 2.78e9, 32 * (4 * 2560**2 + 2 * 2560 * 10240), 2560 * 51200),
+]
+"""Names and parameters as llama-bench prints them; weights of layers and head by published configurations."""
+
+
+@pytest.mark.parametrize(("name", "parameters", "layers", "head"), KNOWN)
+def test_a_shape_is_found_by_family_and_count(
+    conf: Path, name: str, parameters: float, layers: float, head: float
+) -> None:
+    """The rate is that of all rows in the layers and of the last one in the head."""
+    model = {"model_type": name, "model_size": 0.56 * parameters, "model_n_params": parameters}
+    _, engine = run(conf, [entry(n_prompt=512, rate=60.0, **model), entry(n_gen=8, rate=12.0, **model)])
+    rate = engine["processors"]["cpu"]["rate"]["int8"]
+    assert rate["value"] == pytest.approx(2 * (512 * layers + head) / (512 / 60.0) / 1e9, rel=2e-3)
+    assert rate["source"] == "measured"
+
+
+UNKNOWN = [
+    ("llama 1B Q8_0", 1_235_814_400),  # Llama 3.2; mT5-large has as many
+    ("llama 3B Q8_0", 2.78e9),  # as many as Phi-2
+    ("qwen2 3B Q8_0", 3.426e9),  # as many as Orca-mini-3B
+    ("gpt2 1.5B Q8_0", 1.577e9),  # as many as Medusa's heads
+    ("t5 0.2B Q8_0", 2.23e8),  # what is timed of an encoder and a decoder is not known
+    ("gemma3 2B Q8_0", 2.506e9),
+    ("some-new-model 7B Q8_0", 6.738e9),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), UNKNOWN)
+def test_a_count_of_another_family_is_no_shape(
+    conf: Path, name: str, parameters: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two sizes of models without a shape give starts, but no measured ones, and no error of a fit."""
+    models = [
+        {"model_type": words, "model_size": 1.0625 * count, "model_n_params": count}
+        for words, count in ((name, parameters), ("another 9B Q8_0", 9e9))
+    ]
+    tests = [
+        entry(**asked, rate=10 / model["model_n_params"] * 1e9, **model)
+        for model in models
+        for asked in ({"n_prompt": 512}, {"n_gen": 128})
+    ]
+    device, engine = run(conf, tests, "--bandwidth", "100")
+    assert bandwidth((device, engine))["source"] == "assumed"
+    said = capsys.readouterr().err
+    named = ", ".join(sorted((name, "another 9B Q8_0")))
+    assert f"no shape in conf/model/shape has the family and the parameters of {named}:" in said
+    assert "worst error" not in said
+    assert device["processors"]["cpu"]["peak"]["int8"]["source"] == "assumed"
+    processor = engine["processors"]["cpu"]
+    for fact in (processor["rate"], processor["efficiency"], processor["start"]["embed"]):
+        assert fact["int8"]["source"] == "assumed"
+        assert f"all weights in use of {named} count as layers" in fact["int8"]["note"]
+
+
+def test_a_third_model_tells_how_well_the_fit_meets_all(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = [
+        entry(n_gen=8, rate=rate, model_type=f"llama {count} Q4_0", model_size=size, model_n_params=2 * size)
+        for count, size, rate in (("7B", 1e9, 10.0), ("8B", 2e9, 5.0), ("13B", 4e9, 1.0))
+    ]
+    run(conf, tests)
+    assert "worst error of the fit" in capsys.readouterr().err
+
+
+def test_a_shape_of_one_s_own_is_found(conf: Path) -> None:
+    """Llama 3.2 1B, in the folder that --conf names."""
+    shape = {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "head_dim": 64, "intermediate": 8192}
+    (conf / "model" / "shape").mkdir(parents=True)
+    text = yaml.safe_dump({**shape, "vocab": 128256, "gated": True, "tied": True})
+    (conf / "model" / "shape" / "llama_3_2_1b.yaml").write_text(text, encoding="utf-8")
+    model = {"model_type": "llama 1B Q8_0", "model_size": 1.31e9, "model_n_params": 1_235_814_400}
+    _, engine = run(conf, [entry(n_prompt=512, rate=60.0, **model), entry(n_gen=8, rate=12.0, **model)])
+    operations = 2 * (512 * 16 * (2.5 * 2048**2 + 3 * 2048 * 8192) + 2048 * 128256)
+    rate = engine["processors"]["cpu"]["rate"]["int8"]
+    assert rate["value"] == pytest.approx(operations / (512 / 60.0) / 1e9, rel=1e-3)
+    assert rate["source"] == "measured"
+
+
 # Settings
 
 

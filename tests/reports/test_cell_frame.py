@@ -13,6 +13,7 @@ import pytest
 from records import provenance, record
 from repro.commands.cells import main
 from repro.core.paths import project_root
+from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.cell_frame import cell_frame
@@ -155,6 +156,59 @@ def test_the_file_is_of_the_kind_that_its_name_says(stored: Path, capsys: pytest
         assert main(["--results", "results", "--out", name]) == 2
         assert f"{name} ends in " in capsys.readouterr().err
         assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("name", ["sweeps/length-2-4", "length-2-4", "sweeps"])
+def test_the_cells_of_a_sweep_s_table_are_found_with_its_labels_and_intervals(
+    tmp_path: Path, name: str
+) -> None:
+    """Six prompts of 3 tokens each in 1 to 6 s: 18 tokens in 21 s, and no draw of them is out of 1/2 to 3."""
+    results, members = Results(tmp_path), []
+    for length in ("2", "4"):
+        lines = [
+            {
+                "request": f"p/{i}",
+                "rows": 1,
+                "drafted": 0,
+                "emitted": 3,
+                "accepted": 0,
+                "start": 0.0,
+                "end": i,
+            }
+            for i in range(1, 7)
+        ]
+        made = record(
+            "chain_sd", {"decode_tokens_per_s": 18 / 21}, labels={"of": length}, experiment="default"
+        )
+        results.put(made, lines)
+        members.append(Member(made.key, {**made.labels, "length": length}))
+    results.put(record("std", {"ttft": 1.0}))
+    results.pack("sweeps/length-2-4", members)
+    out = str(tmp_path / "cells.parquet")
+    assert main(["--results", str(tmp_path), "--experiment", name, "--out", out]) == 0
+    frame = pd.read_parquet(out)
+    assert sorted(frame["length"]) == ["2", "4"]
+    assert (frame["decode_tokens_per_s_low"] < 18 / 21).all()
+    assert (frame["decode_tokens_per_s_high"] > 18 / 21).all()
+    assert (frame["decode_tokens_per_s_low"] > 1 / 2).all()
+    assert (frame["decode_tokens_per_s_high"] < 3).all()
+    assert frame.attrs["units"]["decode_tokens_per_s_low"] == "tokens/s"
+
+
+def test_a_name_that_is_nowhere_is_refused_with_the_nearest(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--results", "results", "--experiment", "lever/fig11"]) == 2
+    assert (
+        "there is no experiment or table 'lever/fig11'. Did you mean lever/fig10" in capsys.readouterr().err
+    )
+
+
+def test_a_standard_error_gives_ends_too() -> None:
+    """1.96 of it to both sides."""
+    frame = cell_frame([record("std", {"mine": 10.0, "ttft": 1.0}, uncertainty={"mine": 1.0})])
+    assert frame.loc[0, ["mine_low", "mine_high"]].tolist() == pytest.approx([8.04, 11.96])
+    assert "ttft_low" not in frame
 
 
 def test_polars_reads_the_file(stored: Path) -> None:

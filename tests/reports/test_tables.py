@@ -476,6 +476,7 @@ class TestFormats:
             **dict.fromkeys(("low", "high", "band_low", "band_high", "failed", "note", "certain"), ""),
             **{"n": "10", "verdict": "undetermined", "point": "fails"},
             **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
+            **{"better": "higher", "method": "chain_sd"},
             **{"ours": "5.0", "ratio": "1.25"},
             **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
             **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02", "baseline": ""},

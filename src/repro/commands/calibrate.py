@@ -129,9 +129,8 @@ def from_llama_bench(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
     paths = free_places(conf, slug, ("",))
     memory = known_memory(chosen, conf)
     tests = one_setting(read_tests(chosen.from_llama_bench), chosen.setting)
-    shapes = [
-        shape for path in sorted((conf_dir() / "model" / "shape").glob("*.yaml")) if (shape := _shape(path))
-    ]
+    folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
+    shapes = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
     rows = bench_rows(tests, shapes, chosen.active_parameters)
     found = fit_bench(rows, chosen.threads)
     for line in summary(found):

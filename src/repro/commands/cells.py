@@ -2,7 +2,7 @@
 
 repro cells                                        outputs/results, to cells.parquet
 repro cells --results results --out all.parquet    the committed ones
-repro cells --experiment lever/fig10               those of one experiment
+repro cells --experiment lever/fig10               those of an experiment, a paper or a sweep's table
 repro cells --out cells.csv                        as CSV, without units
 
 One row a cell: labels, values and their units, settings (docs/python.md); `repro.cells()` is the same frame.
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.records.results import open_results
-from repro.reports.cell_frame import cell_frame, write_frame
+from repro.experiments.python_interface import cells
+from repro.reports.cell_frame import write_frame
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,15 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "repro cells", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
-    parser.add_argument("--experiment", metavar="NAME", help="only records that it made")
+    parser.add_argument("--experiment", metavar="NAME", help="only cells that it made or shows")
     parser.add_argument("--out", type=Path, default=Path("cells.parquet"), help="the file, .parquet or .csv")
     options = parser.parse_args(arguments)
     try:
-        records = open_results(options.results).all(options.experiment)
-        if not records:
-            of = f" of {options.experiment}" if options.experiment else ""
-            raise InputError(f"{options.results} has no records{of}; choose --results FOLDER")
-        frame = cell_frame(records)
+        frame = cells(options.results, options.experiment)
+        if frame.empty:
+            raise InputError(f"{options.results} has no records; choose --results FOLDER")
         write_frame(frame, options.out)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.overrides import override
+from repro.core.registry import unknown
 from repro.experiments.cli import cell_config, quiet
 from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.sweep import Sweep
 from repro.records.record import Record
-from repro.records.results import open_results
+from repro.records.results import Results, open_results
 from repro.reports.cell_frame import cell_frame
 from repro.reports.files import path_of
+from repro.reports.intervals.rounds import with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +32,10 @@ else:
 
 SHORT = {"target": "model@target", "draft": "model@draft"}
 """Arguments that choose a model by name."""
+
+
+MOST_RESAMPLED = 500
+"""Records whose figures are resampled over their prompts; of thousands that takes minutes."""
 
 
 def run(overrides: Mapping[str, Any] | None = None, /, **settings: Any) -> Record:
@@ -77,7 +84,7 @@ def sweep(
         except InputError as wrong:
             record, error = None, str(wrong)
         if record:
-            records[record.key] = record
+            records[record.key] = _with_intervals(record, made.store)
         points.append({**point, "key": record.key if record else None, "error": error})
     asked = pd.DataFrame(points)
     frame = cell_frame([*records.values()]).set_index("key").reindex(asked["key"]).reset_index()
@@ -89,12 +96,48 @@ def sweep(
 
 
 def cells(results: str | Path = "outputs/results", experiment: str | None = None) -> pd.DataFrame:
-    """All records of a folder of results, or those of one experiment, one a row.
+    """All records of a folder of results, or those of an experiment, a table or a paper, one a row.
 
-    Columns are those of `cell_frame`: labels, values, settings, and the units of columns in
-    `attrs["units"]`. `repro cells` writes them as a Parquet file.
+    Columns are those of `cell_frame`: labels, values with their intervals over prompts, settings, and the
+    units of columns in `attrs["units"]`. Of more than `MOST_RESAMPLED` records there are only the intervals
+    that they state themselves. `repro cells` writes the frame as a Parquet file.
+
+    Args:
+        results: a folder of results.
+        experiment: `lever/fig10`, `lever`, or a sweep's own table, with or without `sweeps/`; cells of a
+            table have the labels that it gives them.
+
+    Raises:
+        InputError: nothing in the folder has that name.
     """
-    return cell_frame(open_results(results).all(experiment))
+    store = open_results(results)
+    records = store.all() if experiment is None else _named(store, experiment)
+    if len(records) <= MOST_RESAMPLED:
+        records = [_with_intervals(record, store) for record in records]
+    return cell_frame(records)
+
+
+def _named(store: Results, name: str) -> list[Record]:
+    """The records that an experiment made, and those of the tables of that name or of that paper, by key."""
+    everything = store.all()
+    tables = [table for table in store.tables() if _is_of(table, name)]
+    made = {record.key: record for record in everything if _is_of(record.experiment, name)}
+    shown = {record.key: record for table in tables for record in store.records(store.members(table))}
+    if not made and not shown:
+        known = {*store.tables(), *(record.experiment for record in everything)}
+        raise InputError(
+            f"{store.root}: {unknown('experiment or table', name, known)}; choose --results FOLDER"
+        )
+    return [record for _, record in sorted({**made, **shown}.items())]
+
+
+def _is_of(table: str, name: str) -> bool:
+    """Whether a table or an experiment has a name, lies in the folder of that name, or is that sweep's."""
+    return table in (name, f"{SWEEPS}{name}") or table.startswith(f"{name.rstrip('/')}/")
+
+
+def _with_intervals(record: Record, store: Results) -> Record:
+    return with_interval(record, store.rounds(record.key), store.answers(record.key))
 
 
 def table(experiment: str, results: str | Path = "outputs/results") -> pd.DataFrame:

@@ -32,6 +32,9 @@ ABOUT = ("key", "experiment", "status")
 COUNTS = ("prompts", "rows", "requests")
 """Values that say what a record's figures are computed from."""
 
+ENDS = ("low", "high")
+"""What stands behind a value's name in the columns of its interval."""
+
 OF_THE_CELL = "cell"
 """Stands before a setting that is in no group, since labels and values may have its name."""
 
@@ -58,10 +61,12 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
     A label that has the name of a value gets `_label` behind. A setting's column has its name on the command
     line (`method.length`), with `cell.` before one without a dot (`cell.prompts`). Of what the files of
     `conf/` say in deeper levels there are the names, and what differs between two cells with the same file
-    (`device.dram.budget.value`). Lists are JSON. A column has numbers, or booleans, or texts; where cells
-    differ in that, texts; a value that no cell has is an absent number. `attrs["units"]` has units by column.
+    (`device.dram.budget.value`). Lists are JSON. A value with a 95% interval or a standard error in the
+    record has its ends behind it, as `NAME_low` and `NAME_high`. A column has numbers, or booleans, or texts;
+    where cells differ in that, texts; a value that no cell has is an absent number. `attrs["units"]` has
+    units by column.
     """
-    values = [known_values(record) for record in records]
+    values = [_with_ends(record) for record in records]
     settings, units = _settings(records)
     reserved = {*load_metrics(), *(name for figures in values for name in figures)}
     parts: list[tuple[str, Sequence[Row]]] = [
@@ -82,6 +87,18 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
     frame = pd.DataFrame(columns)
     frame.attrs[UNITS] = {**_value_units(_names(values)), **units}
     return frame
+
+
+def _with_ends(record: Record) -> Row:
+    """A record's values, each with the ends of its 95% interval behind it; of a standard error 1.96 of it."""
+    values: dict[str, Any] = {}
+    for name, value in known_values(record).items():
+        values[name] = value
+        spread = record.uncertainty.get(name)
+        if spread is not None and isinstance(value, (int, float)):
+            ends = spread if isinstance(spread, tuple) else (value - 1.96 * spread, value + 1.96 * spread)
+            values |= {f"{name}_{end}": number for end, number in zip(ENDS, ends, strict=True)}
+    return values
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
@@ -129,7 +146,9 @@ def _column(values: Sequence[Any], absent: str) -> pd.Series[Any]:
 def _value_units(names: Sequence[str]) -> dict[str, str]:
     """Units of values as records have them, by `conf/metric/`."""
     metrics = load_metrics()
-    units = {name: metric.stored_unit for name in names if (metric := metrics.of_value(name))}
+    stems = {f"{name}_{end}": name for name in names for end in ENDS}
+    described = {name: metrics.of_value(name) or metrics.of_value(stems.get(name, "")) for name in names}
+    units = {name: metric.stored_unit for name, metric in described.items() if metric}
     return {name: unit for name, unit in units.items() if unit}
 
 

@@ -17,12 +17,12 @@ from rich.text import Text
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.plan import in_words
 from repro.experiments.summaries.files import show_files
-from repro.records.record import Record, Round, Scalar, Spread
+from repro.records.record import Record, Round, Scalar, Spread, whole_answer
 from repro.records.results import Results
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
-from repro.reports.tables.known import known_values, not_compared, other_arithmetic
+from repro.reports.tables.known import assumed_watts, known_values, not_compared, other_arithmetic
 from repro.scenarios.registry import BY_GROUP
 
 ORDER = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
@@ -36,6 +36,9 @@ NOTHING = ("none", "None", "native")
 
 OTHER = "other"
 """The group of values that no file in `conf/metric/` describes."""
+
+ASSUMED = ", watts assumed"
+"""Stands behind joules."""
 
 NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 READABLE = 30
@@ -68,11 +71,17 @@ def show_note(console: Console, store: Results, outputs: Path, note: Note, track
     state = f"computed in {in_words(note.seconds or 0.0)}"
     if note.state == "cached":
         state = f"computed before, {record.provenance.finished[:16].replace('T', ' ')} UTC"
-    show_cell(console, record, store.rounds(record.key), state, files)
+    details = store.rounds(record.key), store.answers(record.key)
+    show_cell(console, record, *details, state, files)
 
 
 def show_cell(
-    console: Console, record: Record, rounds: Sequence[Round], state: str, files: Mapping[str, Path]
+    console: Console,
+    record: Record,
+    rounds: Sequence[Round],
+    answers: Sequence[Round],
+    state: str,
+    files: Mapping[str, Path],
 ) -> None:
     """Print a finished cell.
 
@@ -80,19 +89,26 @@ def show_cell(
         console: the terminal.
         record: its record.
         rounds: its stored lines of detail.
+        answers: its stored answers.
         state: whether it was computed now, and how long that took.
         files: its files by kind.
     """
     console.print(Text(f"{headline(record)} ({state})", style="bold"))
-    found = with_interval(record, rounds)
+    found = with_interval(record, rounds, answers)
     values = {name: value for name, value in known_values(found).items() if not _is_spread(name, found)}
+    values |= (whole := whole_answer(found.values))
+    if "answer_seconds" in whole:
+        values.pop("latency", None)  # the same number
     if SHOWN_MEMORY in found.provenance.memory:
         values.setdefault(SHOWN_MEMORY, found.provenance.memory[SHOWN_MEMORY])
-    for line in _lines(values, found.uncertainty, console.width):
+    assumed = assumed_watts(found)
+    for line in _lines(values, found.uncertainty, console.width, bool(assumed)):
         console.print(line, soft_wrap=True)
     absent = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
     if absent:
         console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
+    if assumed and any(described_as(name).unit.startswith("J") for name in values):
+        console.print(f"\nJoules rest on watts that are assumed: of {', '.join(assumed)}.", style="dim")
     if arithmetic := other_arithmetic(record):
         console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
     for sentence in record.provenance.notes:
@@ -139,13 +155,19 @@ def described_as(name: str) -> MetricSpec:
     return load_metrics().of_value(name) or MetricSpec(name, OTHER, name, "", value=name)
 
 
-def _lines(values: Mapping[str, Scalar], spreads: Mapping[str, Spread], width: int) -> Iterator[Text]:
-    """The lines of all groups, in common columns: heading, value, interval with unit, definition."""
+def _lines(
+    values: Mapping[str, Scalar], spreads: Mapping[str, Spread], width: int, assumed: bool
+) -> Iterator[Text]:
+    """The lines of all groups, in common columns: heading, value, interval with unit, definition.
+
+    With `assumed` joules are marked as resting on assumed watts.
+    """
     there = [described_as(name) for name, value in values.items() if value is not None]
     metrics = sorted(there, key=order_of)
     words = {m.name: _words(m, values[m.name]) for m in metrics}
     behind = {
         m.name: " ".join(filter(None, [_spread_words(m, values[m.name], spreads.get(m.name)), unit_words(m)]))
+        + (ASSUMED if assumed and m.unit.startswith("J") else "")
         for m in metrics
     }
     numbers = [words[m.name] for m in metrics if not isinstance(values[m.name], str)]

@@ -5,6 +5,7 @@ Owns what is compared with what, and when two figures are equal. Must not know h
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from repro.core.reading import csv_reader
 from repro.experiments.summaries.cell_screen import described_as, order_of
 from repro.records.record import Record, Round, Scalar
 from repro.reports.intervals.bootstrap import Interval, paired
-from repro.reports.intervals.rounds import totals
+from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.spec.metric import MetricSpec
 from repro.reports.tables.known import known_values
 
@@ -35,6 +36,8 @@ class FigurePair:
         ours: the figure of the first side; `None` if that has none.
         other: of the second.
         metric: what describes it; `None` for a table's figure.
+        better: the better direction, "" if none is known.
+        spread: the first side's own 95% interval, if it has one.
         how: whether `change` is the second over the first, or the second less the first.
         change: that ratio or difference; `None` if there is none.
         interval: its 95% interval over prompts, if both sides have the same prompts.
@@ -44,6 +47,8 @@ class FigurePair:
     ours: Scalar
     other: Scalar
     metric: MetricSpec | None = None
+    better: str = ""
+    spread: Interval | None = None
     how: Literal["ratio", "difference"] = "ratio"
     change: float | None = None
     interval: Interval | None = None
@@ -54,6 +59,21 @@ class FigurePair:
         if self.ours is None or self.other is None:
             return "equal" if self.ours is self.other else "fresh" if self.ours is None else "gone"
         return "equal" if equal(self.ours, self.other) else "different"
+
+    def is_worse(self, share: float) -> bool:
+        """Whether the second figure is worse than the first by more than a share of it, and not by chance.
+
+        A change whose interval has no change in it, or a figure within the first side's interval, may be
+        chance. A number that became a text, such as a failure, is worse.
+        """
+        if not self.better or self.state != "different" or not isinstance(self.ours, (int, float)):
+            return False
+        if not isinstance(self.other, (int, float)):
+            return True
+        loss = self.ours - self.other if self.better == "higher" else self.other - self.ours
+        low, high = self.interval or self.spread or (math.nan, math.nan)
+        unchanged = self.other if not self.interval else 1.0 if self.how == "ratio" else 0.0
+        return loss > share * abs(self.ours) and not low <= unchanged <= high
 
 
 def equal(ours: Scalar, other: Scalar) -> bool:
@@ -75,6 +95,7 @@ def compare_records(
     """
     sides = (known_values(ours), known_values(other))
     lines = (totals(ours, rounds[0]), totals(other, rounds[1]))
+    spreads = with_interval(ours, rounds[0]).uncertainty
     described = {name: described_as(name) for name in {*sides[0], *sides[1]}}
     found = []
     for name, metric in sorted(described.items(), key=lambda item: order_of(item[1])):
@@ -84,7 +105,10 @@ def compare_records(
         one, two = (values.get(name) for values in sides)
         both = (lines[1].get(name), lines[0].get(name))
         interval = paired(both[0], both[1], how) if both[0] and both[1] else None
-        found.append(FigurePair(name, one, two, metric, how, _change(one, two, how), interval))
+        spread = spreads.get(name)
+        own = spread if isinstance(spread, tuple) else None
+        change = _change(one, two, how)
+        found.append(FigurePair(name, one, two, metric, metric.better, own, how, change, interval))
     return found
 
 
@@ -123,9 +147,13 @@ def compare_tables(ours: Path, other: Path) -> list[FigurePair]:
     one, two = _figures(ours), _figures(other)
     found = []
     for line in dict.fromkeys([*one, *two]):
-        both = one.get(line), two.get(line)
-        if both != (None, None):
-            found.append(FigurePair(", ".join(filter(None, line)), *both, change=_change(*both, "ratio")))
+        first, second = one.get(line, _ABSENT), two.get(line, _ABSENT)
+        if first.ours is not None or second.ours is not None:
+            name, change = ", ".join(filter(None, line)), _change(first.ours, second.ours, "ratio")
+            better = first.better or second.better
+            found.append(
+                FigurePair(name, first.ours, second.ours, better=better, spread=first.spread, change=change)
+            )
     return found
 
 
@@ -135,10 +163,22 @@ def counts(compared: Sequence[FigurePair]) -> str:
     return ", ".join(f"{found[state]} {state}" for state in get_args(State))
 
 
-def _figures(path: Path) -> dict[Line, Scalar]:
+@dataclass(frozen=True)
+class _Written:
+    """A figure of a table's file, with the better direction and the interval that stand beside it."""
+
+    ours: Scalar
+    better: str = ""
+    spread: Interval | None = None
+
+
+_ABSENT = _Written(None)
+
+
+def _figures(path: Path) -> dict[Line, _Written]:
     """Our figures and the published ones of a table or a folder of tables, by artifact, row and column."""
     files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
-    found: dict[Line, Scalar] = {}
+    found: dict[Line, _Written] = {}
     for file in files:
         artifact = "" if path.is_file() else _artifact(file.relative_to(path))
         with csv_reader(file) as reader:
@@ -146,9 +186,12 @@ def _figures(path: Path) -> dict[Line, Scalar]:
                 continue
             for line in reader:
                 row, column = line.get("id") or line["row"], line["column"]
-                found[artifact, row, column] = _scalar(line["ours"])
+                low, high = _scalar(line.get("low")), _scalar(line.get("high"))
+                spread = (low, high) if isinstance(low, float) and isinstance(high, float) else None
+                found[artifact, row, column] = _Written(_scalar(line["ours"]), line.get("better", ""), spread)
                 for end in ("low", "high"):
-                    found[artifact, row, f"{column}, published {end} end"] = _scalar(line[f"published_{end}"])
+                    published = _Written(_scalar(line[f"published_{end}"]))
+                    found[artifact, row, f"{column}, published {end} end"] = published
     if not found:
         raise InputError(
             f"{path} holds no table; give a table's CSV, a folder of results, or keys of records"

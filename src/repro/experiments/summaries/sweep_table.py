@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,28 @@ from repro.reports.spec.beside import beside
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 from repro.reports.spec.spec import SEPARATOR
-from repro.reports.tables.known import known_value
+from repro.reports.tables.known import assumed_watts, known_value
+from repro.reports.tables.table import is_number
+from repro.scenarios.base import component
 
 GENERATION = (
-    *("decode_tokens_per_s", "time_per_token", "ttft", "acceptance_length", "rouge_l", "joules_per_token"),
+    *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
+    *("joules_per_token", "answer_joules"),
     *("flash_bytes_per_token", "emulated_dram", "prompts"),
 )
 COMPARED = {
     "compression": ("accuracy", "difference", "baseline_accuracy", "flips", "bits_per_weight", "rows"),
-    "service": ("met", "ttft", "tpot", "accuracy", "accuracy_in_time", "energy", "memory", "requests"),
+    "service": (
+        "met",
+        "answer_seconds",
+        "ttft",
+        "tpot",
+        "accuracy",
+        "accuracy_in_time",
+        "energy",
+        "memory",
+        "requests",
+    ),
     "probe": (),
 }
 """Metrics that people compare, by the configuration group of a cell; `GENERATION` without any of these. A
@@ -50,6 +64,9 @@ DRAWN = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accura
 """Metrics of the picture: the first `PANELS` of them that the table has."""
 
 PANELS = 3
+FEWEST_POINTS = 3
+"""Numbers of a setting over which a line is drawn."""
+
 SWEEPS = "sweeps/"
 """Begins the names of these tables."""
 
@@ -196,14 +213,16 @@ def sweep_table(
     section["columns"] = columns
     section |= {"best": True}
     notes_below = _without_effect(axes, labelled, {record.key: record for record in records})
+    notes_below += _placed(records) + _assumed(records)
     if bare:
         notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
-    if drawn and len(ids) > MOST_DRAWN:
+    figure = {"title": compared, **_picture(drawn, rows, ids)}
+    if drawn and len(ids) > MOST_DRAWN and "x" not in figure:
         notes_below += [f"No picture, as of {len(ids)} rows it would show nothing."]
+    elif drawn:
+        section["figure"] = figure
     if notes_below:
         section["notes"] = notes_below
-    if drawn and len(ids) <= MOST_DRAWN:
-        section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
     labels = {
         name: _interpolation(key, groups, "''" if any(each[key] == LACKING for each in plain) else "null")
@@ -230,6 +249,59 @@ def _speedup(method: str) -> dict[str, Any]:
     """The column of the speedup over a method in the same circumstances."""
     heading = f"Speedup over {load_names().find(ANY, 'method', method).name}"
     return {"metric": "decode_speed", "key": "speedup", "heading": heading, "against": {"method": method}}
+
+
+def _picture(drawn: Sequence[str], rows: Sequence[str], ids: Collection[tuple[str, ...]]) -> dict[str, Any]:
+    """Lines of the first metric over the label with the most numbers, of three or more; else bars of all."""
+    values = {name: {row[i] for row in ids} for i, name in enumerate(rows)}
+    numbers = {
+        name: len(texts)
+        for name, texts in values.items()
+        if all(is_number(text) and isfinite(float(text)) for text in texts)
+    }
+    x = max(numbers, key=lambda name: numbers[name], default="")
+    if numbers.get(x, 0) < FEWEST_POINTS:
+        return {"columns": [*drawn]}
+    metric = load_metrics()[drawn[0]] if drawn else None
+    heading = {"heading": f"{metric.heading} ({metric.unit})"} if metric else {}
+    return {"columns": [*drawn[:1]], "kind": "lines", "x": x, **heading}
+
+
+def _placed(records: Sequence[Record]) -> list[str]:
+    """A sentence on which methods hold the target in memory and which read it, if they differ in that."""
+    methods: dict[str, dict[str, None]] = {}
+    for record in records:
+        if place := _place(record.provenance.config):
+            name = load_names().find(ANY, "method", record.labels.get("method", "")).name
+            methods.setdefault(place, {}).setdefault(name)
+    said = [f"{place} with {', '.join(names)}" for place, names in methods.items()]
+    return [f"The target is {'; '.join(said)}."] if len(said) > 1 else []
+
+
+def _place(config: Mapping[str, Any]) -> str:
+    """Where a cell's target lies; "" of a cell without a method that places one."""
+    if any(config.get(group) for group in COMPARED) or "name" not in (config.get("method") or {}):
+        return ""
+    target = component("method", config["method"]).places().get("target")
+    if target is None:
+        return ""
+    share = config.get("resident")
+    if share is None and target.policy == "swap":
+        return "mapped from flash as a whole"
+    share = target.resident if share is None else share
+    words = {1: "resident in memory", 0: "streamed from flash"}
+    return words.get(share, f"resident by {100 * share:g}%, else streamed from flash")
+
+
+def _assumed(records: Sequence[Record]) -> list[str]:
+    """A sentence on the watts that joules rest on and that are assumed, by device."""
+    by_device: dict[str, dict[str, None]] = {}
+    for record in records:
+        if record.done and record.figure("answer_joules") is not None:
+            for part in assumed_watts(record):
+                by_device.setdefault(str(record.provenance.config["device"].get("name")), {}).setdefault(part)
+    said = [f"of {device}: {', '.join(parts)}" for device, parts in by_device.items()]
+    return [f"Joules rest on watts that are assumed, {'; '.join(said)}."] if said else []
 
 
 def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> str:
@@ -392,6 +464,8 @@ def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, An
     """A short column: the metric's name, with more decimals if small values need them."""
     digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
     more: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
+    if metric.unit.startswith("J") and any(record.done and assumed_watts(record) for record in records):
+        more["heading"] = f"{metric.heading}, watts assumed"
     if metric.name == TASK and (heading := _task(records)):
         more["heading"] = heading
     return {"metric": metric.name, **more} if more else metric.name

@@ -39,8 +39,9 @@ class BenchFit:
         on: processor that computed.
         models: those used, by name.
         single: precisions of which one model alone was timed, so that their start is assumed.
-        unmatched: models whose shape is not known here.
-        errors: of the fit, predicted over measured less 1.
+        unmatched: models whose shape is not known here, by precision.
+        errors: of the fit, predicted over measured less 1; without those of two models, which a start and a
+            rate always meet.
     """
 
     parts: Mapping[str, PartCost]
@@ -50,7 +51,7 @@ class BenchFit:
     on: str
     models: tuple[str, ...]
     single: tuple[str, ...]
-    unmatched: tuple[str, ...]
+    unmatched: Mapping[str, tuple[str, ...]]
     errors: tuple[float, ...]
 
 
@@ -83,11 +84,11 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             for test, by_rows in passes
             for rows, seconds in by_rows.items()
         ]
-        many = {t.rows for t in timings if len({o.weights for o in timings if o.rows == t.rows}) > 1}
-        if many == {t.rows for t in timings}:
+        models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
+        if min(models_timed) > 1:
             layers, _, wrong = fit_layers(timings)
             parts[arithmetic] = layers[KERNELS]
-            errors += wrong
+            errors += wrong if max(models_timed) > 2 else ()
         else:
             parts[arithmetic] = _rates_alone(timings)
             single.append(arithmetic)
@@ -104,9 +105,14 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         used[0].on,
         tuple(dict.fromkeys(row.model for row in used)),
         tuple(single),
-        tuple(sorted({row.model for row in used if not row.head})),
+        {arithmetic: unknown for arithmetic in parts if (unknown := _unmatched(used, arithmetic))},
         tuple(errors),
     )
+
+
+def _unmatched(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
+    """The models of a precision whose shape is not known, sorted by name."""
+    return tuple(sorted({row.model for row in rows if row.arithmetic == arithmetic and not row.head}))
 
 
 def _fastest(rows: Sequence[BenchRow]) -> int:
@@ -189,10 +195,9 @@ def bench_device(
         )
     best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
     known = max(best.values())
-    note = f"best rate in {source}"
     unknown = "not in the file: as the precision that is"
     peak = {
-        arithmetic: fact(best[arithmetic] / 1e9, "GFLOP/s", note=note)
+        arithmetic: _rate(found, arithmetic, f"best rate in {source}")
         if arithmetic in best
         else fact(known / 1e9, "GFLOP/s", "assumed", unknown)
         for arithmetic in OTHERS
@@ -203,7 +208,9 @@ def bench_device(
         bandwidth = given
     elif memory:
         most = min(found.bandwidth, memory.bandwidth)
-        bandwidth = fact(most / 1e9, "GB/s", note=f"{read}, at most that of {memory.source}")
+        without_start = found.unmatched.keys() - {*found.single}  # less a start that is assumed
+        kind = "assumed" if without_start else "measured"
+        bandwidth = fact(most / 1e9, "GB/s", kind, f"{read}, at most that of {memory.source}")
     else:
         alone = f"{read}, if each reads all of them; no chip's figure was given"
         bandwidth = fact(found.bandwidth / 1e9, "GB/s", "assumed", alone)
@@ -230,30 +237,47 @@ def bench_device(
 
 
 def bench_engine(name: str, found: BenchFit, source: str) -> Section:
-    """The engine file: a pass's start stands with looking up embeddings, which every pass does once."""
+    """The engine file: a pass's start stands with looking up embeddings, which every pass does once.
+
+    Starts and rates of models without a shape are `assumed`: how many rows its output projection had is in no
+    file.
+    """
     best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
     starts: Section = {}
     efficiency: Section = {}
     for arithmetic, part in found.parts.items():
-        alone = arithmetic in found.single
-        note = "one model was timed, which cannot tell a start from a rate" if alone else ""
+        layers = _counted_as_layers(found, arithmetic)
+        alone = "one model was timed, which cannot tell a start from a rate"
+        doubts = "; ".join(filter(None, [alone if arithmetic in found.single else "", layers]))
         points = [(rows, 1e6 * seconds) for rows, seconds in part.start]
-        starts[arithmetic] = curve(points, "us", "assumed" if alone else "measured", note)
-        unmatched = bool(found.unmatched)
-        said = f"all weights that {', '.join(found.unmatched)} uses counted as layers" if unmatched else ""
+        starts[arithmetic] = curve(points, "us", "assumed" if doubts else "measured", doubts)
         efficiency[arithmetic] = curve(
             [(rows, rate / best[arithmetic]) for rows, rate in part.rate],
             "share",
-            "assumed" if unmatched else "measured",
-            said,
+            "assumed" if layers else "measured",
+            layers,
         )
     processor: Section = {
-        "rate": {a: fact(rate / 1e9, "GFLOP/s", note=f"from {source}") for a, rate in best.items()},
+        "rate": {arithmetic: _rate(found, arithmetic, f"from {source}") for arithmetic in best},
         "efficiency": efficiency,
         "start": {"embed": starts},
         "threads": fact(found.threads, ""),
     }
     return {"name": name, "papers": [], "processors": {found.on: processor}}
+
+
+def _rate(found: BenchFit, arithmetic: str, note: str) -> Section:
+    """The best rate of a precision, `assumed` where a model's shape is not known."""
+    best = max(rate for _, rate in found.parts[arithmetic].rate)
+    layers = _counted_as_layers(found, arithmetic)
+    source = "assumed" if layers else "measured"
+    return fact(best / 1e9, "GFLOP/s", source, f"{note}, {layers}" if layers else note)
+
+
+def _counted_as_layers(found: BenchFit, arithmetic: str) -> str:
+    """What was assumed of a precision's models whose shape is not known; "" without any."""
+    models = ", ".join(found.unmatched.get(arithmetic, ()))
+    return f"all weights in use of {models} count as layers" if models else ""
 
 
 def summary(found: BenchFit) -> Iterator[str]:
@@ -268,5 +292,8 @@ def summary(found: BenchFit) -> Iterator[str]:
         yield f"worst error of the fit {max(map(abs, found.errors)):.0%}"
     if found.single:
         yield f"one model in {', '.join(found.single)}: a pass's start is assumed to be nothing"
-    if found.unmatched:
-        yield f"no shape in conf/model/shape has the parameters of {', '.join(found.unmatched)}"
+    if unmatched := list(dict.fromkeys(model for models in found.unmatched.values() for model in models)):
+        yield (
+            f"no shape in conf/model/shape has the family and the parameters of {', '.join(unmatched)}: all "
+            "weights count as layers, and starts and rates are assumed"
+        )

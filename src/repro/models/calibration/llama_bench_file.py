@@ -50,8 +50,14 @@ BACKENDS = {
     **dict.fromkeys(("CANN", "HTP", "Hexagon"), NPU),
 }
 """Processors of llama.cpp's backends; names of devices contain those of their backend."""
+FAMILIES = {
+    "llama": ("llama", "mistral", "vicuna", "orca_mini"),
+    "phi2": ("phi_2",),
+    "qwen2": ("qwen1_5", "qwen2"),
+}
+"""With which words the names of shapes begin that llama.cpp's architecture has; by default its own name."""
 SAME = 0.01
-"""Relative difference of parameter counts up to which a known shape is taken for the model's."""
+"""Relative difference of parameter counts up to which a shape of its family is taken for the model's."""
 OFFLOADED = 32
 """Rows from which llama.cpp computes on a GPU although no layers were given to it."""
 ALL_LAYERS = 99
@@ -285,13 +291,13 @@ def _arithmetic(test: Test) -> str:
 
 
 def bench_rows(
-    tests: Sequence[Test], shapes: Sequence[Shape] = (), active: float | None = None
+    tests: Sequence[Test], shapes: Mapping[str, Shape], active: float | None = None
 ) -> list[BenchRow]:
     """Tests of one setting as passes on a processor.
 
     Args:
         tests: of one setting.
-        shapes: known shapes, one of which may have as many parameters as a model.
+        shapes: known shapes by name, one of which may be a model's: of its family, with as many parameters.
         active: weights that a pass of one row uses, of the file's only mixture of experts, or only model.
 
     Raises:
@@ -315,23 +321,41 @@ def bench_rows(
     return [_row(test, shapes, active if test["model_type"] in partial else None) for test in tests]
 
 
-def _row(test: Test, shapes: Sequence[Shape], active: float | None) -> BenchRow:
+def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
+    """The decoder of the model's family whose parameters come nearest to its own; None if none are near.
+
+    A file may hold a second copy of a table that the embedding and the output projection share.
+    """
+    architecture, parameters = str(test["model_type"]).split()[0].lower(), _number(test, "model_n_params")
+    beginnings = FAMILIES.get(architecture, (architecture,))
+    distances = [
+        (abs(count / parameters - 1.0), name)
+        for name, shape in shapes.items()
+        if not (shape.encoder or shape.features or shape.medusa)
+        and any(name == word or name.startswith(f"{word}_") for word in beginnings)
+        for count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
+    ]
+    distance, name = min(distances, default=(SAME, ""))
+    return shapes[name] if distance < SAME else None
+
+
+def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> BenchRow:
     prompt, generated = int(_number(test, "n_prompt")), int(_number(test, "n_gen"))
     size, parameters = _number(test, "model_size"), _number(test, "model_n_params")
-    near = [] if active else [shape for shape in shapes if abs(shape.parameters / parameters - 1.0) < SAME]
+    shape = None if active else _shape(test, shapes)
     passes = ((1, generated),) if generated > 0 else _prompt_passes(test, prompt)
     return BenchRow(
         model=str(test["model_type"]),
         arithmetic=_arithmetic(test),
         size=size,
         read=size * (active or parameters) / parameters,
-        layers=near[0].layers * near[0].layer_weights if near else active or parameters,
-        head=near[0].head_weights if near else 0.0,
+        layers=shape.layers * shape.layer_weights if shape else active or parameters,
+        head=shape.head_weights if shape else 0.0,
         passes=passes,
         context=_number(test, "n_depth", 0) + (prompt + generated) / 2,
         seconds=_number(test, "avg_ns") / 1e9,
         threads=int(_number(test, "n_threads")),
-        on=_processor(test, passes[0][0], near[0].layers + 1 if near else ALL_LAYERS),
+        on=_processor(test, passes[0][0], shape.layers + 1 if shape else ALL_LAYERS),
     )
 
 

@@ -23,7 +23,7 @@ from repro.reports.formats.parts import MOST, divided
 from repro.reports.tables.table import Entry, Table
 
 CSV_HEADER = (
-    *("row", "id", "column", "unit", "ours", "low", "high", "n", "band_low", "band_high"),
+    *("row", "id", "column", "unit", "better", "ours", "low", "high", "n", "band_low", "band_high"),
     *(
         "published_low",
         "published_high",
@@ -150,27 +150,30 @@ def _escaped(text: str, special: str) -> str:
 def to_csv(table: Table) -> str:
     """CSV with one line per value in ten digits, with published value, marks and source; aside values last.
 
-    `cell` and `baseline` are beginnings of the keys of the cells that a value is made from and compared with;
-    `failed` says so, or that the row was not run.
+    `better` is the better direction, "" if there is none. The last columns are the labels of the rows and of
+    the columns' cells, each by its name, with `_label` behind one that another column has. `cell` and
+    `baseline` are beginnings of the keys of the cells that a value is made from and compared with; `failed`
+    says so, or that the row was not run.
     """
-    lines: list[Sequence[object]] = [CSV_HEADER]
+    labels = dict.fromkeys(name for row in table.rows for name in row.labels)
+    labels |= dict.fromkeys(name for column in table.columns for name in column.where)
+    named = [f"{name}_label" if name in CSV_HEADER else name for name in labels]
+    lines: list[Sequence[object]] = [[*CSV_HEADER, *named]]
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            found = [
-                *_csv_entry(entry, row.run),
-                "",
-                *origin,
-                " ".join(entry.cells),
-                " ".join(entry.baseline),
-            ]
-            lines.append([row.name, row.id, column.key, column.unit, *found])
+            about = [row.name, row.id, column.key, column.unit, column.better]
+            cells = " ".join(entry.cells), " ".join(entry.baseline)
+            own = {**row.labels, **column.where}
+            found = [*_csv_entry(entry, row.run), "", *origin, *cells]
+            lines.append([*about, *found, *(own.get(name, "") for name in labels)])
     for aside in table.aside:
         ours = aside.ours or Entry()
         entry = replace(ours, published=aside.published, comparison=None, ratio=None)
-        found = [*_csv_entry(entry), aside.note, *origin, " ".join(ours.cells), " ".join(ours.baseline)]
-        unit = aside.column.unit if aside.column and aside.ours else aside.unit
-        lines.append([aside.label, "", "aside", unit, *found])
+        cells = " ".join(ours.cells), " ".join(ours.baseline)
+        of_ours = aside.column if aside.ours else None
+        about = [aside.label, "", "aside", *((of_ours.unit, of_ours.better) if of_ours else (aside.unit, ""))]
+        lines.append([*about, *_csv_entry(entry), aside.note, *origin, *cells, *("" for _ in labels)])
     return csv_text(lines)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from repro.core.registry import discover, lookup, names
+from repro.device.device_file import facts
+from repro.device.engines.engine_file import described
+from repro.device.facts.kinds import POWER
 from repro.records.record import Record, Scalar
 
 AGAINST_TARGET = ("exact_match", "rouge_l", "rouge_l_tokens", "ties")
@@ -37,6 +40,17 @@ def known_values(record: Record) -> dict[str, Scalar]:
     """A record's values, without comparisons of a text that the method's own arithmetic did not compute."""
     hidden = AGAINST_TARGET if other_arithmetic(record) else ()
     return {name: value for name, value in record.values.items() if name not in hidden}
+
+
+def assumed_watts(record: Record) -> list[str]:
+    """The parts of a cell's machine whose watts are assumed, on which its joules rest: `cpu`, `idle`, ..."""
+    about = record.provenance
+    if about.clock == "wall" or "device" not in about.config:
+        return []
+    watts = {fact.path: fact for fact in facts(described(about.config)) if fact.kind is POWER}
+    counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
+    assumed = [fact.path for fact in counted if fact.source == "assumed"]
+    return [path.removesuffix(".watts").rpartition(".")[2] for path in assumed]
 
 
 BESIDE = {
