@@ -55,6 +55,7 @@ from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
+from repro.records.build_cache import file_error
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
@@ -447,7 +448,7 @@ def explain(wrong: Exception) -> str:
             return sentence
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
-        return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
+        return file_error(wrong)
     if isinstance(wrong, OverrideParseException):
         return unreadable(str(wrong.override))
     parts = [str(wrong), *([str(cause)] if cause else [])]
