@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -29,8 +30,9 @@ from repro.reports.figures.excerpt import (
     windows_of,
 )
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, colour, exported, pale, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
+from repro.reports.files import write_files
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
@@ -66,8 +68,9 @@ def write_timeline(
     files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
     write_atomically(files["spans"], to_csv(blocks))
     for kind, format in (("diagram", "png"), ("vector", "pdf")):
-        files[kind] = Path(f"{path}.{format}")
-        write_atomically(files[kind], draw(table, spec, blocks, spans_of(text)[ROUNDS], format))
+        drawing = partial(draw, table, spec, blocks, spans_of(text)[ROUNDS], format)
+        if write_files(table.experiment, folder, {f"{path.name}.{format}": drawing}):
+            files[kind] = Path(f"{path}.{format}")
     return files
 
 
@@ -82,6 +85,7 @@ def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
     return found[0]
 
 
+@drawn_alike
 def draw(
     table: Table,
     spec: TimelineSpec,
