@@ -107,5 +107,6 @@ def test_a_cached_file_of_another_user_is_named_with_the_variable(project, tmp_p
         env=environment,
         capture_output=True,
         text=True,
+        encoding="utf-8",
     )
     assert f"{hidden}: Permission denied; its owner can let you read it, or set REPRO_CACHE" in done.stderr

@@ -49,6 +49,7 @@ def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> N
     bib = files["paper.bib"].read_text(encoding="utf-8")
     assert "@misc{lever," in bib
     assert "@misc{repro," in bib
+    assert [line for line in bib.splitlines() if "@" in line.removeprefix("@")] == []
 
 
 def test_a_float_that_is_too_wide_leaves_out_what_does_not_change_and_its_last_columns() -> None:

@@ -35,7 +35,10 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         """The version for a reader, such as `v0.1.0, commit 42674def0f, changed`."""
-        parts = [f"v{self.release}", f"commit {self.commit[:10]}" if self.commit else f"commit unknown ({self.why})"]
+        parts = [
+            f"v{self.release}",
+            f"commit {self.commit[:10]}" if self.commit else f"commit unknown ({self.why})",
+        ]
         return ", ".join([*parts, "changed"] if self.dirty else parts)
 
 
@@ -53,8 +56,9 @@ def version() -> Version:
 def git_state(checkout: Path) -> tuple[str | None, bool | None]:
     """Commit of a checkout of this project, and whether code or configuration differ from it.
 
-    Generated files (`results/`) are ignored. `(None, None)` if the folder is neither the top of a checkout nor
-    an unpacked archive of one, or git is missing or refuses; an archive does not know whether it was changed.
+    Generated files (`results/`) are ignored. `(None, None)` if the folder is neither the top of a checkout
+    nor an unpacked archive of one, or git is missing or refuses. An archive does not know whether it was changed,
+    so of it the second is None.
     """
     top = _git(checkout, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != checkout.resolve():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -32,7 +31,6 @@ from repro.reports.figures.excerpt import (
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
-from repro.reports.files import write_files
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
@@ -68,9 +66,12 @@ def write_timeline(
     files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
     write_atomically(files["spans"], to_csv(blocks))
     for kind, format in (("diagram", "png"), ("vector", "pdf")):
-        drawing = partial(draw, table, spec, blocks, spans_of(text)[ROUNDS], format)
-        if write_files(table.experiment, folder, {f"{path.name}.{format}": drawing}):
-            files[kind] = Path(f"{path}.{format}")
+        try:
+            picture = draw(table, spec, blocks, spans_of(text)[ROUNDS], format)
+        except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
+            raise InputError(f"its {format} cannot be drawn: {type(wrong).__name__}: {wrong}") from wrong
+        files[kind] = Path(f"{path}.{format}")
+        write_atomically(files[kind], picture)
     return files
 
 
