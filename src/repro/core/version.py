@@ -57,8 +57,8 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
     """Commit of a checkout of this project, and whether code or configuration differ from it.
 
     Generated files (`results/`) are ignored. `(None, None)` if the folder is neither the top of a checkout
-    nor an unpacked archive of one, or git is missing or refuses. An archive does not know whether it was changed,
-    so of it the second is None.
+    nor an unpacked archive of one, or git is missing or refuses. An archive does not know whether it was
+    changed, so of it the second is None.
     """
     top = _git(checkout, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != checkout.resolve():
