@@ -10,6 +10,8 @@ Owns which module has which verb.
 import sys
 from importlib import import_module
 
+from repro.core.output import prepare_process
+
 VERBS = {
     "table": "repro.commands.table",
     "fetch": "repro.commands.fetch",
@@ -27,6 +29,7 @@ VERBS = {
 
 def main() -> None:
     """The command."""
+    prepare_process()
     first = sys.argv[1] if len(sys.argv) > 1 else ""
     if first in VERBS:
         sys.exit(import_module(VERBS[first]).main(sys.argv[2:]))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from repro.core.errors import InputError
+from repro.core.output import prepare_process
 from repro.core.registry import unknown
 from repro.fitting.device_fit import differences, fit_device
 from repro.fitting.fact_text import write_number
@@ -76,4 +77,5 @@ def _phones(write: bool) -> list[str]:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

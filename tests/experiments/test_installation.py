@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -67,7 +68,7 @@ def test_the_version_is_git_s_or_the_build_s(tmp_path: Path, monkeypatch: pytest
     assert capsys.readouterr().out == f"repro {version()}\n"
     package = tmp_path / "lib" / "repro"
     monkeypatch.setattr(versions, "__file__", str(package / "core" / "version.py"))
-    assert version.__wrapped__() == Version(RELEASE, None, None)
+    assert version.__wrapped__()[:3] == (RELEASE, None, None)
     package.mkdir(parents=True)
     built = {"commit": "42674def0f" * 4, "dirty": True}
     (package / "built_from.json").write_text(json.dumps(built), encoding="utf-8")
@@ -97,6 +98,7 @@ import torch, transformers, numba, hydra, pandas, matplotlib
 for name in ("O_DIRECT", "posix_fadvise", "sched_getaffinity", "unshare", "setns"):
     if hasattr(os, name):
         delattr(os, name)
+os.process_cpu_count = os.cpu_count  # as Python 3.13 has it without sched_getaffinity
 import repro
 for module in pkgutil.walk_packages(repro.__path__, "repro."):
     if not module.name.endswith("__main__"):
@@ -181,3 +183,39 @@ def test_every_method_runs_by_name_from_the_wheels(tmp_path: Path) -> None:
 def test_a_script_is_the_verb(script: str, verb: str) -> None:
     module = importlib.import_module(f"scripts.{script}")
     assert module.main is importlib.import_module(command.VERBS[verb]).main
+
+
+def test_an_archive_knows_its_commit_and_a_stranger_s_clone_says_why_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> bytes:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        command = ["git", "-C", str(clone), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True).stdout
+
+    def said(root: Path) -> Version:
+        code = "from repro.core.version import version; print(tuple(version()))"
+        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        command = [sys.executable, "-c", code]
+        shown = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+        return Version(*ast.literal_eval(shown.stdout.decode()))
+
+    clone, archive = tmp_path / "clone", tmp_path / "archive"
+    core = clone / "src" / "repro" / "core"
+    core.mkdir(parents=True)
+    (core.parent / "__init__.py").touch()
+    for name in (".gitattributes", "src/repro/core/version.py"):
+        shutil.copyfile(project_root() / name, clone / name)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD").decode().strip()
+    archive.mkdir()
+    subprocess.run(["tar", "x"], cwd=archive, input=git("archive", "HEAD"), check=True)
+    assert said(clone) == (RELEASE, commit, False, "")
+    assert said(archive) == (RELEASE, commit, None, "")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    refused = said(clone)
+    assert refused.commit is None
+    assert "commit unknown (fatal: detected dubious ownership in repository at" in str(refused)

@@ -25,6 +25,7 @@ from repro.reports.files import write_all
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
+from tiny_project import Project, write_project
 from wandb_logs import ROUNDS, one_cell
 
 
@@ -328,3 +329,73 @@ def test_a_mode_that_cannot_work_is_an_error_at_once(monkeypatch: pytest.MonkeyP
     wandb.teardown()
     monkeypatch.setenv("WANDB_API_KEY", "secret" * 8)
     Tracker(mode="online").check()
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "found"),
+    [
+        ("wandb", "mode = disabled", {"mode": "disabled"}),  # as `wandb disabled` writes it
+        (".wandb", "mode = dryrun", {"mode": "offline"}),
+        (
+            "home",
+            "project = theirs\nentity = team\nbase_url = https://x",
+            {"project": "theirs", "entity": "team"},
+        ),
+    ],
+)
+def test_what_wandb_wrote_to_the_folder_counts(
+    place: str, text: str, found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "settings").write_text(f"[default]\n{text}\n", encoding="utf-8")
+    tracker = Tracker.parse(NULL, Path("out"))
+    assert {name: getattr(tracker, name) for name in found} == found
+    assert Tracker.parse(NULL | {"mode": "offline", "project": "a"}, Path("out")).project == "a"
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert Tracker.parse(NULL, Path("out")).mode == "online", "a variable goes before a file"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return write_project(tmp_path).apart(tmp_path, "wandb.mode=offline", "prompts=1", "max_tokens=2")
+
+
+def test_under_an_agent_each_command_writes_the_agent_s_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+    for run, command in {
+        "r1": ["method=std"],
+        "r2": ["method=std"],  # from the cache
+        "r3": ["-m", "method=std,draft"],
+        "r4": ["-m", "method=std,draft", "wandb.cells=true", "wandb.again=true"],
+    }.items():
+        monkeypatch.setenv("WANDB_RUN_ID", run)
+        wandb.teardown()  # its variables are read once a process
+        done = project.here(*command)
+        assert done.returncode == 0, done.stderr
+        folders = (project.out / "outputs" / "wandb").glob("offline-run-*")
+        assert sorted(folder.name.rpartition("-")[2] for folder in folders)[-1] == run
+    assert len([*(project.out / "outputs" / "wandb").glob("offline-run-*")]) == 4
+
+
+def test_without_network_one_run_is_tried_and_the_remedy_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = []
+
+    def no_network(**settings: Any) -> None:
+        tried.append(settings["name"])
+        raise wandb.errors.CommError("Run initialization has timed out after 90.0 sec")
+
+    monkeypatch.setattr("repro.experiments.tracking.tracker._unreachable", set())
+    monkeypatch.setattr("wandb.init", no_network)
+    monkeypatch.setattr("wandb.login", lambda **_: True)
+    done = project.here("-m", "method=std,draft", "wandb.mode=online")
+    assert done.returncode == 0
+    assert [*project.out.rglob("table.md")], "the table is written"
+    told = [each.message for each in caplog.records if each.name.startswith("repro")]
+    assert (len(tried), len(told)) == (1, 1)
+    assert "timed out after 90.0 sec" in told[0]
+    assert "wandb.again=true" in told[0]

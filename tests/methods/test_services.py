@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from inspect import getdoc
 from typing import Any
 
 import pytest
@@ -61,10 +62,10 @@ def test_nine_services_are_found_by_their_names() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_are_plain_and_every_one_is_told_of(name: str) -> None:
     cls = registered("service")[name]
-    told = f"{Service.__doc__}{cls.__doc__}"
+    told = f"{getdoc(Service)}\n{getdoc(cls)}"
     for f in fields(cls):
         assert isinstance(f.default, str | bool | int | float)
-        assert f"        {f.name}: " in told
+        assert f"    {f.name}: " in told
     assert cls(**{f.name: f.default for f in fields(cls)}) == cls()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -39,3 +41,24 @@ def test_all_that_lock_results_say_it(tmp_path: Path) -> None:
     assert isinstance(Results(tmp_path).locked(), Lock)
     assert isinstance(Store(tmp_path / "records")._locked(), Lock)
     assert not isinstance(Lock(tmp_path / "y"), SoftFileLock)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="filelock changes the object's class; without locks in the harness in half (62)"
+)
+def test_a_disk_without_flock_is_waited_for_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    held = SoftFileLock(tmp_path / "x.lock")
+    held.acquire()
+    timer = threading.Timer(0.3, held.release)
+    timer.start()
+    monkeypatch.setattr("fcntl.flock", absent)
+    try:
+        with Lock(tmp_path / "x.lock"):
+            assert f"waiting for {tmp_path / 'x.lock'}, which process {os.getpid()} of" in caplog.text
+    finally:
+        timer.join()

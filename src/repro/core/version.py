@@ -1,7 +1,7 @@
 """The version of this code: its release, its commit, and whether code or `conf/` differ from that commit.
 
 Owns these facts: git says them in a checkout, and elsewhere what the build wrote (`hatch_build.py`, which
-runs this file by itself). Must not know who cites them.
+runs this file by itself) or `git archive` filled in (`.gitattributes`). Must not know who cites them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ RELEASE = "0.1.0"
 BUILT = "built_from.json"
 """The file of the package in which a build notes the commit; a checkout has none."""
 
+ARCHIVED = "$Format:%H$"
+"""The commit of an archive (a forge's zip), which git fills in; elsewhere it stays as it is."""
+
 CODE = ("src", "conf", "scripts", "pyproject.toml")
 
 
 class Version(NamedTuple):
-    """A version of this code; `commit` and `dirty` are `None` where neither git nor the build knows them."""
+    """A version of this code; `commit` and `dirty` are `None` where nobody knows them, and `why` says why."""
 
     release: str
     commit: str | None
     dirty: bool | None
+    why: str = ""
 
     def __str__(self) -> str:
         """The version for a reader, such as `v0.1.0, commit 42674def0f, changed`."""
-        parts = [f"v{self.release}", f"commit {self.commit[:10]}" if self.commit else "commit unknown"]
+        parts = [
+            f"v{self.release}",
+            f"commit {self.commit[:10]}" if self.commit else f"commit unknown ({self.why})",
+        ]
         return ", ".join([*parts, "changed"] if self.dirty else parts)
 
 
@@ -42,32 +49,43 @@ def version() -> Version:
     built = package / BUILT
     if built.is_file():
         return Version(RELEASE, **json.loads(built.read_text(encoding="utf-8")))
-    return Version(RELEASE, *git_state(package.parents[1]))
+    commit, dirty = git_state(package.parents[1])
+    return Version(RELEASE, commit, dirty, "" if commit else _refusal(package.parents[1]))
 
 
 def git_state(checkout: Path) -> tuple[str | None, bool | None]:
     """Commit of a checkout of this project, and whether code or configuration differ from it.
 
-    Generated files (`results/`) are ignored. `(None, None)` if the folder is not the top of a checkout, or
-    git is missing.
+    Generated files (`results/`) are ignored. `(None, None)` if the folder is neither the top of a checkout
+    nor an unpacked archive of one, or git is missing or refuses. An archive does not know whether it was
+    changed, so of it the second is None.
     """
     top = _git(checkout, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != checkout.resolve():
-        return None, None
+        return (None if ARCHIVED.startswith("$") else ARCHIVED), None
     commit = _git(checkout, "rev-parse", "HEAD")
     changes = _git(checkout, "status", "--porcelain", "--", *CODE)
     return commit, None if changes is None else bool(changes)
 
 
+def _refusal(folder: Path) -> str:
+    """Why git says no commit of a folder."""
+    try:
+        said = os.fsdecode(_run_git(folder, "rev-parse", "HEAD").stderr).strip()
+    except OSError as wrong:
+        return f"git: {wrong.strerror}"
+    return said.partition("\n")[0] or f"{folder} is below the top of another checkout"
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
     """Output of a git command; `None` if it fails or git is not installed."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
+        done = _run_git(folder, *arguments)
     except OSError:
         return None
     return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
+
+
+def _run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60)

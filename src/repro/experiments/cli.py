@@ -54,7 +54,8 @@ from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
-from repro.experiments.tracking.tracker import MOST_RUNS, Tracker
+from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
+from repro.records.build_cache import file_error
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
@@ -194,8 +195,13 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
 
 def settle_runs(config: DictConfig, cells: int) -> None:
-    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not."""
-    if isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
+    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not.
+
+    Under an agent of wandb none does: the run of the sweep is the agent's.
+    """
+    if isinstance(config.wandb, DictConfig) and under_agent():
+        config.wandb.cells = config.wandb.again = False
+    elif isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
         config.wandb.cells = cells <= MOST_RUNS
 
 
@@ -447,7 +453,7 @@ def explain(wrong: Exception) -> str:
             return sentence
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
-        return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
+        return file_error(wrong)
     if isinstance(wrong, OverrideParseException):
         return unreadable(str(wrong.override))
     parts = [str(wrong), *([str(cause)] if cause else [])]

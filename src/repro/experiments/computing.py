@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.experiments.progress.timings import CellWork, Timing, stopwatch, work_of
-from repro.records.build_cache import one_at_a_time
+from repro.records.build_cache import file_error, one_at_a_time
 from repro.records.effort import ResultCount, counting
 from repro.records.identity import portable_text
 from repro.records.record import Record, Round
@@ -85,6 +85,8 @@ def not_stored(outcome: Computed, wrong: BaseException) -> Computed:
 
 
 def _sentence(wrong: BaseException) -> str:
+    if isinstance(wrong, PermissionError) and wrong.filename:
+        return file_error(wrong)
     return str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
 
 

@@ -33,6 +33,7 @@ from rich.progress import (
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError
+from repro.core.output import prepare_process
 from repro.core.overrides import override
 from repro.models.observations.pack import read, read_facts
 from repro.models.observations.transfer import folders
@@ -156,4 +157,5 @@ def show(console: Console) -> int:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

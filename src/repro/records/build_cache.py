@@ -92,8 +92,10 @@ def build_once(
         is_whole: whether the existing `target` is complete; if not, it is removed and built again.
 
     Raises:
-        InputError: the folder is not writable, or the disk is full or has less than `need` bytes left.
+        InputError: the folder is not writable, or the disk is full or has less than `need` bytes left; or
+            what is there is another user's, who lets nobody read it.
     """
+    require_readable(target)
     if is_whole(target):
         return target
     with _errors_of_the_disk(target), _alone(target):
@@ -108,7 +110,7 @@ def build_once(
         scratch.mkdir()
         try:
             built = build(scratch)
-            _flush_all(built)
+            _finish(built, scratch.stat().st_mode & 0o666)
             os.replace(built, target)
             flush(target.parent)
         finally:
@@ -184,6 +186,28 @@ def require_space(folder: Path, need: int, what: str) -> None:
         )
 
 
+def require_readable(target: Path) -> None:
+    """InputError naming the first file of a cached file or folder that this user may not read."""
+    try:
+        paths = [target, *target.glob("*")] if target.exists() else []
+        hidden = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
+    except PermissionError:  # of a folder above
+        hidden = [target]
+    if hidden:
+        raise InputError(file_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(hidden[0]))))
+
+
+def file_error(wrong: OSError) -> str:
+    """An error of a file in a sentence: its path, what is wrong, and what to do."""
+    path = Path(str(wrong.filename))
+    remedy = "choose other folders with results= and outputs="
+    if isinstance(wrong, PermissionError) and os.path.isfile(path):
+        remedy = "its owner can let you read it"
+    if path.is_relative_to(cache_root()):
+        remedy = f"its owner can let you read it, or set {CACHE_VARIABLE} to a folder of your own"
+    return f"{path}: {wrong.strerror}; {remedy}"
+
+
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
     try:
@@ -228,10 +252,12 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {folder}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder")
 
 
-def _flush_all(built: Path) -> None:
-    """Flush a file, or a folder with all that is in it."""
+def _finish(built: Path, mode: int) -> None:
+    """Flush a file, or a folder with all that is in it, and give files a mode, which safetensors narrows."""
     for path in [*built.rglob("*"), built]:
         if not path.is_symlink():
+            if path.is_file():
+                path.chmod(mode)
             flush(path)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from repro.core.digits import in_ten_digits
-from repro.core.errors import InputError
+from repro.core.errors import InputError, warn
 from repro.core.version import version
 
 PACKAGES = (
@@ -120,8 +120,10 @@ def circumstances() -> dict[str, Any]:
 @cache
 def _circumstances() -> dict[str, Any]:
     """Cached, since it runs git three times and reads every package's metadata."""
-    _, commit, dirty = version()
-    return {"commit": commit, "dirty": dirty, "packages": package_versions(), "host": host_kind()}
+    code = version()
+    if code.commit is None:
+        warn(f"records and tables will not name a commit: {code.why}")
+    return {"commit": code.commit, "dirty": code.dirty, "packages": package_versions(), "host": host_kind()}
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:

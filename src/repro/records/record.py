@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -264,20 +264,21 @@ def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content atomically: temporary file, fsync, rename, fsync of the folder.
 
+    Who may read and write the file is decided by the umask, as of any new file.
+
     Raises:
         OSError: it cannot be written; the temporary file is removed.
     """
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:  # tempfile's own functions would ignore the umask
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     flush(path.parent)
 

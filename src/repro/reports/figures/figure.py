@@ -16,7 +16,7 @@ from repro.reports.figures.bars import grouped, panels, stacked
 from repro.reports.figures.curves import curves
 from repro.reports.figures.dots import dots
 from repro.reports.figures.lines import lines
-from repro.reports.figures.paint import GREY, exported, width_of
+from repro.reports.figures.paint import GREY, drawn_alike, exported, width_of
 from repro.reports.figures.palette import load_palette
 from repro.reports.figures.shown import Shown, figure_title, origin, shown
 from repro.reports.tables.table import Table
@@ -37,6 +37,7 @@ LETTERS_AN_INCH = {"title": 12, "below": 18}
 """Characters per inch at the font sizes used here."""
 
 
+@drawn_alike
 def draw(table: Table, format: str = "png") -> bytes:
     """The figure as PNG of 200 dpi, or as PDF; the same table gives the same bytes.
 

@@ -9,7 +9,7 @@ import io
 from collections.abc import Sequence
 from functools import cache
 
-from matplotlib import rc_context
+from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
@@ -33,6 +33,10 @@ RAMP = ("#c3d3da", "#27454f")
 
 Shade = tuple[float, float, float]
 """Red, green and blue, from 0 to 1."""
+
+
+drawn_alike = style.context("default")
+"""Draws with matplotlib's defaults, whatever the user's own settings (`text.usetex`) are."""
 
 
 def canvas(width: float, height: float) -> Figure:

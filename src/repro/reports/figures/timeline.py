@@ -29,7 +29,7 @@ from repro.reports.figures.excerpt import (
     windows_of,
 )
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, colour, exported, pale, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
@@ -66,8 +66,12 @@ def write_timeline(
     files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
     write_atomically(files["spans"], to_csv(blocks))
     for kind, format in (("diagram", "png"), ("vector", "pdf")):
+        try:
+            picture = draw(table, spec, blocks, spans_of(text)[ROUNDS], format)
+        except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
+            raise InputError(f"its {format} cannot be drawn: {type(wrong).__name__}: {wrong}") from wrong
         files[kind] = Path(f"{path}.{format}")
-        write_atomically(files[kind], draw(table, spec, blocks, spans_of(text)[ROUNDS], format))
+        write_atomically(files[kind], picture)
     return files
 
 
@@ -82,6 +86,7 @@ def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
     return found[0]
 
 
+@drawn_alike
 def draw(
     table: Table,
     spec: TimelineSpec,

@@ -13,7 +13,7 @@ from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.published import Published
 from repro.reports.figures.bars import panels
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import exported
+from repro.reports.figures.paint import drawn_alike, exported
 from repro.reports.figures.palette import Palette
 from repro.reports.figures.shown import Shown, titled
 from repro.reports.files import formats_of, write_files
@@ -51,7 +51,7 @@ def write_facts(
         "pdf": lambda: draw(spec, stated, "pdf"),
     }
     wanted = formats_of(formats, bool(spec.picture))
-    return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
+    return shown, write_files(spec.experiment, folder, {name: contents[name] for name in wanted})
 
 
 def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
@@ -96,6 +96,7 @@ def to_csv(stated: Sequence[Stated]) -> str:
     return csv_text(lines)
 
 
+@drawn_alike
 def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> bytes:
     """PNG or PDF of our numbers as bars, with the published ones; the same facts give the same bytes."""
     drawn = [one for one in stated if isinstance(one.ours, float)]

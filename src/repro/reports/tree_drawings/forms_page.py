@@ -60,7 +60,7 @@ def write_forms(
         "pdf": lambda: picture("pdf"),
     }
     wanted = formats_of(formats, figure=True)
-    return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
+    return shown, write_files(spec.experiment, folder, {name: contents[name] for name in wanted})
 
 
 Made = tuple[Page, Sequence[Figures], Callable[[str], bytes]]

@@ -12,7 +12,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, exported
+from repro.reports.figures.paint import GREY, canvas, drawn_alike, exported
 from repro.reports.figures.shown import titled
 from repro.reports.formats.layout import Grid, Heading, Page
 from repro.reports.tree_drawings.forms import DiagramsSpec, Mask
@@ -51,6 +51,7 @@ def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
 
+@drawn_alike
 def draw(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -> bytes:
     """PNG or PDF with one panel per mask, queries by keys; the same masks give the same bytes."""
     picture = canvas(0.4 + INCHES * len(masks), INCHES + 1.35)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported
+from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, drawn_alike, exported
 from repro.reports.figures.shown import titled
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
 from repro.reports.tables.table import MARKS
@@ -82,6 +82,7 @@ def _nodes(form: VerificationDiagram) -> Grid:
     return Grid(headings, tuple(lines), "lrrll")
 
 
+@drawn_alike
 def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str = "png") -> bytes:
     """PNG or PDF with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
     widest = max(x for form in forms for x, _ in _places(form).values())

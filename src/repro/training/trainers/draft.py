@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.safetensors_io import write_tensors
 
 OWN = ("model.layers.", "model.norm.")  # tensors of the draft; embeddings and head are the target's
 MLP_ROWS, MLP_COLUMNS = ("gate_proj.weight", "up_proj.weight"), ("down_proj.weight",)
@@ -71,7 +72,8 @@ def save_draft(draft: PreTrainedModel, folder: Path) -> None:
     own = {
         name: t.detach().cpu().bfloat16() for name, t in draft.state_dict().items() if name.startswith(OWN)
     }
-    save_file({name: tensor.contiguous() for name, tensor in own.items()}, folder / "model.safetensors")
+    whole = {name: tensor.contiguous() for name, tensor in own.items()}
+    write_tensors(folder / "model.safetensors", whole, {})
     config: dict[str, Any] = draft.config.to_diff_dict() | {
         "architectures": [type(draft).__name__],
         "dtype": "bfloat16",

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from repro.models.checkpoints.safetensors_io import write_tensors
 from repro.training.texts import answers
 from repro.training.texts.answers import Answer
 from repro.training.trainers.training import Schedule, Trainer
@@ -204,9 +205,8 @@ def save_heads(heads: Heads, base: str, folder: Path) -> None:
         for block in range(blocks):
             tensors[f"{head}.{block}.linear.weight"] = heads.weight[head, block]
             tensors[f"{head}.{block}.linear.bias"] = heads.bias[head, block]
-    partial = folder / "model.partial"
-    save_file({name: t.detach().cpu().bfloat16().contiguous() for name, t in tensors.items()}, partial)
-    partial.replace(folder / "model.safetensors")
+    halves = {name: t.detach().cpu().bfloat16().contiguous() for name, t in tensors.items()}
+    write_tensors(folder / "model.safetensors", halves, {})
     config = {"base_model_name_or_path": base, "medusa_num_heads": count, "medusa_num_layers": blocks}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.safetensors_io import write_tensors
 
 INITIAL_CONFIDENCE = 0.8
 """Factor of the target's final norm at which the linear guess has the lowest loss, on SmolLM2."""
@@ -293,9 +294,7 @@ def save_head(head: Head, folder: Path) -> None:
     tokens = head.tokens.cpu()
     tensors["d2t"] = tokens - torch.arange(len(tokens))
     tensors["t2d"] = (head.own >= 0).cpu()
-    partial = folder / "model.partial"
-    save_file(tensors, partial)
-    partial.replace(folder / "model.safetensors")
+    write_tensors(folder / "model.safetensors", tensors, {})
     (folder / "config.json").write_text(
         json.dumps(head.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )

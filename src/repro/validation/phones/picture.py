@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.reports.figures.paint import canvas, exported, tidy
+from repro.reports.figures.paint import canvas, drawn_alike, exported, tidy
 from repro.validation.phones.comparison import Comparison
 from repro.validation.phones.page import NAMES
 from repro.validation.phones.quantities import QUANTITIES, UNITS
@@ -15,6 +15,7 @@ SHOWN = (
 )
 
 
+@drawn_alike
 def draw_phones(found: Comparison, format: str = "png") -> bytes:
     """The picture as PNG or PDF; the same comparison gives the same bytes."""
     picture = canvas(10.5, 4.2)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.reports.figures.paint import GREY, canvas, colour, exported, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
 from repro.validation.this_machine.cells import LLAMA_CPP, SHOWN
 from repro.validation.this_machine.predicting import PredictedPass
 
 WITHIN = 0.25
 
 
+@drawn_alike
 def draw(found: Sequence[PredictedPass], format: str = "png") -> bytes:
     """The picture as PNG or PDF; the same comparison gives the same bytes."""
     panels = {
