@@ -57,7 +57,7 @@ from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.cell_configs import CellConfigs, content, parsed, take_entries, top_level
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
-from repro.scenarios.sections import OWN_WEIGHTS
+from repro.scenarios.sections import CHOSEN, DRAFTS, OWN_WEIGHTS
 
 COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
@@ -358,6 +358,9 @@ def _fields(group: str, name: str) -> type:
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, in which no file of others reaches Hydra's own settings."""
 
+    composes_sweeps: ClassVar[bool] = True
+    """Whether a configuration may be a sweep's, beside those of its cells."""
+
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         """Search the same places, all folders as `ConfFolder`."""
         folders = Folders()
@@ -374,15 +377,22 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """A configuration; InputError for defaults lists that lead back to themselves.
+        """A configuration; InputError for defaults lists that lead back to themselves, or a list of choices.
 
         Hydra composes each command's twice: first to look at its mode, without validating its overrides.
         """
         looked_at, self._looked_at = self._looked_at, None
+        for override in map(parsed, overrides):
+            group, chosen = override.key_or_group, override._value
+            if isinstance(chosen, list) and self.repository.group_exists(group):
+                raise InputError(
+                    f"{override.input_line} would mix the parts of all; choose one, or one after the other with "
+                    f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
+                )
         try:
             if not validate_sweep_overrides:
                 with suppress(HydraException):
-                    found = super().load_configuration(config_name, overrides, RunMode.RUN, from_shell, False)
+                    found = self._composed(config_name, overrides, RunMode.RUN, from_shell, False)
                     self._looked_at = overrides, found
                     return found
             elif looked_at and looked_at[0] == overrides:
@@ -390,11 +400,37 @@ class Loader(ConfigLoaderImpl):
                     OverridesParser.create().parse_overrides(overrides), run_mode, from_shell
                 )
                 return looked_at[1]
-            return super().load_configuration(
-                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-            )
+            return self._composed(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
             raise InputError("the defaults list of a configuration file leads back to the file") from None
+
+    def _composed(self, config_name: str | None, overrides: list[str], *how: Any) -> DictConfig:
+        """As Hydra composes; where a sweep varies choices, what is set in them is judged in its cells."""
+        try:
+            return super().load_configuration(config_name, overrides, *how)
+        except HydraException:
+            general = [override for override in overrides if not self._sets_in_a_choice(parsed(override))]
+            if len(general) == len(overrides) or not self.composes_sweeps:
+                raise
+            config = super().load_configuration(config_name, general, *how)
+            if not self._varies_choices(config, overrides):
+                raise
+            task = [override for override in overrides if not parsed(override).is_hydra_override()]
+            config.hydra.overrides.task = task
+        return config
+
+    def _sets_in_a_choice(self, override: Override) -> bool:
+        """Whether an override sets something in a section that a choice fills (`method.length=4`)."""
+        section, _, below = override.key_or_group.partition(".")
+        return bool(below) and (section in CHOSEN or section == "draft" or bool(DRAFTS.fullmatch(section)))
+
+    def _varies_choices(self, config: DictConfig, overrides: Iterable[str]) -> bool:
+        """Whether the command, or the grid of its experiment, varies what is chosen."""
+        sweeper = config.hydra.sweeper
+        varied = [parsed(each).key_or_group for each in overrides if parsed(each).is_sweep_override()]
+        for part in (sweeper.get("params") or {}, *(sweeper.get("cells") or ())):
+            varied += [str(name).partition("@")[0] for name in part]
+        return any(map(self.repository.group_exists, varied))
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         """A part of a configuration at its place; InputError for another's at Hydra's.
@@ -523,6 +559,8 @@ def _has_no_entries(node: DictConfig) -> bool:
 class Composer(PartsLoader):
     """Composes what the cells of a sweep choose."""
 
+    composes_sweeps: ClassVar[bool] = False
+
     def __init__(
         self, loader: ConfigLoader, needless: Needless, settle: Callable[[DictConfig, int], None]
     ) -> None:
@@ -548,6 +586,12 @@ class Composer(PartsLoader):
             config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
+        of_sweep, of_cell = (each.hydra.runtime.choices.get(EXPERIMENT) for each in (master_config, config))
+        if of_cell != of_sweep and config.grid:
+            raise InputError(
+                f"experiment {of_cell} has a grid of its own, which a cell cannot run; run it by itself with "
+                f"experiment={of_cell}"
+            )
         self._settle(config, self.total)
         return config
 

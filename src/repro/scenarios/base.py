@@ -112,6 +112,11 @@ class Scenario(ABC):
         return self.asked
 
     @property
+    def unread(self) -> Mapping[str, str]:
+        """Sections and settings (`sampling.top_p`) that this cell never looks at, with the reason."""
+        return {}
+
+    @property
     @abstractmethod
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""

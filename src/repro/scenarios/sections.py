@@ -44,6 +44,12 @@ OTHERS = (
     *("draft_calibration", "calibration_prompts", "seed", "metrics", "host", "memo", "repeats", "cooldown"),
     *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
 )
+OF_ANSWERS = (
+    *("method", "draft", "sampling", "prompt_tokens", "max_tokens", "calibrate_draft_to", "draft_calibration"),
+    *("calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
+)
+"""Settings of cells in which a method answers prompts."""
+
 WEIGHTS, STAND_IN, OWN_WEIGHTS = "weights", "stand_in", "own"
 """The setting that says what computes; stand-ins and the billed models' own checkpoints among its choices."""
 
