@@ -70,6 +70,14 @@ NOT_TAKEN = {
 }
 """Hydra's flags that would have others' files where ours belong."""
 HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+AMBIGUOUS = re.compile("Ambiguous value for argument '(.*)'")
+ABOUT = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
+"""Lines in which OmegaConf names classes."""
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+"""Flags of which a command has one."""
+OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
+OF_A_COMMAND = ("name", "sweep", "results", "outputs", "wandb", "table")
+"""Settings of which a sweep has one value."""
 OWN_LAUNCHERS = ("cells", "dask")
 """Launchers that plan a sweep: in this process, or with the workers of a cluster."""
 WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
@@ -197,6 +205,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
         Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        _require_sweeper(config, sweeps)
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
                 raise InputError(
@@ -217,6 +226,21 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             traceback.print_exc()
         tell_error(explain(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split()))
         sys.exit(2)
+
+
+def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
+    """InputError for another sweeper, several values of what a sweep has once, or a sweep's own settings."""
+    sweeper = str(config.hydra.runtime.choices["hydra/sweeper"])
+    if sweeper != "grid":
+        raise InputError(f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through")
+    overrides = [parsed(str(each)) for each in OmegaConf.to_container(config.hydra.overrides.task, resolve=False)]
+    varied = {each.key_or_group for each in overrides if each.is_sweep_override()} | axes(config)
+    for name in sorted(varied):
+        if name.partition(".")[0] in OF_A_COMMAND:
+            raise InputError(f"{name} has several values, and a sweep has one {name}; run the command for each")
+    for word in () if sweeps else map(str, config.hydra.overrides.hydra):
+        if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", word):
+            raise InputError(f"{word} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
 def settle_runs(config: DictConfig, cells: int) -> None:
@@ -451,6 +475,14 @@ def checked(arguments: list[str]) -> list[str]:
     for flag in (one.partition("=")[0] for one in ordered if one.startswith("-")):
         if flag in NOT_TAKEN:
             raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
+    asked = [one for one in ordered if one.startswith("-") and flags[one.partition("=")[0]].dest in COMMANDS]
+    if len({flags[one.partition("=")[0]].dest for one in asked}) > 1:
+        raise InputError(
+            f"{' and '.join(asked)} cannot be given together; leave one out (sweep=list shows a sweep's cells)"
+        )
+    for flag in OF_A_SHOWN_CONFIG:
+        if flag in ordered and not {"--cfg", "-c", "--help", "-h"} & {one.partition("=")[0] for one in ordered}:
+            raise InputError(f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job")
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
     renamed_ones(ordered)
@@ -491,8 +523,11 @@ def explain(wrong: Exception) -> str:
         return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
     if isinstance(wrong, OverrideParseException):
         return unreadable(str(wrong.override))
-    parts = [str(wrong), *([str(cause)] if cause else [])]
-    return ": ".join(" ".join(part.partition("\n")[0].split()) for part in parts if part)
+    if several := AMBIGUOUS.search(str(wrong)):
+        key, _, value = several[1].partition("=")
+        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {key}='\"{value}\"'"
+    parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
+    return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))
 
 
 def by_experiment(arguments: list[str]) -> list[list[str]]:

@@ -186,10 +186,21 @@ class ConfFolder(FileConfigSource):
         if group == EXPERIMENT:
             content = {"name": name, **content}
         if package == "_global_":
+            _require_sections(content, path)
             needless = self.needless.get()
             content = {key: value for key, value in content.items() if not needless(key, value)}
             content = with_sweep(content, "" if _is_ours(self.path) else path)
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": package})
+
+
+def _require_sections(content: Mapping[str, Any], path: str) -> None:
+    """InputError for a name where a file about the whole configuration has a section (`method: std`)."""
+    for name, value in content.items():
+        if isinstance(value, str) and not value.startswith("${") and (name in CHOSEN or name == "draft"):
+            raise InputError(
+                f"{path} has {name}: {value}, and {name} is a section of settings; a file chooses one in its "
+                f"defaults list, as in `- override /{CHOSEN.get(name, f'model@{name}')}: {value}`"
+            )
 
 
 def _is_ours(folder: str) -> bool:
