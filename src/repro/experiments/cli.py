@@ -232,15 +232,21 @@ def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
     """InputError for another sweeper, several values of what a sweep has once, or a sweep's own settings."""
     sweeper = str(config.hydra.runtime.choices["hydra/sweeper"])
     if sweeper != "grid":
-        raise InputError(f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through")
-    overrides = [parsed(str(each)) for each in OmegaConf.to_container(config.hydra.overrides.task, resolve=False)]
+        raise InputError(
+            f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through"
+        )
+    overrides = [
+        parsed(str(each)) for each in OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    ]
     varied = {each.key_or_group for each in overrides if each.is_sweep_override()} | axes(config)
     for name in sorted(varied):
         if name.partition(".")[0] in OF_A_COMMAND:
-            raise InputError(f"{name} has several values, and a sweep has one {name}; run the command for each")
-    for word in () if sweeps else map(str, config.hydra.overrides.hydra):
-        if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", word):
-            raise InputError(f"{word} is for sweeps, and this is one cell; add -m, or leave it out")
+            raise InputError(
+                f"{name} has several values, and a sweep has one {name}; run the command for each"
+            )
+    for override in () if sweeps else map(str, config.hydra.overrides.hydra):
+        if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", override):
+            raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
 def settle_runs(config: DictConfig, cells: int) -> None:
@@ -478,11 +484,15 @@ def checked(arguments: list[str]) -> list[str]:
     asked = [one for one in ordered if one.startswith("-") and flags[one.partition("=")[0]].dest in COMMANDS]
     if len({flags[one.partition("=")[0]].dest for one in asked}) > 1:
         raise InputError(
-            f"{' and '.join(asked)} cannot be given together; leave one out (sweep=list shows a sweep's cells)"
+            f"{' and '.join(asked)} exclude each other; leave one out (sweep=list shows a sweep's cells)"
         )
     for flag in OF_A_SHOWN_CONFIG:
-        if flag in ordered and not {"--cfg", "-c", "--help", "-h"} & {one.partition("=")[0] for one in ordered}:
-            raise InputError(f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job")
+        if flag in ordered and not {"--cfg", "-c", "--help", "-h"} & {
+            one.partition("=")[0] for one in ordered
+        }:
+            raise InputError(
+                f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job"
+            )
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
     renamed_ones(ordered)
@@ -525,7 +535,8 @@ def explain(wrong: Exception) -> str:
         return unreadable(str(wrong.override))
     if several := AMBIGUOUS.search(str(wrong)):
         key, _, value = several[1].partition("=")
-        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {key}='\"{value}\"'"
+        quoted = f"{key}='\"{value}\"'"
+        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
     parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
     return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))
 

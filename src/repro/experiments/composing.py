@@ -397,7 +397,7 @@ class Loader(ConfigLoaderImpl):
             group, chosen = override.key_or_group, override._value
             if isinstance(chosen, list) and self.repository.group_exists(group):
                 raise InputError(
-                    f"{override.input_line} would mix the parts of all; choose one, or one after the other with "
+                    f"{override.input_line} would mix the parts of all; choose one, or one after the other: "
                     f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
                 )
         try:

@@ -53,7 +53,8 @@ class Provenance:
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
     `layers` counts the calls of decoder layers that computed the cell, without those of `exercise`; 0 if all
     of it was known before, `None` in records of before there was a counter. `extrapolated` says which of the
-    run's passes lie where the engine's numbers were neither measured nor fitted. `started` and `finished` are
+    run's passes lie where the engine's numbers were neither measured nor fitted. `own_sources` are hashes of
+    the files of components that are not ours, by name (`method lookup`). `started` and `finished` are
     ISO 8601 in UTC.
 
     Raises:
@@ -85,6 +86,7 @@ class Provenance:
     carried_over: str | None = None
     notes: tuple[str, ...] = ()
     layers: int | None = None
+    own_sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -96,8 +98,11 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON, not copied; a record without `layers` stays as it is."""
-        return {name: value for name, value in vars(self).items() if name != "layers" or value is not None}
+        """The fields as plain data, for JSON, not copied; a record without later fields stays as it is."""
+        absent = {
+            name for name, empty in (("layers", None), ("own_sources", {})) if vars(self)[name] == empty
+        }
+        return {name: value for name, value in vars(self).items() if name not in absent}
 
 
 @cache

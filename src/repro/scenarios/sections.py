@@ -45,7 +45,15 @@ OTHERS = (
     *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
 )
 OF_ANSWERS = (
-    *("method", "draft", "sampling", "prompt_tokens", "max_tokens", "calibrate_draft_to", "draft_calibration"),
+    *(
+        "method",
+        "draft",
+        "sampling",
+        "prompt_tokens",
+        "max_tokens",
+        "calibrate_draft_to",
+        "draft_calibration",
+    ),
     *("calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
 )
 """Settings of cells in which a method answers prompts."""

@@ -95,6 +95,8 @@ def show_cell(
         console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
     if arithmetic := other_arithmetic(record):
         console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
+    for note in record.provenance.notes:
+        console.print(f"\n{note}", style="dim", soft_wrap=True, highlight=False, markup=False)
     console.print()
     if "max_tokens" in _amounts(record):
         console.print(f"{'answers':<20} repro show {record.key[:12]}", highlight=False, soft_wrap=True)

@@ -124,8 +124,8 @@ class Tracker:
             is_known = wandb.login(prompt=False, verify=False)
         except (wandb.Error, ValueError) as wrong:
             raise InputError(
-                f"wandb refuses the login: {' '.join(str(wrong).split())}; wandb.ai/authorize shows a whole key "
-                "for WANDB_API_KEY, and wandb.mode=offline needs none"
+                f"wandb refuses the login: {' '.join(str(wrong).split())}; wandb.ai/authorize shows a whole "
+                "key for WANDB_API_KEY, and wandb.mode=offline needs none"
             ) from wrong
         if not is_known:
             raise InputError(

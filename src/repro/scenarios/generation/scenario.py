@@ -44,8 +44,8 @@ from repro.scenarios.compressed_target import compressed_target
 from repro.scenarios.emulation import COMPUTED, EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
-from repro.scenarios.sections import DRAFTS
 from repro.scenarios.offline import corpus_asked
+from repro.scenarios.sections import DRAFTS
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
