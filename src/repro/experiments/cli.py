@@ -235,9 +235,8 @@ def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
         raise InputError(
             f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through"
         )
-    overrides = [
-        parsed(str(each)) for each in OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    ]
+    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    overrides = [parsed(str(each)) for each in task]
     varied = {each.key_or_group for each in overrides if each.is_sweep_override()} | axes(config)
     for name in sorted(varied):
         if name.partition(".")[0] in OF_A_COMMAND:

@@ -54,10 +54,17 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.cell_configs import CellConfigs, content, parsed, take_entries, top_level
+from repro.experiments.cell_configs import (
+    CellConfigs,
+    content,
+    parsed,
+    require_one_choice,
+    take_entries,
+    top_level,
+)
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
-from repro.scenarios.sections import CHOSEN, DRAFTS, OWN_WEIGHTS
+from repro.scenarios.sections import CHOSEN, DRAFTS, OWN_WEIGHTS, require_no_names
 
 COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
@@ -186,21 +193,11 @@ class ConfFolder(FileConfigSource):
         if group == EXPERIMENT:
             content = {"name": name, **content}
         if package == "_global_":
-            _require_sections(content, path)
+            require_no_names(content, path)
             needless = self.needless.get()
             content = {key: value for key, value in content.items() if not needless(key, value)}
             content = with_sweep(content, "" if _is_ours(self.path) else path)
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": package})
-
-
-def _require_sections(content: Mapping[str, Any], path: str) -> None:
-    """InputError for a name where a file about the whole configuration has a section (`method: std`)."""
-    for name, value in content.items():
-        if isinstance(value, str) and not value.startswith("${") and (name in CHOSEN or name == "draft"):
-            raise InputError(
-                f"{path} has {name}: {value}, and {name} is a section of settings; a file chooses one in its "
-                f"defaults list, as in `- override /{CHOSEN.get(name, f'model@{name}')}: {value}`"
-            )
 
 
 def _is_ours(folder: str) -> bool:
@@ -393,13 +390,7 @@ class Loader(ConfigLoaderImpl):
         Hydra composes each command's twice: first to look at its mode, without validating its overrides.
         """
         looked_at, self._looked_at = self._looked_at, None
-        for override in map(parsed, overrides):
-            group, chosen = override.key_or_group, override._value
-            if isinstance(chosen, list) and self.repository.group_exists(group):
-                raise InputError(
-                    f"{override.input_line} would mix the parts of all; choose one, or one after the other: "
-                    f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
-                )
+        require_one_choice(overrides, self.repository.group_exists)
         try:
             if not validate_sweep_overrides:
                 with suppress(HydraException):
@@ -432,8 +423,8 @@ class Loader(ConfigLoaderImpl):
 
     def _sets_in_a_choice(self, override: Override) -> bool:
         """Whether an override sets something in a section that a choice fills (`method.length=4`)."""
-        section, _, below = override.key_or_group.partition(".")
-        return bool(below) and (section in CHOSEN or section == "draft" or bool(DRAFTS.fullmatch(section)))
+        section, dot, _ = override.key_or_group.partition(".")
+        return bool(dot) and (section in (*CHOSEN, "draft") or bool(DRAFTS.fullmatch(section)))
 
     def _varies_choices(self, config: DictConfig, overrides: Iterable[str]) -> bool:
         """Whether the command, or the grid of its experiment, varies what is chosen."""

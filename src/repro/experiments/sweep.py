@@ -75,8 +75,8 @@ def warn_of_edits(cell: Scenario, record: Record) -> None:
     edited = [name for name, source in cell.own_sources.items() if before.get(name, source) != source]
     if edited:
         warn(
-            f"the source of {' and '.join(edited)} was edited after the stored result {record.key[:12]}, which "
-            "is shown; sweep=force computes it again, and a raised `version` makes it another cell"
+            f"the source of {' and '.join(edited)} was edited after the stored result {record.key[:12]}, "
+            "which is shown; sweep=force computes it again, and a raised `version` makes it another cell"
         )
 
 

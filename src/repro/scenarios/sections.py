@@ -82,6 +82,16 @@ def check_known(config: Mapping[str, Any]) -> None:
         require_choice("choice of weights", chosen, [path.stem for path in files])
 
 
+def require_no_names(content: Mapping[str, Any], path: str) -> None:
+    """InputError for a name where a file about the whole configuration has a section (`method: std`)."""
+    for name, value in content.items():
+        if name in (*CHOSEN, "draft") and isinstance(value, str) and not value.startswith("${"):
+            raise InputError(
+                f"{path} has {name}: {value}, and {name} is a section of settings; a file chooses one in its "
+                f"defaults list, as in `- override /{CHOSEN.get(name, f'model@{name}')}: {value}`"
+            )
+
+
 def check_sections(config: Mapping[str, Any], group: str) -> None:
     """InputError unless the sections that a cell needs are mappings, and the chosen ones have a name.
 
