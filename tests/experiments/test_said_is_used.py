@@ -63,6 +63,10 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
         (("method=std", "sampling.top_p=0.9"), "at temperature 0"),
         (("-m", "method=std,chain_sd", "repeats=3"), "repeats=3 would change nothing"),
         (("experiment=lever/claims", "prompts=3"), "has no cells"),
+        (
+            ("experiment=mllm_npu/table4", "method.order=in_order"),
+            "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
+        ),
         (("method=[std,chain_sd]",), "-m method=std,chain_sd"),
         (("method=std", "hydra/launcher=dask"), "add -m"),
         (("-m", "method=std", "hydra/sweeper=basic"), "no hydra/sweeper 'basic'"),

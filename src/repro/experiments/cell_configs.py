@@ -58,11 +58,11 @@ def parsed(override: str) -> Override:
     if number := NUMBER.fullmatch(override):  # what Hydra's grammar takes a millisecond for
         key, value = number.groups()
         return Override(OverrideType.CHANGE, key, ValueType.ELEMENT, int(value), input_line=override)
-    return _parser.parse_override(override)
+    return _parser.parse_overrides([override])[0]  # which names it in its error
 
 
 def require_one_choice(overrides: Iterable[str], is_group: Callable[[str], bool]) -> None:
-    """InputError for a list of choices (`method=[std,lever]`), whose parts Hydra would mix."""
+    """InputError for a list of choices of one group, whose parts Hydra would mix."""
     for override in map(parsed, overrides):
         chosen = override._value
         if isinstance(chosen, list) and is_group(override.key_or_group):

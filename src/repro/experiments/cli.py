@@ -278,7 +278,10 @@ def run_cells(
     configs = composer.cells(config, shared_by(jobs))
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
-        unread = UnreadWords(_typed(config.hydra))
+        words = _typed(config.hydra)
+        if config.table:  # a draft that a method does not take still names its row
+            words = [word for word in words if not word.startswith("model@draft=")]
+        unread = UnreadWords(words)
         plan = partial(plan_cell, configs, unread=unread)
         driver = Driver(plan, _watcher, screen(), partial(_require_used, config, unread))
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
@@ -546,25 +549,21 @@ def by_experiment(arguments: list[str]) -> list[list[str]]:
     Experiments without a grid and a table are cells of one sweep, as other choices are.
     """
     for place, argument in enumerate(arguments):
-        if not argument.startswith("experiment=") or not (override := parsed(argument)).is_sweep_override():
+        if (
+            not argument.startswith(f"{composing.EXPERIMENT}=")
+            or not (override := parsed(argument)).is_sweep_override()
+        ):
             continue
         values = override._value
         known = sorted(experiments())
         listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
         chosen = [*dict.fromkeys(map(unquoted, listed))]
         if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
-            return [[*arguments[:place], f"experiment={name}", *arguments[place + 1 :]] for name in chosen]
+            return [
+                [*arguments[:place], f"{composing.EXPERIMENT}={name}", *arguments[place + 1 :]]
+                for name in chosen
+            ]
     return [arguments]
-
-
-def _exit_code(arguments: list[str]) -> int:
-    """Run a command; its exit code."""
-    sys.argv[1:] = arguments
-    try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
 
 
 def main() -> None:
@@ -581,9 +580,16 @@ def main() -> None:
             return
         publish()
         with stopping():
-            failed = max(map(_exit_code, by_experiment(sys.argv[1:])))
+            commands = by_experiment(sys.argv[1:])
+            run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)
+            failed: list[SystemExit] = []
+            for sys.argv[1:] in commands:
+                try:
+                    run()
+                except SystemExit as end:  # the next experiment has its own cells
+                    failed += [end] if end.code else []
         if failed:
-            sys.exit(failed)
+            raise failed[0]
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
         if whole:
             raise

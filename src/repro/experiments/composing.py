@@ -366,8 +366,7 @@ def _fields(group: str, name: str) -> type:
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, in which no file of others reaches Hydra's own settings."""
 
-    composes_sweeps: ClassVar[bool] = True
-    """Whether a configuration may be a sweep's, beside those of its cells."""
+    composes_sweeps: ClassVar[bool] = True  # and not cells alone
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         """Search the same places, all folders as `ConfFolder`."""
@@ -417,8 +416,7 @@ class Loader(ConfigLoaderImpl):
             config = super().load_configuration(config_name, general, *how)
             if not self._varies_choices(config, overrides):
                 raise
-            task = [override for override in overrides if not parsed(override).is_hydra_override()]
-            config.hydra.overrides.task = task
+            config.hydra.overrides.task = [o for o in overrides if not parsed(o).is_hydra_override()]
         return config
 
     def _sets_in_a_choice(self, override: Override) -> bool:
@@ -428,10 +426,9 @@ class Loader(ConfigLoaderImpl):
 
     def _varies_choices(self, config: DictConfig, overrides: Iterable[str]) -> bool:
         """Whether the command, or the grid of its experiment, varies what is chosen."""
-        sweeper = config.hydra.sweeper
         varied = [parsed(each).key_or_group for each in overrides if parsed(each).is_sweep_override()]
-        for part in (sweeper.get("params") or {}, *(sweeper.get("cells") or ())):
-            varied += [str(name).partition("@")[0] for name in part]
+        parts = (config.hydra.sweeper.get("params") or {}, *(config.hydra.sweeper.get("cells") or ()))
+        varied += [str(name).partition("@")[0] for part in parts for name in part]
         return any(map(self.repository.group_exists, varied))
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
@@ -590,10 +587,7 @@ class Composer(PartsLoader):
             ConfFolder.needless.reset(token)
         of_sweep, of_cell = (each.hydra.runtime.choices.get(EXPERIMENT) for each in (master_config, config))
         if of_cell != of_sweep and config.grid:
-            raise InputError(
-                f"experiment {of_cell} has a grid of its own, which a cell cannot run; run it by itself with "
-                f"experiment={of_cell}"
-            )
+            raise InputError(f"experiment {of_cell} has a grid, which no cell can run; run it by itself")
         self._settle(config, self.total)
         return config
 
