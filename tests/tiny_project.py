@@ -9,6 +9,7 @@ import copy
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -180,8 +181,12 @@ class Project:
         return self.out / "results" / self.asked().folder
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of `python -m repro` here."""
-        return [sys.executable, "-m", "repro", *self.overrides, *arguments]
+        """The command line of `python -m repro` here; a lone method has no settings of a draft it lacks."""
+        alone = any(
+            re.fullmatch("method=(std|flash_ar|lookup)|(compression|probe|service)=.*", a) for a in arguments
+        )
+        words = [word for word in self.overrides if not (alone and word.startswith("draft."))]
+        return [sys.executable, "-m", "repro", *words, *arguments]
 
     def environment(self, *python_path: Path) -> dict[str, str]:
         """Of a process of its own: no hub, no caches but its own."""

@@ -116,10 +116,6 @@ def test_a_changed_setting_is_a_row_of_the_experiment_with_its_speedup(
             "method=mllm_npu method.window=4e9 changes those of mllm_npu",
         ),
         (
-            ("experiment=mllm_npu/table4", "method.order=in_order"),
-            "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
-        ),
-        (
             ("experiment=quickstart", "mllm_npu.order=in_order"),
             "mllm_npu.order holds in the cells with method=mllm_npu, and this sweep has none",
         ),

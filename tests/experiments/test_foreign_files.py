@@ -338,7 +338,7 @@ def test_a_package_of_others_is_read_alike(stranger: Stranger, monkeypatch: pyte
 
 
 def test_a_grid_of_another_s_folder_is_a_sweep(stranger: Stranger) -> None:
-    grid = {"method": ["std", "flash_ar"], "labels.width": ["${max_tokens}"]}
+    grid = {"method": ["std", "chain_sd"], "labels.width": ["${max_tokens}"]}
     stranger.write("experiment/mine", {"labels": {"width": ""}, "grid": grid})
     done = stranger.project.here("--config-dir", str(stranger.folder), "experiment=mine")
     assert done.returncode == 0, done.stderr

@@ -169,7 +169,7 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
             return take(dict(row) for row in found), place
     except InputError:
         raise
-    except (OSError, RuntimeError, ValueError, httpx2.HTTPError) as error:
+    except (OSError, RuntimeError, ValueError, ImportError, httpx2.HTTPError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
         reason = said if online else ABSENT
         raise Unavailable(f"{place}: {reason}") from error

@@ -21,6 +21,8 @@ from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf._utils import split_key
 
+from repro.core.errors import InputError
+
 OF_THE_SWEEP = frozenset({"hydra", "grid", "table", "beside"})
 """Top-level entries that no cell has."""
 
@@ -56,7 +58,18 @@ def parsed(override: str) -> Override:
     if number := NUMBER.fullmatch(override):  # what Hydra's grammar takes a millisecond for
         key, value = number.groups()
         return Override(OverrideType.CHANGE, key, ValueType.ELEMENT, int(value), input_line=override)
-    return _parser.parse_override(override)
+    return _parser.parse_overrides([override])[0]  # which names it in its error
+
+
+def require_one_choice(overrides: Iterable[str], is_group: Callable[[str], bool]) -> None:
+    """InputError for a list of choices of one group, whose parts Hydra would mix."""
+    for override in map(parsed, overrides):
+        chosen = override._value
+        if isinstance(chosen, list) and is_group(override.key_or_group):
+            raise InputError(
+                f"{override.input_line} would mix the parts of all; choose one, or one after the other: "
+                f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
+            )
 
 
 def shared_by(jobs: Sequence[Sequence[str]]) -> frozenset[str]:

@@ -23,6 +23,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Glob
 from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
@@ -31,14 +32,14 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.overrides import word
+from repro.core.overrides import unquoted, word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.batches import CellEngine
-from repro.experiments.cell_configs import CellConfigs, plain, plain_value, shared_by
+from repro.experiments.cell_configs import CellConfigs, parsed, plain, plain_value, shared_by
 from repro.experiments.composing import Composer, load_components
-from repro.experiments.compositions import opened, unswept
+from repro.experiments.compositions import composing_in, jobs_of, one_at_a_time, opened, unswept
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -55,9 +56,11 @@ from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
+from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.build_cache import file_error
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.experiment import experiment_file, experiments
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, WEIGHTS, check_places
 
@@ -68,6 +71,14 @@ NOT_TAKEN = {
 }
 """Hydra's flags that would have others' files where ours belong."""
 HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+AMBIGUOUS = re.compile("Ambiguous value for argument '(.*)'")
+ABOUT = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
+"""Lines in which OmegaConf names classes."""
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+"""Flags of which a command has one."""
+OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
+OF_A_COMMAND = ("name", "sweep", "results", "outputs", "wandb", "table")
+"""Settings of which a sweep has one value."""
 OWN_LAUNCHERS = ("cells", "dask")
 """Launchers that plan a sweep: in this process, or with the workers of a cluster."""
 WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
@@ -112,12 +123,35 @@ def cell_config(*overrides: str) -> dict[str, Any]:
     """The resolved configuration of one cell.
 
     Raises:
-        InputError: an override is malformed or names something unknown.
+        InputError: an override is malformed or names something unknown, or there are several cells.
+    """
+    configs = cell_configs(*overrides)
+    if len(configs) > 1:
+        raise InputError(
+            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, experiment=...) runs them, "
+            "and a setting that differs in them chooses one"
+        )
+    return configs[0]
+
+
+def cell_configs(*overrides: str) -> list[dict[str, Any]]:
+    """The resolved configurations of the cells that a command with these overrides has.
+
+    Raises:
+        InputError: an override is malformed or names something unknown, or an experiment has no cells.
     """
     try:
-        config = composed(*carried(overrides, sweep=False))
-        HydraConfig.instance().set_config(config)  # labels may name the choices that were made
-        return plain(config)
+        with one_at_a_time:
+            config = composed(*carried(overrides, sweep=False))
+            if (section := table_section(config)) and computes_nothing(section):
+                raise InputError(
+                    f"{config.name} has no cells; `python -m repro experiment={config.name}` makes it"
+                )
+            if axes(config):
+                with composing_in(conf_dir(), needless) as compositions:
+                    return [*map(compositions.configs.plain, jobs_of(config, overrides))]
+            HydraConfig.instance().set_config(config)  # labels may name the choices that were made
+            return [plain(config)]
     except (HydraException, OmegaConfBaseException) as wrong:
         raise InputError(explain(wrong)) from wrong
 
@@ -172,6 +206,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
         Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        _require_sweeper(config, sweeps)
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
                 raise InputError(
@@ -192,6 +227,26 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             traceback.print_exc()
         tell_error(explain(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split()))
         sys.exit(2)
+
+
+def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
+    """InputError for another sweeper, several values of what a sweep has once, or a sweep's own settings."""
+    sweeper = str(config.hydra.runtime.choices["hydra/sweeper"])
+    if sweeper != "grid":
+        raise InputError(
+            f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through"
+        )
+    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    overrides = [parsed(str(each)) for each in task]
+    varied = {each.key_or_group for each in overrides if each.is_sweep_override()} | axes(config)
+    for name in sorted(varied):
+        if name.partition(".")[0] in OF_A_COMMAND:
+            raise InputError(
+                f"{name} has several values, and a sweep has one {name}; run the command for each"
+            )
+    for override in () if sweeps else map(str, config.hydra.overrides.hydra):
+        if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", override):
+            raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
 def settle_runs(config: DictConfig, cells: int) -> None:
@@ -229,26 +284,40 @@ def run_cells(
     configs = composer.cells(config, shared_by(jobs))
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
-        driver = Driver(partial(plan_cell, configs), _watcher, screen(), partial(_require_labels, config))
+        words = _typed(config.hydra)
+        if config.table:  # a draft that a method does not take still names its row
+            words = [word for word in words if not word.startswith("model@draft=")]
+        unread = UnreadWords(words)
+        plan = partial(plan_cell, configs, unread=unread)
+        driver = Driver(plan, _watcher, screen(), partial(_require_used, config, unread))
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
             driver.run(jobs, first, workers)
 
 
-def plan_cell(configs: CellConfigs, number: int, overrides: Sequence[str]) -> PlannedCell:
+def plan_cell(
+    configs: CellConfigs, number: int, overrides: Sequence[str], unread: UnreadWords
+) -> PlannedCell:
     """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
     section = configs.choices(overrides).config.table
     if section and computes_nothing(section):
+        unread.see_unread(OF_NO_CELL)
         whole = configs.composed(overrides)
         named = {"method": str(whole.name)}
         return PlannedCell(number, overrides, configs.plain(overrides), named, table=table_section(whole))
     try:
-        return planned(number, overrides, configs.plain(overrides))
+        config = configs.plain(overrides)
+        unread.see(config)
+        return planned(number, overrides, config)
     except (InputError, OmegaConfBaseException) as wrong:
         return PlannedCell(number, overrides, None, _labels(configs.composed(overrides)), str(wrong))
 
 
-def _require_labels(config: DictConfig) -> None:
-    """InputError for a label of the table that no cell of the experiment's whole sweep has."""
+def _require_used(config: DictConfig, unread: UnreadWords) -> None:
+    """InputError for a word of the command that no cell reads.
+
+    Or for a label of the table that no cell of the experiment's whole sweep has.
+    """
+    unread.require_none()
     section = table_section(config)
     if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
         return
@@ -304,7 +373,7 @@ def _first_of(cells: Sequence[str]) -> str:
 
 def asked(config: DictConfig) -> Asked:
     """What a sweep's command asked of its experiment."""
-    return Asked(str(config.name), matter(str(config.name), _typed(config)), frozenset(axes(config)))
+    return Asked(str(config.name), matter(str(config.name), _typed(config.hydra)), frozenset(axes(config)))
 
 
 def axes(config: DictConfig) -> set[str]:
@@ -316,13 +385,13 @@ def axes(config: DictConfig) -> set[str]:
 
 def given(config: DictConfig) -> dict[str, str]:
     """The overrides of a sweep's command line as they were typed, by key; of `~NAME` the value is null."""
-    pairs = (override.partition("=") for override in _typed(config))
+    pairs = (override.partition("=") for override in _typed(config.hydra))
     return {key: value if equals else DELETED for key, equals, value in pairs}
 
 
-def _typed(config: DictConfig) -> list[str]:
+def _typed(hydra: Any) -> list[str]:
     """The words of a command that are overrides; a reference (`${prompts}`) is not resolved."""
-    task = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    task = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     return [as_typed(str(override)) for override in task or ()]
 
 
@@ -351,12 +420,16 @@ def task(config: DictConfig) -> None:
         load_components()
         if (HydraConfig.get().callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
             raise InputError(WITHOUT_END)
-        section = table_section(config)
+        section, unread = table_section(config), UnreadWords(_typed(HydraConfig.get()))
         if section and computes_nothing(section):
+            unread.see_unread(OF_NO_CELL)
+            unread.require_none()
             sweep = Sweep(plain(config), screen())
             show_files(sweep.console, sweep.read(str(config.name), section))
             return
         given = plain(config)
+        unread.see(given)
+        unread.require_none()
         sweep = Sweep(given, screen())
         note = sweep.cell(given, alone)
         if sweep.mode == "list" or note.state == "skipped":
@@ -416,6 +489,18 @@ def checked(arguments: list[str]) -> list[str]:
     for flag in (one.partition("=")[0] for one in ordered if one.startswith("-")):
         if flag in NOT_TAKEN:
             raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
+    asked = [one for one in ordered if one.startswith("-") and flags[one.partition("=")[0]].dest in COMMANDS]
+    if len({flags[one.partition("=")[0]].dest for one in asked}) > 1:
+        raise InputError(
+            f"{' and '.join(asked)} exclude each other; leave one out (sweep=list shows a sweep's cells)"
+        )
+    for flag in OF_A_SHOWN_CONFIG:
+        if flag in ordered and not {"--cfg", "-c", "--help", "-h"} & {
+            one.partition("=")[0] for one in ordered
+        }:
+            raise InputError(
+                f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job"
+            )
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
     renamed_ones(ordered)
@@ -456,8 +541,35 @@ def explain(wrong: Exception) -> str:
         return file_error(wrong)
     if isinstance(wrong, OverrideParseException):
         return unreadable(str(wrong.override))
-    parts = [str(wrong), *([str(cause)] if cause else [])]
-    return ": ".join(" ".join(part.partition("\n")[0].split()) for part in parts if part)
+    if several := AMBIGUOUS.search(str(wrong)):
+        key, _, value = several[1].partition("=")
+        quoted = f"{key}='\"{value}\"'"
+        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
+    parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
+    return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))
+
+
+def by_experiment(arguments: list[str]) -> list[list[str]]:
+    """A command, or one for each experiment that it names: each has cells and a table of its own.
+
+    Experiments without a grid and a table are cells of one sweep, as other choices are.
+    """
+    for place, argument in enumerate(arguments):
+        if (
+            not argument.startswith(f"{composing.EXPERIMENT}=")
+            or not (override := parsed(argument)).is_sweep_override()
+        ):
+            continue
+        values = override._value
+        known = sorted(experiments())
+        listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
+        chosen = [*dict.fromkeys(map(unquoted, listed))]
+        if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
+            return [
+                [*arguments[:place], f"{composing.EXPERIMENT}={name}", *arguments[place + 1 :]]
+                for name in chosen
+            ]
+    return [arguments]
 
 
 def main() -> None:
@@ -474,7 +586,16 @@ def main() -> None:
             return
         publish()
         with stopping():
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+            commands = by_experiment(sys.argv[1:])
+            run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)
+            failed: list[SystemExit] = []
+            for sys.argv[1:] in commands:
+                try:
+                    run()
+                except SystemExit as end:  # the next experiment has its own cells
+                    failed += [end] if end.code else []
+        if failed:
+            raise failed[0]
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
         if whole:
             raise

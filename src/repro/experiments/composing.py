@@ -54,10 +54,17 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.cell_configs import CellConfigs, content, parsed, take_entries, top_level
+from repro.experiments.cell_configs import (
+    CellConfigs,
+    content,
+    parsed,
+    require_one_choice,
+    take_entries,
+    top_level,
+)
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
-from repro.scenarios.sections import OWN_WEIGHTS
+from repro.scenarios.sections import CHOSEN, DRAFTS, OWN_WEIGHTS, require_no_names
 
 COMPANION = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
@@ -186,6 +193,7 @@ class ConfFolder(FileConfigSource):
         if group == EXPERIMENT:
             content = {"name": name, **content}
         if package == "_global_":
+            require_no_names(content, path)
             needless = self.needless.get()
             content = {key: value for key, value in content.items() if not needless(key, value)}
             content = with_sweep(content, "" if _is_ours(self.path) else path)
@@ -358,6 +366,8 @@ def _fields(group: str, name: str) -> type:
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, in which no file of others reaches Hydra's own settings."""
 
+    composes_sweeps: ClassVar[bool] = True  # and not cells alone
+
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         """Search the same places, all folders as `ConfFolder`."""
         folders = Folders()
@@ -374,15 +384,16 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """A configuration; InputError for defaults lists that lead back to themselves.
+        """A configuration; InputError for defaults lists that lead back to themselves, or a list of choices.
 
         Hydra composes each command's twice: first to look at its mode, without validating its overrides.
         """
         looked_at, self._looked_at = self._looked_at, None
+        require_one_choice(overrides, self.repository.group_exists)
         try:
             if not validate_sweep_overrides:
                 with suppress(HydraException):
-                    found = super().load_configuration(config_name, overrides, RunMode.RUN, from_shell, False)
+                    found = self._composed(config_name, overrides, RunMode.RUN, from_shell, False)
                     self._looked_at = overrides, found
                     return found
             elif looked_at and looked_at[0] == overrides:
@@ -390,11 +401,35 @@ class Loader(ConfigLoaderImpl):
                     OverridesParser.create().parse_overrides(overrides), run_mode, from_shell
                 )
                 return looked_at[1]
-            return super().load_configuration(
-                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-            )
+            return self._composed(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
             raise InputError("the defaults list of a configuration file leads back to the file") from None
+
+    def _composed(self, config_name: str | None, overrides: list[str], *how: Any) -> DictConfig:
+        """As Hydra composes; where a sweep varies choices, what is set in them is judged in its cells."""
+        try:
+            return super().load_configuration(config_name, overrides, *how)
+        except HydraException:
+            general = [override for override in overrides if not self._sets_in_a_choice(parsed(override))]
+            if len(general) == len(overrides) or not self.composes_sweeps:
+                raise
+            config = super().load_configuration(config_name, general, *how)
+            if not self._varies_choices(config, overrides):
+                raise
+            config.hydra.overrides.task = [o for o in overrides if not parsed(o).is_hydra_override()]
+        return config
+
+    def _sets_in_a_choice(self, override: Override) -> bool:
+        """Whether an override sets something in a section that a choice fills (`method.length=4`)."""
+        section, dot, _ = override.key_or_group.partition(".")
+        return bool(dot) and (section in (*CHOSEN, "draft") or bool(DRAFTS.fullmatch(section)))
+
+    def _varies_choices(self, config: DictConfig, overrides: Iterable[str]) -> bool:
+        """Whether the command, or the grid of its experiment, varies what is chosen."""
+        varied = [parsed(each).key_or_group for each in overrides if parsed(each).is_sweep_override()]
+        parts = (config.hydra.sweeper.get("params") or {}, *(config.hydra.sweeper.get("cells") or ()))
+        varied += [str(name).partition("@")[0] for part in parts for name in part]
+        return any(map(self.repository.group_exists, varied))
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         """A part of a configuration at its place; InputError for another's at Hydra's.
@@ -523,6 +558,8 @@ def _has_no_entries(node: DictConfig) -> bool:
 class Composer(PartsLoader):
     """Composes what the cells of a sweep choose."""
 
+    composes_sweeps: ClassVar[bool] = False
+
     def __init__(
         self, loader: ConfigLoader, needless: Needless, settle: Callable[[DictConfig, int], None]
     ) -> None:
@@ -548,6 +585,9 @@ class Composer(PartsLoader):
             config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
+        of_sweep, of_cell = (each.hydra.runtime.choices.get(EXPERIMENT) for each in (master_config, config))
+        if of_cell != of_sweep and config.grid:
+            raise InputError(f"experiment {of_cell} has a grid, which no cell can run; run it by itself")
         self._settle(config, self.total)
         return config
 

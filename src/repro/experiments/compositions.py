@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -29,6 +30,14 @@ def unswept(overrides: Iterable[str]) -> list[str]:
     return [str(override.input_line) for override in parsed if not override.is_sweep_override()]
 
 
+def jobs_of(config: DictConfig, overrides: Iterable[str]) -> list[tuple[str, ...]]:
+    """The overrides of each cell of a sweep with this configuration and command."""
+    sweeper = instantiate(config.hydra.sweeper)
+    written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
+    batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
+    return [tuple(cell) for batch in batches for cell in batch]
+
+
 class Compositions:
     """The cells of sweeps whose commands stand in results, and their configurations (`CellConfigs`)."""
 
@@ -46,26 +55,27 @@ class Compositions:
             InputError: one is no setting; the results may be another's.
         """
         overrides = carried(require_recorded(overrides))
-        composed = compose("config", unswept(overrides), return_hydra_config=True)
-        sweeper = instantiate(composed.hydra.sweeper)
-        written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
-        batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
-        return [tuple(cell) for batch in batches for cell in batch]
+        return jobs_of(compose("config", unswept(overrides), return_hydra_config=True), overrides)
 
     def config(self, overrides: Sequence[str]) -> DictConfig:
         """The configuration of one cell, not resolved."""
         return self.configs.composed(overrides)
 
 
+one_at_a_time = RLock()
+"""Held while Hydra composes, which has one state for all threads of a process."""
+
+
 @contextmanager
 def opened(conf: Path) -> Iterator[ConfigLoader]:
     """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
-    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
-    try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
-    finally:
-        GlobalHydra.instance().hydra = outer
+    with one_at_a_time:
+        outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+        try:
+            with initialize_config_dir(str(conf), version_base="1.3"):
+                yield GlobalHydra.instance().config_loader()
+        finally:
+            GlobalHydra.instance().hydra = outer
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What comes of it is plain data that the driver of the sweep stores. Must not kno
 from __future__ import annotations
 
 import gzip
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -56,7 +57,7 @@ def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Com
     try:
         work = work_of(config)
         cell.check()
-        with _alone(cell), showing(work) as progress, counting() as effort:
+        with float32_on_cpu(), _alone(cell), showing(work) as progress, counting() as effort:
             clock = stopwatch()
             outcome = cell.run(with_reason(progress, effort))
             timing = Timing(work, clock(), effort.share)
@@ -67,6 +68,25 @@ def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Com
         return Computed(record, outcome.rounds, outcome.answers, timeline, timing)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
         return Computed(cell.failed(traceback.format_exc()), error=_sentence(wrong))
+
+
+@contextmanager
+def float32_on_cpu() -> Iterator[None]:
+    """Within the block torch makes float32 tensors on the CPU, whatever the process has set before."""
+    torch = sys.modules.get("torch")
+    if torch is None:  # nobody can have set anything
+        yield
+        return
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    if device.type != "cpu":
+        torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if device.type != "cpu":
+            torch.set_default_device(device)
 
 
 def _with_timeline(record: Record) -> Record:

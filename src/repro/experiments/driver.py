@@ -226,7 +226,8 @@ class Driver:
         if self._first.setdefault(key, cell.number) in self._out:
             self._equal.setdefault(self._first[key], []).append((cell.number, out))
             return None
-        if sweep.mode != "force" and not sweep.tracker.again and key in self._done(sweep):
+        unread = sweep.mode != "force" and not sweep.tracker.again and not scenario.own_sources
+        if unread and key in self._done(sweep):
             note: Note | None = Note(key, labels, "cached", 0.0)
         else:
             note = sweep.known(scenario)

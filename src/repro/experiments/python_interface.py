@@ -15,10 +15,10 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.overrides import override
 from repro.core.registry import unknown
-from repro.experiments.cli import cell_config, quiet
-from repro.experiments.progress.notes import Note
+from repro.experiments.cli import cell_config, cell_configs, quiet
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.sweep import Sweep
+from repro.experiments.unread import UnreadWords
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.reports.cell_frame import cell_frame
@@ -49,7 +49,13 @@ def run(overrides: Mapping[str, Any] | None = None, /, **settings: Any) -> Recor
     Raises:
         InputError: a setting is unknown or invalid, or the cell failed; its traceback is in its record.
     """
-    sweep, note = _cell({**(overrides or {}), **settings})
+    quiet()
+    words = [*_overrides({**(overrides or {}), **settings})]
+    config, unread = cell_config(*words), UnreadWords(words)
+    unread.see(config)
+    unread.require_none()
+    sweep = Sweep(config)
+    note = sweep.cell(config)
     record = sweep.store.get(note.key)
     if note.state == "failed" or record is None:
         raise InputError(note.error or f"the cell has no record: {note.state}")
@@ -61,6 +67,8 @@ def sweep(
 ) -> pd.DataFrame:
     """All combinations of some settings, as a frame like that of `cells`, in their order.
 
+    Of an experiment with a grid, each combination has the grid's cells.
+
     The axes' columns come first; if a label, value or setting has an axis's name, it shows that. A cell that
     fails keeps its row, with the message in `error`.
 
@@ -70,21 +78,28 @@ def sweep(
         settings: settings of all cells, as in `run`.
 
     Raises:
-        InputError: an axis is no list of values.
+        InputError: an axis is no list of values, or no cell reads a setting.
     """
     for name, values in axes.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise InputError(f"axis {name} is {values!r}; it must be a list of values")
+    quiet()
     points, records = [], dict[str, Record]()
-    for chosen in product(*axes.values()):
-        point = dict(zip(axes, chosen, strict=True))
-        try:
-            made, note = _cell({**(overrides or {}), **settings, **point})
-            record, error = made.store.get(note.key), note.error
-        except InputError as wrong:
-            record, error = None, str(wrong)
+    every = {**(overrides or {}), **settings}
+    cells = [
+        (point, config)
+        for values in product(*axes.values())
+        for point in [dict(zip(axes, values, strict=True))]
+        for config in _configs({**every, **point})
+    ]
+    unread = UnreadWords(_overrides(every | {name: values[0] for name, values in axes.items()}))
+    for _, config in cells:
+        unread.see(config if isinstance(config, Mapping) else {})
+    unread.require_none()
+    for point, config in cells:
+        record, error = _computed(config)
         if record:
-            records[record.key] = _with_intervals(record, made.store)
+            records[record.key] = record
         points.append({**point, "key": record.key if record else None, "error": error})
     asked = pd.DataFrame(points)
     frame = cell_frame([*records.values()]).set_index("key").reindex(asked["key"]).reset_index()
@@ -152,11 +167,25 @@ def table(experiment: str, results: str | Path = "outputs/results") -> pd.DataFr
     return pd.read_csv(path)
 
 
-def _cell(settings: Mapping[str, Any]) -> tuple[Sweep, Note]:
-    quiet()
-    config = cell_config(*_overrides(settings))
-    made = Sweep(config)
-    return made, made.cell(config)
+def _configs(settings: Mapping[str, Any]) -> list[dict[str, Any] | InputError]:
+    """The configurations of the cells of these settings, or what is wrong with them."""
+    try:
+        return [*cell_configs(*_overrides(settings))]
+    except InputError as wrong:
+        return [wrong]
+
+
+def _computed(config: Mapping[str, Any] | InputError) -> tuple[Record | None, str]:
+    """The record of a cell with its intervals, and what went wrong."""
+    try:
+        if isinstance(config, InputError):
+            raise config
+        sweep = Sweep(config)
+        note = sweep.cell(config)
+    except InputError as wrong:
+        return None, str(wrong)
+    record = sweep.store.get(note.key)
+    return record and _with_intervals(record, sweep.store), note.error
 
 
 def _overrides(settings: Mapping[str, Any]) -> Iterable[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from repro.core.errors import InputError
+from repro.core.errors import InputError, warn
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
@@ -67,6 +67,17 @@ CHECK_S = 1.0
 def unseen(work: CellWork) -> AbstractContextManager[Progress]:
     """A progress callback that shows nothing."""
     return nullcontext(lambda stage, done, total: None)
+
+
+def warn_of_edits(cell: Scenario, record: Record) -> None:
+    """Warn where a component that is not ours was edited after it made a stored record."""
+    before = record.provenance.own_sources
+    edited = [name for name, source in cell.own_sources.items() if before.get(name, source) != source]
+    if edited:
+        warn(
+            f"the source of {' and '.join(edited)} was edited after the stored result {record.key[:12]}, "
+            "which is shown; sweep=force computes it again, and a raised `version` makes it another cell"
+        )
 
 
 def checked_mode(mode: object) -> str:
@@ -149,6 +160,7 @@ class Sweep:
             self._clock = stopwatch()
         record = self.store.get(cell.key)
         if record and record.done and self.mode != "force":
+            warn_of_edits(cell, record)
             if self.tracker.again:
                 self._track(record)
             return Note(cell.key, cell.labels, "cached", 0.0)

@@ -37,8 +37,8 @@ PACKAGES = (
 )
 
 
-LATER = ("layers", "ends")
-"""Fields that came after records were made, left out where they are `None`."""
+LATER: Mapping[str, Any] = {"layers": None, "ends": None, "own_sources": {}}
+"""Fields that came after records were made, left out where they have these values."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,9 @@ class Provenance:
     `layers` counts the calls of decoder layers that computed the cell, without those of `exercise`; 0 if all
     of it was known before, `None` in records of before there was a counter. `extrapolated` says which of the
     run's passes lie where the engine's numbers were neither measured nor fitted. `ends` are the ids that end
-    an answer, each with its token and what names it; `None` in records of before it. `started` and `finished`
-    are ISO 8601 in UTC.
+    an answer, each with its token and what names it; `None` in records of before it. `own_sources` are hashes
+    of the files of components that are not ours, by name (`method lookup`). `started` and `finished` are
+    ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -91,6 +92,7 @@ class Provenance:
     notes: tuple[str, ...] = ()
     layers: int | None = None
     ends: Mapping[str, str] | None = None
+    own_sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -103,7 +105,8 @@ class Provenance:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON, not copied; a record without a `LATER` one stays as it is."""
-        return {name: value for name, value in vars(self).items() if name not in LATER or value is not None}
+        absent = {name for name, empty in LATER.items() if vars(self)[name] == empty}
+        return {name: value for name, value in vars(self).items() if name not in absent}
 
 
 @cache

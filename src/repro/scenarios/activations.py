@@ -37,6 +37,11 @@ class ActivationsScenario(OfflineScenario):
         """Whether the probe needs calibration data."""
         return self.probe.calibrated
 
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """See `OfflineScenario`."""
+        return {**super().unread, "skip": f"probe={self.name} reads the first texts"}
+
     @cached_property
     def texts(self) -> Corpus:
         """The dataset's texts as sequences of the probe's length."""

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from repro.core.registry import lookup
+from repro.core.registry import lookup, names
 from repro.core.typed import typed
-from repro.records.code_version import source_hash
+from repro.data.config import readers
+from repro.records.code_version import source_hash, source_of
 from repro.records.effort import layers_so_far
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
@@ -112,6 +113,11 @@ class Scenario(ABC):
         return self.asked
 
     @property
+    def unread(self) -> Mapping[str, str]:
+        """Sections and settings (`sampling.top_p`) that this cell never looks at, with the reason."""
+        return {}
+
+    @property
     @abstractmethod
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""
@@ -142,6 +148,16 @@ class Scenario(ABC):
     @abstractmethod
     def find(self, progress: Progress) -> Findings:
         """Compute the figures."""
+
+    @cached_property
+    def own_sources(self) -> dict[str, str]:
+        """Hashes of the files of components that are not ours, by name (`method lookup`)."""
+        named = [name.partition(" ")[::2] for name in self.versions]
+        classes = {f"{group} {name}": lookup(group, name) for group, name in named if name in names(group)}
+        if dataset := getattr(self, "dataset", None):
+            classes |= {f"{what} of dataset {dataset.name}": kind for what, kind in readers(dataset).items()}
+        hashes = {name: source_of(component) for name, component in classes.items()}
+        return {name: digest for name, digest in hashes.items() if digest}
 
     @cached_property
     def key(self) -> str:
@@ -179,6 +195,7 @@ class Scenario(ABC):
             "versions": self.versions,
             "sources": source_hash(type(self.component).__module__.partition(".")[0]),
             "seed": self.config["seed"],
+            "own_sources": self.own_sources,
             "started": started,
             "finished": _now(),
         }

@@ -26,6 +26,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked
 from repro.scenarios import versions
 from repro.scenarios.base import Scenario, component, named
+from repro.scenarios.sections import OF_ANSWERS
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,11 @@ class OfflineScenario(Scenario):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As `Scenario`; also InputError for a target without weights."""
         super().__init__(config)
+        if config["metrics"]:
+            raise InputError(
+                f"metrics is {config['metrics']}; they are of answers that a method generates, and "
+                f"{self.group}={self.name} has figures of its own; leave metrics out"
+            )
         self._component = component(self.group, config[self.group])
         self.dataset = data.parse(config["dataset"])
         self.settings = corpus_settings(config)
@@ -92,6 +98,17 @@ class OfflineScenario(Scenario):
         labels = named(config, cls.group, "dataset", "target")
         unused = {"device": "host", "draft": "none", "agreement": "native"}
         return {"method": labels[cls.group]} | labels | unused
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """See `Scenario`."""
+        generates = f"with {self.group}={self.name} no method answers prompts"
+        unread = dict.fromkeys(OF_ANSWERS, generates)
+        unread |= dict.fromkeys(("device", "engine", "format"), f"{self.group}={self.name} bills no device")
+        unread["trace"] = "only a service has requests"
+        if not self.reads_corpus:
+            unread["corpus"] = f"{self.group}={self.name} needs no calibration data"
+        return unread
 
     @property
     def component(self) -> Any:

@@ -44,6 +44,20 @@ OTHERS = (
     *("draft_calibration", "calibration_prompts", "seed", "metrics", "host", "memo", "repeats", "cooldown"),
     *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
 )
+OF_ANSWERS = (
+    *(
+        "method",
+        "draft",
+        "sampling",
+        "prompt_tokens",
+        "max_tokens",
+        "calibrate_draft_to",
+        "draft_calibration",
+    ),
+    *("calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
+)
+"""Settings of cells in which a method answers prompts."""
+
 WEIGHTS, STAND_IN, OWN_WEIGHTS = "weights", "stand_in", "own"
 """The setting that says what computes; stand-ins and the billed models' own checkpoints among its choices."""
 
@@ -66,6 +80,16 @@ def check_known(config: Mapping[str, Any]) -> None:
     if chosen not in (STAND_IN, OWN_WEIGHTS):
         files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
         require_choice("choice of weights", chosen, [path.stem for path in files])
+
+
+def require_no_names(content: Mapping[str, Any], path: str) -> None:
+    """InputError for a name where a file about the whole configuration has a section (`method: std`)."""
+    for name, value in content.items():
+        if name in (*CHOSEN, "draft") and isinstance(value, str) and not value.startswith("${"):
+            raise InputError(
+                f"{path} has {name}: {value}, and {name} is a section of settings; a file chooses one in its "
+                f"defaults list, as in `- override /{CHOSEN.get(name, f'model@{name}')}: {value}`"
+            )
 
 
 def check_sections(config: Mapping[str, Any], group: str) -> None:

@@ -111,8 +111,8 @@ def show_cell(
         console.print(f"\nJoules rest on watts that are assumed: of {', '.join(assumed)}.", style="dim")
     if arithmetic := other_arithmetic(record):
         console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
-    for sentence in record.provenance.notes:
-        console.print(Text(f"\n{sentence}", style="dim"))
+    for note in record.provenance.notes:
+        console.print(f"\n{note}", style="dim", soft_wrap=True, highlight=False, markup=False)
     console.print()
     if "max_tokens" in _amounts(record):
         console.print(f"{'answers':<20} repro show {record.key[:12]}", highlight=False, soft_wrap=True)

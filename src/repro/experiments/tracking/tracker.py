@@ -131,7 +131,14 @@ class Tracker:
             return
         import wandb
 
-        if not wandb.login(prompt=False, verify=False):
+        try:
+            is_known = wandb.login(prompt=False, verify=False)
+        except (wandb.Error, ValueError) as wrong:
+            raise InputError(
+                f"wandb refuses the login: {' '.join(str(wrong).split())}; wandb.ai/authorize shows a whole "
+                "key for WANDB_API_KEY, and wandb.mode=offline needs none"
+            ) from wrong
+        if not is_known:
             raise InputError(
                 "wandb mode 'online' needs WANDB_API_KEY or `wandb login` first; or choose 'offline'"
             )

@@ -149,6 +149,11 @@ def _reached() -> Iterator[None]:
 
     try:
         yield
+    except ImportError as error:
+        raise Unavailable(
+            "the proxy of ALL_PROXY, HTTPS_PROXY or HTTP_PROXY is a SOCKS proxy, which needs a package: `pip "
+            f"install socksio`, or unset it ({error})"
+        ) from error
     except (OSError, httpx2.HTTPError) as error:
         raise Unavailable(
             f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"

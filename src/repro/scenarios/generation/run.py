@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from repro.device.emulated import Device
@@ -423,6 +423,12 @@ def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) 
     if cell.target.folder and (settings := unused(cell.target.folder)):
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
+    asked, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
+    if asked and (shorter := sum(length < asked for length in lengths)):
+        yield (
+            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={asked}, which only cuts: "
+            f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
+        )
     if cell.cell.stand_in:
         yield cell.cell.stand_in
     for lacking, served in device.substituted.items():

@@ -41,10 +41,11 @@ from repro.records.record import content_hash
 from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.compressed_target import compressed_target
-from repro.scenarios.emulation import EmulatedCell
+from repro.scenarios.emulation import COMPUTED, EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
 from repro.scenarios.offline import corpus_asked
+from repro.scenarios.sections import DRAFTS
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
@@ -133,6 +134,38 @@ class GenerationScenario(Scenario):
         """See `Scenario`."""
         labels = named(config, "method", "device", "dataset", "target", "draft")
         return labels | {"agreement": "matched" if config.get("calibrate_draft_to") else "native"}
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """See `Scenario`."""
+        asked, method = self.config, f"method {self.name}"
+        unread = {"trace": "only a service has requests"}
+        for role in (name for name in asked if name == "draft" or DRAFTS.fullmatch(name)):
+            if role not in self.places:
+                unread[role] = f"{method} takes no {role}"
+        if "draft" not in self.places:
+            of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
+            unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
+        elif not self.calibrates:
+            unread["calibration_prompts"] = "no draft is calibrated"
+            if not self.match and asked["draft_calibration"] == draft_calibration.CHOICES:
+                unread["draft_calibration"] = "calibrate_draft_to is null"
+        if self.emulated:
+            unread |= dict.fromkeys(("repeats", "cooldown"), "an emulated run is the same each time")
+        else:
+            unread |= dict.fromkeys(("engine", "host", "format"), "a real device computes by itself")
+        formats = {asked[role].get("precision") for role in ("target", *self.places)}
+        if asked["format"] not in (None, COMPUTED, *formats):
+            unread["format"] = f"the models' files name theirs: {', '.join(map(str, formats))}"
+        if "target" not in self.places and "resident" not in asked["method"]:
+            unread["resident"] = f"{method} places no target"
+        if self.sampling.greedy:
+            unread["sampling.top_p"] = "at temperature 0 the likeliest token is taken"
+        if not (self.compressed and self.compressed.calibrated):
+            unread["corpus"] = "nothing is calibrated on it"
+        if self.cost_only:
+            unread["skip"] = "without a checkpoint no row is read"
+        return unread
 
     @property
     def component(self) -> Method:

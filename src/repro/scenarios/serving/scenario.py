@@ -43,6 +43,7 @@ from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.offline import OfflineScenario
+from repro.scenarios.sections import OF_ANSWERS
 from repro.scenarios.serving.answer_cache import Query
 from repro.scenarios.serving.figures import ServedRequest, answered, billed, rounds
 from repro.scenarios.serving.level_models import LevelModels
@@ -89,6 +90,14 @@ class ServingScenario(OfflineScenario):
             "dataset": own["trace"],
             "decider": decider,
         }
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """See `OfflineScenario`."""
+        unread = dict.fromkeys((*OF_ANSWERS, "dataset", "skip"), "the trace says what a service is asked")
+        if self.trace.name == DEMONSTRATION:
+            unread["corpus"] = "the demonstration has texts of its own"
+        return unread
 
     def _require_whole(self) -> None:
         """Allow targets without weights (a cost-only run) and rounded ones."""

@@ -1,0 +1,194 @@
+"""What a command says is used or refused, and what others' libraries raise is one sentence.
+
+The cells of experiments are counted in lists of each alone; `mllm_npu/fig1a` has six, all of `llama_cpp_cpu`.
+"""
+
+import json
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+import repro
+from repro.core.errors import InputError
+from repro.experiments import cli
+from tiny_project import Project, write_project
+
+LIST = "sweep=list"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+def bare(project: Project, out: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m repro` with these words alone."""
+    command = [*project.command()[:3], *words]
+    environment = {**project.environment(), **variables}
+    return subprocess.run(command, cwd=out, env=environment, capture_output=True, text=True, encoding="utf-8")
+
+
+def test_experiments_that_are_swept_have_their_own_cells(project: Project, tmp_path: Path) -> None:
+    alone = [bare(project, tmp_path, f"experiment=mllm_npu/{name}", LIST) for name in ("fig1a", "fig1b")]
+    both = bare(project, tmp_path, "-m", "experiment=mllm_npu/fig1a,mllm_npu/fig1b", LIST)
+    assert both.returncode == 0, both.stderr
+    counts = [re.findall(r"\d+ cells", each.stdout)[0] for each in alone]
+    assert re.findall(r"^\s*(\d+ cells)", both.stdout, re.MULTILINE) == counts
+    assert "chain_sd" not in both.stdout
+
+
+def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path) -> None:
+    where = {"wandb.mode": "disabled", "results": str(tmp_path / "r"), "outputs": str(tmp_path / "o")}
+    with pytest.raises(InputError, match=r"has 6 cells; repro\.sweep"):
+        repro.run(where, experiment="mllm_npu/fig1a")
+    frame = repro.sweep({"max_tokens": [1, 2]}, where, experiment="mllm_npu/fig1a")
+    assert (len(frame), set(frame["method"])) == (12, {"llama_cpp_cpu"})
+    with pytest.raises(InputError, match="no cells"):
+        repro.run(where, experiment="lever/claims")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("probe=outliers", "dataset=wikitext2", "metrics=[nonsense]"), "leave metrics out"),
+        (("probe=outliers", "dataset=wikitext2", "method=lever"), "method=lever would change nothing"),
+        (("compression=fp16", "dataset=piqa", "max_tokens=3"), "max_tokens=3 would change nothing"),
+        (("method=std", "trace=six_apps"), "trace=six_apps would change nothing"),
+        (("method=std", "model@draft=smollm2_135m_draft"), "method std takes no draft"),
+        (("method=std", "sampling.top_p=0.9"), "at temperature 0"),
+        (("-m", "method=std,chain_sd", "repeats=3"), "repeats=3 would change nothing"),
+        (("experiment=lever/claims", "prompts=3"), "has no cells"),
+        (
+            ("experiment=mllm_npu/table4", "method.order=in_order"),
+            "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
+        ),
+        (("method=[std,chain_sd]",), "-m method=std,chain_sd"),
+        (("method=std", "hydra/launcher=dask"), "add -m"),
+        (("-m", "method=std", "hydra/sweeper=basic"), "no hydra/sweeper 'basic'"),
+        (("-m", "method=std", "sweep=list,run"), "a sweep has one sweep"),
+        (("method=std", "--package", "method"), "--package is for --cfg"),
+        (("--cfg", "job", "-m", "method=std,draft"), "exclude each other"),
+        (("method=std,draft",), "-m runs a cell for each"),
+        (("results=a,b", "method=std"), "quotes make it one"),
+        (("-m", "method=std,opt_tree", "method.depth=4"), "method std has no setting 'depth'"),
+    ],
+)
+def test_what_no_cell_uses_is_refused(
+    project: Project, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = bare(project, tmp_path, *words, LIST if "sweep" not in " ".join(words) else "prompts=1")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert said in done.stderr
+
+
+def test_a_setting_that_one_cell_of_a_sweep_reads_is_used(project: Project, tmp_path: Path) -> None:
+    words = ("-m", "method=std,chain_sd", "model@draft=smollm2_135m_draft", LIST)
+    assert bare(project, tmp_path, *words).returncode == 0
+
+
+def test_a_swept_choice_with_its_setting_is_computed(project: Project, tmp_path: Path) -> None:
+    done = bare(project, tmp_path, "-m", "method=lever,opt_tree", "method.depth=4", LIST)
+    assert done.returncode == 0, done.stderr
+    assert "lever" in done.stdout
+    assert "opt_tree" in done.stdout
+
+
+def test_a_name_in_place_of_a_section_is_explained(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "c" / "experiment").mkdir(parents=True)
+    (tmp_path / "c" / "experiment" / "mine.yaml").write_text("method: std\n", encoding="utf-8")
+    done = bare(project, tmp_path, "--config-dir", "c", "experiment=mine", LIST)
+    assert "override /method: std" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("form", ["disabled", "none", "stdout"])
+def test_job_logging_is_hydras(project: Project, tmp_path: Path, form: str) -> None:
+    done = bare(project, tmp_path, "method=std", f"hydra/job_logging={form}", LIST)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_short_key_and_a_socks_proxy(project: Project, tmp_path: Path) -> None:
+    done = bare(project, tmp_path, "method=std", "wandb.mode=online", WANDB_API_KEY="abc", HOME=str(tmp_path))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "wandb refuses the login" in done.stderr
+    assert "wandb.mode=offline" in done.stderr
+
+
+def test_defaults_of_the_process_change_nothing(project: Project, tmp_path: Path) -> None:
+    apart = project.apart(tmp_path)
+    before = apart.record("method=chain_sd", "memo=false", "sweep=force").values
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert apart.record("method=chain_sd", "memo=false", "sweep=force").values == before
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_threads_compose_one_after_the_other() -> None:
+    seeds: list[int] = []
+    jobs = [
+        threading.Thread(target=lambda n=n: seeds.append(cli.cell_config(f"seed={n}")["seed"]))
+        for n in range(6)
+    ]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert sorted(seeds) == [*range(6)]
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_shorter_prompts_are_said(project: Project, tmp_path: Path) -> None:
+    done = project.apart(tmp_path).here("method=std", "prompt_tokens=400")
+    assert re.search(
+        r"2 of 2 prompts are shorter than prompt_tokens=400, which only cuts: they have \d+ to",
+        " ".join(done.stdout.split()),
+    )
+
+
+MINE = '''
+from dataclasses import dataclass
+from repro.core.registry import register
+from repro.methods.speculative.chain_sd import ChainSD
+
+@register("method", "mine")
+@dataclass(frozen=True)
+class Mine(ChainSD):
+    """{words}"""
+'''
+
+
+def test_an_edited_method_of_ones_own_is_said(project: Project, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name, text in {
+        "owned/__init__.py": "",
+        "owned/method.py": MINE.format(words="As it was."),
+        "owned-0.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: owned\nVersion: 0.1\n",
+        "owned-0.1.dist-info/entry_points.txt": "[repro.components]\nowned = owned\n",
+    }.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text, encoding="utf-8")
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        run = project.apart(tmp_path / "out").command("method=mine", *words)
+        return subprocess.run(
+            run, cwd=tmp_path, env=project.environment(site), capture_output=True, text=True, encoding="utf-8"
+        )
+
+    first, second = command(), command()
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "was edited" not in first.stderr + second.stderr
+    (site / "owned" / "method.py").write_text(MINE.format(words="Edited."), encoding="utf-8")
+    stale = command()
+    assert "source of method mine was edited" in stale.stderr
+    assert "sweep=force" in stale.stderr
+    assert "was edited" not in command("sweep=force").stderr + command().stderr
+    stored = list((tmp_path / "out").rglob("records/*.json"))
+    sources = [json.loads(path.read_text(encoding="utf-8"))["provenance"]["own_sources"] for path in stored]
+    assert {*map(frozenset, sources)} == {frozenset({"method mine"})}
