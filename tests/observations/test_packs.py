@@ -19,13 +19,13 @@ from repro.models.observations.pack import Facts, ObservedRow, Pack, digests, re
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
-from repro.observations import __main__ as command
-from repro.observations.compute import Paused, Piece, compute, export
-from repro.observations.plan import Planned, planned
-from repro.observations.verify import verify
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation import exercise
 from tiny_project import Project, write_project
+from workshop.packs import __main__ as command
+from workshop.packs.compute import Paused, Piece, compute, export
+from workshop.packs.plan import Planned, planned
+from workshop.packs.verify import verify
 
 QUIET = Console(file=io.StringIO())
 

@@ -28,12 +28,12 @@ from repro.models.tokens import acceptance
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.observations.plan import kind_of
 from repro.records.results import open_results
 from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_outcomes import ours
 from tiny_project import Project
+from workshop.packs.plan import kind_of
 
 ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu", "mllm_npu")
 PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", *ENGINES)

@@ -163,9 +163,7 @@ def test_what_cannot_be_scored_is_refused_before_the_run(
 
 def test_code_runs_only_with_consent(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_ALLOW_CODE_EVAL", raising=False)
-    with pytest.raises(
-        InputError, match=r"'pass_at_1' runs code .* and set HF_ALLOW_CODE_EVAL=1"
-    ):
+    with pytest.raises(InputError, match=r"'pass_at_1' runs code .* and set HF_ALLOW_CODE_EVAL=1"):
         GenerationScenario(project.config("method=draft", "dataset=humaneval", "metrics=[pass_at_1]"))
 
 

@@ -450,9 +450,6 @@ class GenerationScenario(Scenario):
         texts = run.own_texts(self, progress)
         matched = run.calibrated(self, progress)
         exercise.exercise(self, texts, matched)
-        if texts and run.remembers(self):
-            run.foresee(self, texts)
-            run.drafts_along(self, texts, progress)
         device = self.open_device()
         if run.remembers(self):
             run.shards_ahead(self, device, progress)
