@@ -20,7 +20,6 @@ from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
-from repro.scenarios.generation import exercise
 from tiny_project import Project, write_project
 from workshop.packs import __main__ as command
 from workshop.packs.compute import Paused, Piece, compute, export
@@ -44,7 +43,6 @@ def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on work with another machine's empty cache."""
     monkeypatch.setenv("REPRO_CACHE", str(machine))
-    monkeypatch.setattr(exercise, "_exercised", {})
 
 
 def plan(project: Project) -> Planned:
@@ -66,7 +64,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NotFiniteError("weights were asked")
 
     monkeypatch.setattr(Decoder, "layer", layer)
-    monkeypatch.setattr(exercise, "exercise", lambda *_: None)
 
 
 def test_another_machine_replays_a_cell_without_computing(
