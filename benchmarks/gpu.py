@@ -49,7 +49,7 @@ from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
-from repro.scenarios.registry import scenario_of
+from repro.scenarios.generation.scenario import GenerationScenario
 
 BF16 = Kernels("bfloat16")
 ROWS = (1, 4, 8, 16)
@@ -193,7 +193,7 @@ class Bench:
             work()
             torch.cuda.synchronize()
         names = [event.name for event in profile.events()]
-        on_gpu = sum(e.device_type == torch.autograd.DeviceType.CUDA for e in profile.events())
+        on_gpu = sum(str(event.device_type).endswith("CUDA") for event in profile.events())
         calls = [n for n in names if n in ("cudaGraphLaunch", "cudaLaunchKernel", "cudaMemcpyAsync")]
         return {"kernels": on_gpu, "launches": len(calls), "graphs": calls.count("cudaGraphLaunch")}
 
@@ -241,7 +241,12 @@ class Bench:
 
     def _answers(self, method: str, emulated: bool) -> dict[str, Any]:
         device = {"device": NAME, "engine": NAME} if emulated else {"device": f"local_{self.torch_device}"}
-        settings = {"prompts": self.prompts, "max_tokens": self.tokens, "resident": 1, "repeats": 1}
+        settings: dict[str, Any] = {
+            "prompts": self.prompts,
+            "max_tokens": self.tokens,
+            "resident": 1,
+            "repeats": 1,
+        }
         settings |= {"cooldown": 0, "results": "outputs/gpu/results", "metrics": []}
         record = repro.run({"wandb.mode": "disabled"}, method=method, **settings, **device, **METHODS[method])
         names = ("decode_tokens_per_s", "acceptance_length", "time_per_token")
@@ -277,7 +282,7 @@ class Bench:
 
     def _prompts(self) -> Iterator[Sequence[int]]:
         config = cell_config("method=std", f"prompts={self.prompts}", f"max_tokens={self.tokens}")
-        for request in scenario_of(config)(config).requests:
+        for request in GenerationScenario(config).requests:
             yield request.prompt
 
     def calibrated(self) -> None:
@@ -303,7 +308,7 @@ class Bench:
                 continue
             billed = 1e3 * timer.time(rows, CONTEXT).seconds
             row = {"ms": billed, "error": billed / measured["ms"] - 1}
-            self.figures.get(f"{name} {rows} rows emulated", lambda row=row: row)
+            self.figures.get(f"{name} {rows} rows emulated", partial(dict, row))
 
 
 def main() -> None:

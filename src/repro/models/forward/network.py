@@ -220,19 +220,21 @@ class DecoderStep(Step):
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
+        network = self._network
         with torch.inference_mode():
-            self._run(first, last, streamed)
+            for i in range(first, last):
+                weights = streamed[i - first] if streamed else None
+                x, cache = self._x, network.cache
+                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
+                if network.captured:
+                    network.captured.see(i + 1, self._rows, self._x)
+        self._did(last)
+
+    def _did(self, last: int) -> None:
+        """Note that layers up to `last` have run."""
         self._done = last
         if last == self._network.depth:
             self._network.lineage.add(self._rows)
-
-    def _run(self, first: int, last: int, streamed: Sequence[LayerWeights] | None) -> None:
-        network = self._network
-        for i in range(first, last):
-            weights = streamed[i - first] if streamed else None
-            self._x = network.decoder.layer(i, self._x, self._positions, self._mask, network.cache, weights)
-            if network.captured:
-                network.captured.see(i + 1, self._rows, self._x)
 
     def hidden(self) -> Tensor:
         """See `Step`."""

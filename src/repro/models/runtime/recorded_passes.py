@@ -185,10 +185,12 @@ class _RecordedStep(DecoderStep):
         network.play(self._buffers, EMBED)
         return self._buffers.x[:rows]
 
-    def _run(self, first: int, last: int, streamed: Sequence[LayerWeights] | None) -> None:
+    @inference
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        """See `Step`."""
         network, rows = self._network, len(self._rows)
         if self._buffers is None:
-            super()._run(first, last, streamed)
+            super().layers(first, last, streamed)
             return
         network.play(self._buffers, (first, last))
         count_layers(last - first)
@@ -196,6 +198,7 @@ class _RecordedStep(DecoderStep):
         for depth, x in self._buffers.after.items():
             if network.captured and first < depth <= last:
                 network.captured.see(depth, self._rows, x[:rows].clone())
+        self._did(last)
 
     @inference
     def drop(self, kept: Sequence[int]) -> None:
