@@ -20,6 +20,9 @@ from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
+from repro.scenarios.generation.compared_rows import UnfaithfulRowError
+from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 from workshop.packs import __main__ as command
 from workshop.packs.compute import Paused, Piece, compute, export
@@ -105,8 +108,9 @@ def test_what_was_tampered_with_differs(
     on(tmp_path / "there", monkeypatch)
     command.bring([texts], QUIET)
     for name in ("flash_ar", "chain_sd", "edgellm"):
-        note = project.apart(tmp_path / "out", "max_tokens=12").cell(f"method={name}")
-        assert "UnfaithfulRowError" in note.error
+        config = project.apart(tmp_path / "out", "max_tokens=12").config(f"method={name}")
+        with pytest.raises(UnfaithfulRowError):
+            RealPasses().compare(GenerationScenario(config))
 
 
 def test_a_stale_pack_is_refused_and_never_read(

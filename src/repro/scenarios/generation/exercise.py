@@ -50,8 +50,8 @@ OWN = "the target's own text"
 class RealPasses:
     """Methods' first tokens, computed for real and compared with what is stored.
 
-    Each method with its models is computed once. What is looked up tests neither tree attention nor the compaction of a cache, and a cached row or an own
-    text may be another model's.
+    Each method with its models is computed once. What is looked up tests neither tree attention nor the
+    compaction of a cache, and a cached row or an own text may be another model's.
 
     Attributes:
         rows: rows compared, by method.
