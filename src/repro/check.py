@@ -113,9 +113,9 @@ def check(
     except InputError as wrong:
         return CheckedCell(record, "not checkable here", " ".join(str(wrong).split()))
     try:
-        outcome = cell.run(silent)
         if passes is not None:
-            passes.compare(cell)
+            passes.compare(cell)  # before the run, which replaces rows that have too few ranks
+        outcome = cell.run(silent)
     except Exception as wrong:
         return CheckedCell(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
