@@ -336,21 +336,6 @@ def test_a_row_file_goes_on_when_the_disk_fills_up(
     assert f"cannot use the cache {tmp_path}/m.sqlite" in capsys.readouterr().err
 
 
-def test_answers_of_before_there_were_checksums_are_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite"
-    with closing(sqlite3.connect(path)) as older, older:
-        older.execute("create table answers (column text, row integer, correct integer)")
-        older.executemany("insert into answers values (?, ?, ?)", [(COLUMN, 1, 1), (COLUMN, 2, 0)])
-    for _ in range(2):
-        with closing(AnswerStore(path)) as store:
-            assert store.get(COLUMN, [1, 2, 3]) == {1: True, 2: False}
-
-
-def test_scores_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
-    (tmp_path / "s.json").write_text(json.dumps([[1.0], {}]), encoding="utf-8")
-    assert computed_once(tmp_path / "s.json", lambda: pytest.fail("it was computed")) == [[1.0], {}]
-
-
 # --- records that parse but lack parts ----------------------------------------------------------------------
 
 
