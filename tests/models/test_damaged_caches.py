@@ -28,7 +28,6 @@ from safetensors.torch import save_file
 from records import record
 from repro.core import errors
 from repro.core.errors import InputError
-from repro.experiments.progress import timings
 from repro.models.checkpoints import checkpoint as checkpoints
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import open_checkpoint
@@ -42,7 +41,7 @@ from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import Facts, ObservedRow, Pack
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
-from repro.records.build_cache import CACHE_VARIABLE, computed_once
+from repro.records.build_cache import computed_once
 from repro.records.record import CHECKSUM
 from repro.records.store import Store
 from repro.scenarios.serving.answer_cache import AnswerStore
@@ -109,15 +108,6 @@ def digests(root: Path) -> Any:
     return digest(folder if folder.exists() else write_folder(folder))
 
 
-def timing(root: Path) -> Any:
-    os.environ[CACHE_VARIABLE] = str(root)  # the fixture puts it back
-    known = timings.read()
-    if not known:
-        work = timings.CellWork("std", "model", "rows", "emulated on cpu", 10)
-        timings.keep(timings.Timing(work, 2.5, 1.0))
-    return "told"
-
-
 def layers(root: Path) -> Any:
     folder = root / "model"
     if not folder.exists():
@@ -180,7 +170,6 @@ CACHES = {
     "answers": Cache(answers, lambda root: root / "answers" / "a.sqlite", at=at_answer),
     "scores": Cache(scores, lambda root: root / "scores" / "s.json"),
     "digests": Cache(digests, lambda root: root / "checkpoint" / DIGESTS),
-    "timings": Cache(timing, lambda root: root / "timings.jsonl", at=lambda content: 1),
     "layers": Cache(layers, lambda root: next((root / "layers").glob("*-float32")), convenience=False),
     "gguf": Cache(fetched, lambda root: root / "gguf" / "tiny.gguf", convenience=False),
     "converted": Cache(converted, converted_path, convenience=False, at=lambda content: len(content) - 2),
@@ -270,7 +259,7 @@ def test_a_damaged_cache_is_named(
     assert str(path) in said or str(path.parent) in said
 
 
-SILENT = ("memo", "own texts", "answers", "timings")
+SILENT = ("memo", "own texts", "answers")
 """Caches of which an empty file is a new one."""
 
 

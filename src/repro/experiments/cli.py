@@ -35,18 +35,17 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
-from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, plain, plain_value, shared_by
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.compositions import opened, unswept
+from repro.experiments.computing import CellEngine
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import SweepPlan
-from repro.experiments.progress.watch import Watcher, alone
+from repro.experiments.notes import Note
+from repro.experiments.progress import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
@@ -140,7 +139,7 @@ class Finish(Callback):
         assert _watcher is not None
         _watcher.close()
         try:
-            if finish(config, _watcher.plan):
+            if finish(config, _watcher):
                 sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
@@ -246,7 +245,7 @@ def _require_labels(config: DictConfig) -> None:
     section = table_section(config)
     if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
         return
-    known = _watcher.plan.label_names()
+    known = _watcher.label_names()
     spec = asked(config).spec(section)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
@@ -254,13 +253,13 @@ def _require_labels(config: DictConfig) -> None:
             raise InputError(f"in table {spec.experiment!r} {unknown('label', name, known)}")
 
 
-def finish(config: DictConfig, plan: SweepPlan) -> int:
+def finish(config: DictConfig, watched: Watcher) -> int:
     """End a sweep: print and write its table. Returns the number of cells that failed or left no note."""
-    results = dict(sorted(plan.finished.items()))
-    lost = [plan.name(number) for number in range(plan.total) if number not in results]
-    if lost or not plan.total:
+    results = dict(sorted(watched.finished.items()))
+    lost = [watched.name(number) for number in range(watched.total) if number not in results]
+    if lost or not watched.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells of the plan were not run: {_first_of(lost)}\n"
+            f"{len(lost)} of {watched.total} cells of the plan were not run: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -269,7 +268,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
             first.setdefault((note.key or str(number), canonical(note.labels)), note)
     notes = [*first.values()]
     if not notes:
-        return len(lost) or int(not plan.total)
+        return len(lost) or int(not watched.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
@@ -352,7 +351,9 @@ def task(config: DictConfig) -> None:
             return
         given = plain(config)
         sweep = Sweep(given, screen())
-        note = sweep.cell(given, alone)
+        note = sweep.cell(
+            given, partial(alone, str(given["method"]["name"]) if given.get("method") else str(given["name"]))
+        )
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return

@@ -14,8 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import in_words
+from repro.experiments.notes import Note, in_words
 from repro.experiments.summaries.files import show_files
 from repro.records.record import Record, Round, Scalar, Spread
 from repro.records.results import Results
