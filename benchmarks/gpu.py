@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 import transformers
-import yaml
 
 import repro
 from repro.commands import calibrate
 from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
@@ -131,8 +131,8 @@ class Bench:
         if self.on != GPU:
             return {"card": "none", **versions}
         asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-        return {"card": torch.cuda.get_device_name(), "driver": driver, **versions}
+        said = subprocess.run(asked, capture_output=True, text=True, check=False, encoding="utf-8")
+        return {"card": torch.cuda.get_device_name(), "driver": said.stdout.strip(), **versions}
 
     def local(self) -> LocalDevice:
         """The machine as a device."""
@@ -258,7 +258,7 @@ class Bench:
         self.figures.get("smollm2 transformers prompt_lookup", self._lookup)
 
     def _lookup(self) -> dict[str, Any]:
-        described = yaml.safe_load((conf_dir() / "model/checkpoint/smollm2_135m_instruct.yaml").read_text())
+        described = read_mapping(conf_dir() / "model/checkpoint/smollm2_135m_instruct.yaml")
         folder = open_checkpoint(Checkpoint.from_mapping(described))
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         model = loaded.to(self.torch_device).eval()
@@ -297,9 +297,7 @@ class Bench:
 
     def emulate(self, name: str) -> None:
         """The passes of a shape, as the calibrated machine bills them."""
-        files = [
-            yaml.safe_load((conf_dir() / kind / f"{NAME}.yaml").read_text()) for kind in ("device", "engine")
-        ]
+        files = [read_mapping(conf_dir() / kind / f"{NAME}.yaml") for kind in ("device", "engine")]
         device = EmulatedDevice(machine(with_engine(*files)))
         timer = PassTimer(device, cost_of(SHAPES[name], "bfloat16"), (CONTEXT,))
         for rows in ROWS:

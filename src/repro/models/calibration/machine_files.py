@@ -21,7 +21,7 @@ from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
-from repro.models.calibration.sizes import Probe, Sizes, deciding_sizes
+from repro.models.calibration.sizes import Sizes, TimedProbe, deciding_sizes
 from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
@@ -84,7 +84,7 @@ def open_local(on: str) -> LocalDevice:
 ROOM = 0.125
 """The share of the memory that probes may take together."""
 
-OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], Probe]
+OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], TimedProbe]
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _sizes(effort: Effort, kernels: Kernels, local: LocalDevice, open_probe: Ope
 
     taken: list[float] = []
 
-    def opened(shape: DecoderConfig) -> Probe:
+    def opened(shape: DecoderConfig) -> TimedProbe:
         config, size = sized(shape)
         taken.append(size)
         return open_probe(config, kernels, effort.contexts, local)
@@ -237,7 +237,7 @@ def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section
     return found
 
 
-class Calibration(NamedTuple):
+class MeasuredMachine(NamedTuple):
     """A machine that was measured.
 
     Attributes:
@@ -253,7 +253,7 @@ class Calibration(NamedTuple):
     notes: list[str]
 
 
-def calibrate(name: str, on: str, effort: Effort, scratch: Path, say: Say) -> Calibration:
+def calibrate(name: str, on: str, effort: Effort, scratch: Path, say: Say) -> MeasuredMachine:
     """Measure this machine.
 
     Raises:
@@ -263,7 +263,7 @@ def calibrate(name: str, on: str, effort: Effort, scratch: Path, say: Say) -> Ca
     costs = fit(timings.parts)
     notes = [f"{kernels.label}: {note}" for kernels, note in timings.notes.items()]
     device = device_section(name, on, costs, effort, scratch, say)
-    return Calibration(device, engine_sections(name, on, costs), costs, notes)
+    return MeasuredMachine(device, engine_sections(name, on, costs), costs, notes)
 
 
 def spread_of(errors: Sequence[float]) -> str:

@@ -24,7 +24,7 @@ NOISE = 1.5
 """Upper over lower quartile of the same pass from which its time is noise."""
 
 
-class Probe(Protocol):
+class TimedProbe(Protocol):
     """A decoder that is timed in passes (`probe.LayerProbe`).
 
     Attributes:
@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
         hidden: rows below which launches hide the weights: 0 if they never do, None if they always do.
     """
 
-    probes: list[Probe]
+    probes: list[TimedProbe]
     rows: tuple[int, ...]
     hidden: int | None
 
@@ -74,7 +74,7 @@ def grown(config: DecoderConfig) -> DecoderConfig:
 def deciding_sizes(
     shapes: Sequence[DecoderConfig],
     rows: tuple[int, ...],
-    opened: Callable[[DecoderConfig], Probe],
+    opened: Callable[[DecoderConfig], TimedProbe],
     fits: Callable[[DecoderConfig], bool],
 ) -> Sizes:
     """Open a probe of each shape, and larger ones until weights decide.
@@ -100,7 +100,7 @@ def deciding_sizes(
     return Sizes(probes, rows, None)
 
 
-def _quartiles(probe: Probe, rows: int) -> tuple[float, float]:
+def _quartiles(probe: TimedProbe, rows: int) -> tuple[float, float]:
     def seconds() -> float:
         return next(t.seconds for t in probe.time(rows, probe.contexts[0]) if t.part == LAYER)
 
@@ -109,12 +109,12 @@ def _quartiles(probe: Probe, rows: int) -> tuple[float, float]:
     return taken[TRIES // 4], taken[-1 - TRIES // 4]
 
 
-def _decides(probes: Sequence[Probe], rows: int) -> bool:
+def _decides(probes: Sequence[TimedProbe], rows: int) -> bool:
     (_, smallest), (largest, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
     return largest >= DECIDES * smallest
 
 
-def _require_steady(probes: Sequence[Probe]) -> None:
+def _require_steady(probes: Sequence[TimedProbe]) -> None:
     spread = [_quartiles(probe, 1) for probe in probes]
     if all(upper < NOISE * lower for lower, upper in spread):
         return
