@@ -35,8 +35,8 @@ from repro.experiments import cli
 from repro.experiments.cell_configs import CellConfigs, plain
 from repro.experiments.cli import publish
 from repro.experiments.driver import Driver
-from repro.experiments.notes import Note
 from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
 from repro.records.record import Record

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from repro.experiments.interrupted import stopped
-from repro.experiments.notes import Note
 from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from tiny_project import Project, write_project
 
 COMMAND = ["/home/me/src/repro/__main__.py", "-m", "method=std,lever", "labels={a: b}"]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.experiments.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.records.record import Record, canonical, require_finite_numbers
 from repro.records.store import Store
 from repro.scenarios.base import Findings

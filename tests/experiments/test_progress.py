@@ -9,8 +9,8 @@ from rich.console import Console
 
 from repro.experiments import progress
 from repro.experiments.computing import with_reason
-from repro.experiments.notes import Note, in_words
 from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note, in_words
 from repro.records.effort import count, counting
 
 METHODS = ("std", "lever", "edgellm", "draft")

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep, left, summary
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache

@@ -21,8 +21,8 @@ from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
 from repro.experiments import sweep
 from repro.experiments.driver import chosen
-from repro.experiments.notes import Note
 from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from repro.reports.spec import experiment
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project

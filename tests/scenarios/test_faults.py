@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from fault_cells import TOKENS, cell, write_models
-from repro.experiments.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.forward import network as networks
 from repro.models.forward.logit_cache import WHOLE, LogitCache, _pack, _unpack

@@ -44,12 +44,12 @@ from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
-from repro.experiments.notes import Note
 from repro.experiments.progress import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter

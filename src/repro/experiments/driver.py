@@ -21,9 +21,9 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.experiments.cell_configs import parsed, selected
 from repro.experiments.computing import CellEngine, Lost, Outcome, Showing, WaitingCell
-from repro.experiments.notes import Note
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.records.record import canonical
 from repro.scenarios.base import Scenario

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from repro.experiments.notes import Note, in_words
+from repro.experiments.summaries.notes import Note, in_words
 
 STAGE_AFTER, LINE_EVERY = 5.0, 60.0
 """Seconds after a line at which one says what a cell has begun to do, and what it still does."""

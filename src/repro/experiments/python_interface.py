@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.overrides import override
 from repro.experiments.cli import cell_config, quiet
-from repro.experiments.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.records.record import Record
 from repro.records.results import open_results

@@ -22,7 +22,7 @@ from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
 from repro.experiments.computing import Computed, Showing, computed, not_stored
-from repro.experiments.notes import Note, in_words
+from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS

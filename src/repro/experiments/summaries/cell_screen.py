@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from repro.experiments.notes import Note, in_words
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note, in_words
 from repro.records.record import Record, Round, Scalar, Spread
 from repro.records.results import Results
 from repro.reports.formats.values import decimals, unit_words, value_words
