@@ -16,7 +16,6 @@ from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import fidelity
-from repro.scenarios.generation.exercise import trusted
 from repro.scenarios.generation.run import own_texts
 from repro.validation.this_machine.cells import CellGroup
 from repro.validation.this_machine.measuring import MeasuredGroup
@@ -68,14 +67,10 @@ def _group(probe: Mapping[str, Any]) -> MeasuredGroup:
 def predicted(
     arm: str, dataset: str, overrides: Sequence[str], machine: Mapping[str, Section], progress: Progress
 ) -> list[Predicted]:
-    """The emulated answers of an arm to a dataset's prompts.
-
-    What caches say of the models is taken as it is: measured answers are compared with the same texts.
-    """
+    """The emulated answers of an arm to a dataset's prompts."""
     cell, _ = cell_of(arm, dataset, overrides, machine)
     cell.check()
-    with trusted():
-        rounds = cell.run(progress).rounds
+    rounds = cell.run(progress).rounds
     return [_answer([each for each in rounds if each["request"] == request.id]) for request in cell.requests]
 
 

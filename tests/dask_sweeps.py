@@ -7,9 +7,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 
-from repro.experiments.progress.timings import Timing, work_of
 from tiny_project import Project
 
 CELLS = 20
@@ -53,12 +51,10 @@ GenerationScenario.find = found
 
 
 def environment(project: Project, killed: str) -> Mapping[str, str]:
-    """Of driver and workers: what is killed, and timings by which ten cells are a batch."""
+    """Of driver and workers: what is killed."""
     preload, cache = project.out / "preload.py", project.out / "cache"
     preload.write_text(PRELOAD, encoding="utf-8")
     cache.mkdir(exist_ok=True)
-    timing = Timing(work_of(project.config("method=std")), 0.1, 1.0)
-    (cache / "timings.jsonl").write_text(json.dumps(asdict(timing)) + "\n", encoding="utf-8")
     paths = [project.environment()["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
     own = {
         "REPRO_CACHE": str(cache),

@@ -31,10 +31,6 @@ BELOW = {
         *("core", "device", "records", "models", "data", "methods", "scenarios"),
         *("experiments.cli", "experiments.cell_configs"),  # which compose a configuration
     ),
-    "observations": (
-        *("core", "records", "models", "scenarios"),
-        "experiments.cli",  # which composes a configuration
-    ),
     "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
     "validation": (
         *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
@@ -79,8 +75,8 @@ ONLY = {
     "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
-        *("device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"),
-        "core/reading.py",
+        *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py"),
+        *(f"experiments/{name}.py" for name in ("computing", "dask_engine", "progress", "sweep")),
     },
 }
 """Libraries that one file imports for all; every file named must really do so."""

@@ -36,8 +36,8 @@ from repro.experiments import cli
 from repro.experiments.cell_configs import CellConfigs, plain
 from repro.experiments.cli import publish
 from repro.experiments.driver import Driver
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.watch import Watcher
+from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
 from repro.records.record import Record
@@ -147,7 +147,7 @@ class Project:
         config, watched = cli.composed(*self.overrides, *overrides), Watcher()
         plan = partial(cli.plan_cell, CellConfigs(lambda *_: config, lambda _: False))
         Driver(plan, watched, Console(file=io.StringIO()), lambda: None).run([()])
-        return watched.plan.finished[0]
+        return watched.finished[0]
 
     def record(self, *overrides: str) -> Record:
         """The record of one cell, computed if it is not there."""

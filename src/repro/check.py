@@ -41,8 +41,8 @@ from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
 from repro.records.record import Record, Round, Scalar, Spread, canonical
 from repro.records.results import Results, open_results
-from repro.scenarios.base import Scenario
-from repro.scenarios.generation.exercise import exercised
+from repro.scenarios.base import Scenario, silent
+from repro.scenarios.generation.exercise import RealPasses
 from repro.scenarios.registry import made
 
 OTHER_HOST = 1e-3
@@ -75,13 +75,19 @@ class Beginning(NamedTuple):
     rounds: Sequence[Round]
 
 
-def check(record: Record, data_dir: str | None, beginning: Beginning | None = None) -> CheckedCell:
+def check(
+    record: Record,
+    data_dir: str | None,
+    beginning: Beginning | None = None,
+    passes: RealPasses | None = None,
+) -> CheckedCell:
     """Recompute one committed cell and compare it.
 
     Args:
         record: the committed record.
         data_dir: a folder of datasets, or None.
         beginning: its first answers, whose rounds are compared; by default all figures of the cell are.
+        passes: compare the method's real passes too, unless they were.
     """
     if record.provenance.clock == "wall":
         return CheckedCell(
@@ -107,7 +113,9 @@ def check(record: Record, data_dir: str | None, beginning: Beginning | None = No
     except InputError as wrong:
         return CheckedCell(record, "not checkable here", " ".join(str(wrong).split()))
     try:
-        outcome = cell.run(_silent)
+        if passes is not None:
+            passes.compare(cell)  # before the run, which replaces rows that have too few ranks
+        outcome = cell.run(silent)
     except Exception as wrong:
         return CheckedCell(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
@@ -135,7 +143,7 @@ def _tie(cell: Scenario, first: Record) -> str | None:
     torch.set_num_threads(1 if threads > 1 else 2)
     try:
         with forgetting() as folder:
-            second = cell.run(_silent).record
+            second = cell.run(silent).record
             margin = smallest_margin(folder / "memo")
     finally:
         torch.set_num_threads(threads)
@@ -153,10 +161,6 @@ def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:
     if verdict.state == "different":
         return replace(verdict, reason=f"{verdict.reason}; and conf differs: {drift}")
     return replace(verdict, state="conf differs", reason=drift)
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """A progress callback that does nothing."""
 
 
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
@@ -310,11 +314,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def first_answers(record: Record) -> Beginning | None:
         return beginning(store, record, given.prompts or found[record.key][1])
 
-    drifts = drifted(store, {record.key for record in records})
+    drifts, passes = drifted(store, {record.key for record in records}), RealPasses()
     with forgetting():
-        found_states = verdicts(records, given.data, first_answers)
+        found_states = verdicts(records, given.data, first_answers, passes)
         status = report(Console(), (beside_conf(verdict, drifts) for verdict in found_states))
-    report_exercise(Console())
+    report_passes(Console(), passes)
     return status
 
 
@@ -322,13 +326,14 @@ def verdicts(
     records: Sequence[Record],
     data_dir: str | None,
     first_answers: Callable[[Record], Beginning | None],
+    passes: RealPasses,
 ) -> Iterator[CheckedCell]:
     """Check cells one by one with a progress bar, grouped by model."""
     columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=len(records))
         for record in sorted(records, key=_likeness):
-            yield check(record, data_dir, first_answers(record))
+            yield check(record, data_dir, first_answers(record), passes)
             bar.advance(task)
 
 
@@ -360,10 +365,9 @@ def report(console: Console, found: Iterable[CheckedCell]) -> int:
     return int(not whole or wrong > 0 or 2 * checked < asked)
 
 
-def report_exercise(console: Console) -> None:
+def report_passes(console: Console, passes: RealPasses) -> None:
     """Print how many rows came from passes of methods, through tree attention and compacted caches."""
-    rows = exercised()
-    if rows:
+    if rows := passes.rows:
         methods = ", ".join(f"{name} {count}" for name, count in sorted(rows.items()))
         console.print(
             f"{rows.total()} rows of real passes (tree attention, compacted caches) equal the targets' own "

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from repro.experiments.driver import Driver, planned
-from repro.experiments.progress.watch import Watcher
+from repro.experiments.progress import Watcher
 from tiny_project import Project
 
 
@@ -29,7 +29,7 @@ def test_an_error_that_nobody_foresees_is_noted(
         lambda: None,
     )
     driver.run([(), ()])
-    note, again = watched.plan.finished[0], watched.plan.finished[1]
+    note, again = watched.finished[0], watched.finished[1]
     assert (note.state, again.state, note.key) == ("failed", "failed", "")
     assert note.error == f"{type(error).__name__}: {error}"
     assert note.labels["method"] == "chain_sd"

@@ -10,7 +10,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.experiments.cell_configs import plain
 from repro.experiments.guide.explaining import check_overrides
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.runtime.model import ModelConfig
 from repro.models.transformer.families import family_of

@@ -52,7 +52,7 @@ def cluster(project: Project) -> Iterator[str]:
         yield address
 
 
-def test_a_worker_is_killed_in_the_fifth_cell_of_a_batch_of_ten(project: Project) -> None:
+def test_a_worker_is_killed_in_the_fifth_cell(project: Project) -> None:
     require_whole(project, sweep(project, "worker", *WITH_DASK))
     assert (project.out / "kept").read_text(encoding="utf-8") == "4"
 

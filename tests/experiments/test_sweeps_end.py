@@ -21,8 +21,8 @@ from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
 from repro.experiments import sweep
 from repro.experiments.driver import chosen
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import SweepPlan
+from repro.experiments.progress import Watcher
+from repro.experiments.summaries.notes import Note
 from repro.reports.spec import experiment
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
@@ -95,13 +95,13 @@ def test_all_cells_leave_their_notes_in_one_folder(project: Project) -> None:
 def test_a_sweep_without_all_notes_is_no_success(
     project: Project, monkeypatch: pytest.MonkeyPatch, kept: int, lost: str
 ) -> None:
-    finish = SweepPlan.finish
+    finish = Watcher.finish
 
-    def some(plan: SweepPlan, number: int, note: Note) -> None:
+    def some(watched: Watcher, number: int, note: Note) -> None:
         if number < kept:
-            finish(plan, number, note)
+            finish(watched, number, note)
 
-    monkeypatch.setattr(SweepPlan, "finish", some)
+    monkeypatch.setattr(Watcher, "finish", some)
     done = project.here(SWEEP, "method=std,draft")
     assert done.returncode == 1
     assert f"error: {2 - kept} of 2 cells of the plan were not run" in done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 

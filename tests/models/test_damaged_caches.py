@@ -28,7 +28,6 @@ from safetensors.torch import save_file
 from records import record
 from repro.core import errors
 from repro.core.errors import InputError
-from repro.experiments.progress import timings
 from repro.models.checkpoints import checkpoint as checkpoints
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import open_checkpoint
@@ -42,7 +41,7 @@ from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import Facts, ObservedRow, Pack
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
-from repro.records.build_cache import CACHE_VARIABLE, computed_once
+from repro.records.build_cache import computed_once
 from repro.records.record import CHECKSUM
 from repro.records.store import Store
 from repro.scenarios.serving.answer_cache import AnswerStore
@@ -109,15 +108,6 @@ def digests(root: Path) -> Any:
     return digest(folder if folder.exists() else write_folder(folder))
 
 
-def timing(root: Path) -> Any:
-    os.environ[CACHE_VARIABLE] = str(root)  # the fixture puts it back
-    known = timings.read()
-    if not known:
-        work = timings.CellWork("std", "model", "rows", "emulated on cpu", 10)
-        timings.keep(timings.Timing(work, 2.5, 1.0))
-    return "told"
-
-
 def layers(root: Path) -> Any:
     folder = root / "model"
     if not folder.exists():
@@ -180,7 +170,6 @@ CACHES = {
     "answers": Cache(answers, lambda root: root / "answers" / "a.sqlite", at=at_answer),
     "scores": Cache(scores, lambda root: root / "scores" / "s.json"),
     "digests": Cache(digests, lambda root: root / "checkpoint" / DIGESTS),
-    "timings": Cache(timing, lambda root: root / "timings.jsonl", at=lambda content: 1),
     "layers": Cache(layers, lambda root: next((root / "layers").glob("*-float32")), convenience=False),
     "gguf": Cache(fetched, lambda root: root / "gguf" / "tiny.gguf", convenience=False),
     "converted": Cache(converted, converted_path, convenience=False, at=lambda content: len(content) - 2),
@@ -270,7 +259,7 @@ def test_a_damaged_cache_is_named(
     assert str(path) in said or str(path.parent) in said
 
 
-SILENT = ("memo", "own texts", "answers", "timings")
+SILENT = ("memo", "own texts", "answers")
 """Caches of which an empty file is a new one."""
 
 
@@ -334,21 +323,6 @@ def test_a_row_file_goes_on_when_the_disk_fills_up(
         cache.put(others, [RANKS] * 200)
         assert all(cache.get(one) is not None for one in others)
     assert f"cannot use the cache {tmp_path}/m.sqlite" in capsys.readouterr().err
-
-
-def test_answers_of_before_there_were_checksums_are_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite"
-    with closing(sqlite3.connect(path)) as older, older:
-        older.execute("create table answers (column text, row integer, correct integer)")
-        older.executemany("insert into answers values (?, ?, ?)", [(COLUMN, 1, 1), (COLUMN, 2, 0)])
-    for _ in range(2):
-        with closing(AnswerStore(path)) as store:
-            assert store.get(COLUMN, [1, 2, 3]) == {1: True, 2: False}
-
-
-def test_scores_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
-    (tmp_path / "s.json").write_text(json.dumps([[1.0], {}]), encoding="utf-8")
-    assert computed_once(tmp_path / "s.json", lambda: pytest.fail("it was computed")) == [[1.0], {}]
 
 
 # --- records that parse but lack parts ----------------------------------------------------------------------

@@ -19,13 +19,15 @@ from repro.models.observations.pack import Facts, ObservedRow, Pack, digests, re
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
-from repro.observations import __main__ as command
-from repro.observations.compute import Paused, Piece, compute, export
-from repro.observations.plan import Planned, planned
-from repro.observations.verify import verify
 from repro.records.build_cache import cache_root
-from repro.scenarios.generation import exercise
+from repro.scenarios.generation.compared_rows import UnfaithfulRowError
+from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
+from workshop.packs import __main__ as command
+from workshop.packs.compute import Paused, Piece, compute, export
+from workshop.packs.plan import Planned, planned
+from workshop.packs.verify import verify
 
 QUIET = Console(file=io.StringIO())
 
@@ -44,7 +46,6 @@ def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on work with another machine's empty cache."""
     monkeypatch.setenv("REPRO_CACHE", str(machine))
-    monkeypatch.setattr(exercise, "_exercised", {})
 
 
 def plan(project: Project) -> Planned:
@@ -66,7 +67,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NotFiniteError("weights were asked")
 
     monkeypatch.setattr(Decoder, "layer", layer)
-    monkeypatch.setattr(exercise, "exercise", lambda *_: None)
 
 
 def test_another_machine_replays_a_cell_without_computing(
@@ -108,8 +108,9 @@ def test_what_was_tampered_with_differs(
     on(tmp_path / "there", monkeypatch)
     command.bring([texts], QUIET)
     for name in ("flash_ar", "chain_sd", "edgellm"):
-        note = project.apart(tmp_path / "out", "max_tokens=12").cell(f"method={name}")
-        assert "UnfaithfulRowError" in note.error
+        config = project.apart(tmp_path / "out", "max_tokens=12").config(f"method={name}")
+        with pytest.raises(UnfaithfulRowError):
+            RealPasses().compare(GenerationScenario(config))
 
 
 def test_a_stale_pack_is_refused_and_never_read(

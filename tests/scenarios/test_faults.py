@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from fault_cells import TOKENS, cell, write_models
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.forward import network as networks
 from repro.models.forward.logit_cache import WHOLE, LogitCache, _pack, _unpack
@@ -28,12 +28,12 @@ from repro.models.tokens import acceptance
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.observations.plan import kind_of
 from repro.records.results import open_results
-from repro.scenarios.generation import exercise
+from repro.scenarios.generation.exercise import RealPasses
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_outcomes import ours
 from tiny_project import Project
+from workshop.packs.plan import kind_of
 
 ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu", "mllm_npu")
 PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", *ENGINES)
@@ -322,16 +322,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(method: str, config: Config, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache that a method's healthy run left, copied without notes of what was exercised."""
+    """A copy of the cache that a method's healthy run left."""
     kept, own = warm / method.replace(" ", "_"), tmp_path / "cache"
     if not kept.exists():
         monkeypatch.setenv("REPRO_CACHE", str(kept))
-        monkeypatch.setattr(exercise, "_exercised", {})
-        note = computed(config, tmp_path / "healthy")
-        assert (note.state, note.error) == ("done", "")
-    shutil.copytree(kept, own, ignore=shutil.ignore_patterns("*-exercised.json"))
+        assert said_of(config, tmp_path / "healthy") == ""
+    shutil.copytree(kept, own)
     monkeypatch.setenv("REPRO_CACHE", str(own))
-    monkeypatch.setattr(exercise, "_exercised", {})
     return own
 
 
@@ -339,6 +336,17 @@ def computed(config: Config, out: Path) -> Note:
     """One cell, with results of its own."""
     here = config | {"results": str(out / "results"), "outputs": str(out / "outputs")}
     return Sweep(here, Console(file=io.StringIO())).cell(here)
+
+
+def said_of(config: Config, out: Path) -> str:
+    """The error of a cell's real passes, whose first tokens are compared with what is stored, or its own."""
+    passes = RealPasses()
+    try:
+        passes.compare(GenerationScenario(config))
+    except RuntimeError as wrong:
+        return f"{type(wrong).__name__}: {wrong}"
+    assert passes.rows.total() > 0
+    return computed(config, out).error
 
 
 def test_every_method_is_in_the_table() -> None:
@@ -359,7 +367,7 @@ def test_a_method_without_a_fault_is_done_from_its_cache(config: Config, cache: 
     assert (note.state, note.error) == ("done", "")
     record = open_results(tmp_path / "results").get(note.key)
     assert record is not None
-    assert record.provenance.layers == 0, "its rows were stored, and layers were computed beside exercise"
+    assert record.provenance.layers == 0, "its rows were stored, and layers were computed"
 
 
 def combinations() -> Iterator[Any]:
@@ -377,7 +385,6 @@ def test_a_fault_is_reported(
 ) -> None:
     place = Place(monkeypatch, GenerationScenario(config), cache)
     Fault.every[name].happens(place)
-    note = computed(config, tmp_path)
+    said = said_of(config, tmp_path)
     assert place.hits, "the fault changed nothing"
-    assert note.state == "failed"
-    assert note.error.startswith(ERRORS), note.error
+    assert said.startswith(ERRORS), said

@@ -15,7 +15,6 @@ from repro import show
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.data import load_rows, read_config
-from repro.metrics import isolation
 from repro.metrics.task import AnswerMetric
 from repro.records.identity import dataset_asked
 from repro.scenarios.generation.answers import first_difference, row_hash
@@ -162,16 +161,14 @@ def test_what_cannot_be_scored_is_refused_before_the_run(
         GenerationScenario(project.config("method=draft", *overrides))
 
 
-def test_code_is_refused_where_it_cannot_be_isolated(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolation, "unable", lambda: "no namespace")
-    with pytest.raises(InputError, match="metric 'pass_at_1': no namespace"):
+def test_code_runs_only_with_consent(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_ALLOW_CODE_EVAL", raising=False)
+    with pytest.raises(InputError, match=r"'pass_at_1' runs code .* and set HF_ALLOW_CODE_EVAL=1"):
         GenerationScenario(project.config("method=draft", "dataset=humaneval", "metrics=[pass_at_1]"))
 
 
-@pytest.mark.skipif(bool(isolation.unable()), reason=isolation.unable() or "isolation")
-def test_invented_rows_of_the_code_sets_pass_their_own_solutions() -> None:
+def test_invented_rows_of_the_code_sets_pass_their_own_solutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ALLOW_CODE_EVAL", "1")
     humaneval: dict[str, Any] = {
         "task_id": "T/0",
         "prompt": 'from typing import List\n\n\ndef tops(xs: List[int]) -> int:\n    """The largest."""\n',
@@ -193,10 +190,10 @@ def test_invented_rows_of_the_code_sets_pass_their_own_solutions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(isolation.unable()), reason=isolation.unable() or "isolation")
 @pytest.mark.skipif("REPRO_DATA" not in os.environ, reason="needs the real rows")
 @pytest.mark.parametrize(("name", "solution"), [("humaneval", "canonical_solution"), ("mbpp", "code")])
-def test_real_reference_solutions_pass(name: str, solution: str) -> None:
+def test_real_reference_solutions_pass(name: str, solution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ALLOW_CODE_EVAL", "1")
     config = read_config(name)
     rows = load_rows(config).rows
     texts = [str(row[solution]) for row in rows]

@@ -65,14 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def fetch_for(experiment: str, options: argparse.Namespace) -> int:
     """Print what an experiment needs with its models' own weights and, unless asked to list, fetch it."""
-    from repro.experiments.needed import host_rates, needs  # late, with torch
+    from repro.experiments.needed import needs  # late, with torch
 
     try:
         needed = needs(experiment)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(*needed.lines(host_rates()), sep="\n")
+    print(*needed.lines(), sep="\n")
     failed = 0
     for model in () if options.list else needed.models:
         try:

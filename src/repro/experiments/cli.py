@@ -36,22 +36,21 @@ from repro.core.overrides import unquoted, word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
-from repro.experiments.batches import CellEngine
 from repro.experiments.cell_configs import CellConfigs, parsed, plain, plain_value, shared_by
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.compositions import composing_in, jobs_of, one_at_a_time, opened, unswept
+from repro.experiments.computing import CellEngine
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import SweepPlan
-from repro.experiments.progress.watch import Watcher, alone
+from repro.experiments.progress import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
@@ -175,7 +174,7 @@ class Finish(Callback):
         assert _watcher is not None
         _watcher.close()
         try:
-            if finish(config, _watcher.plan):
+            if finish(config, _watcher):
                 sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
@@ -321,7 +320,7 @@ def _require_used(config: DictConfig, unread: UnreadWords) -> None:
     section = table_section(config)
     if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
         return
-    known = _watcher.plan.label_names()
+    known = _watcher.label_names()
     spec = asked(config).spec(section)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
@@ -329,13 +328,13 @@ def _require_used(config: DictConfig, unread: UnreadWords) -> None:
             raise InputError(f"in table {spec.experiment!r} {unknown('label', name, known)}")
 
 
-def finish(config: DictConfig, plan: SweepPlan) -> int:
+def finish(config: DictConfig, watched: Watcher) -> int:
     """End a sweep: print and write its table. Returns the number of cells that failed or left no note."""
-    results = dict(sorted(plan.finished.items()))
-    lost = [plan.name(number) for number in range(plan.total) if number not in results]
-    if lost or not plan.total:
+    results = dict(sorted(watched.finished.items()))
+    lost = [watched.name(number) for number in range(watched.total) if number not in results]
+    if lost or not watched.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells of the plan were not run: {_first_of(lost)}\n"
+            f"{len(lost)} of {watched.total} cells of the plan were not run: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -344,7 +343,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
             first.setdefault((note.key or str(number), canonical(note.labels)), note)
     notes = [*first.values()]
     if not notes:
-        return len(lost) or int(not plan.total)
+        return len(lost) or int(not watched.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
@@ -431,7 +430,7 @@ def task(config: DictConfig) -> None:
         unread.see(given)
         unread.require_none()
         sweep = Sweep(given, screen())
-        note = sweep.cell(given, alone)
+        note = sweep.cell(given, partial(alone, scenario_of(given).labels_of(given)["method"]))
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return

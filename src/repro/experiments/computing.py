@@ -7,22 +7,41 @@ from __future__ import annotations
 
 import gzip
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from repro.core.errors import InputError
-from repro.experiments.progress.timings import CellWork, Timing, stopwatch, work_of
 from repro.records.build_cache import file_error, one_at_a_time
 from repro.records.effort import ResultCount, counting
 from repro.records.identity import portable_text
 from repro.records.record import Record, Round
 from repro.scenarios.base import Progress, Scenario
 
-Showing = Callable[[CellWork], AbstractContextManager[Progress]]
-"""Opens the progress callback of a cell, given its work."""
+Showing = Callable[[], AbstractContextManager[Progress]]
+"""Opens the progress callback of a cell."""
+
+
+@dataclass(frozen=True)
+class WaitingCell:
+    """A cell that is to be run.
+
+    Attributes:
+        number: its place in the sweep.
+        config: its resolved configuration.
+        kind: its target, draft and dataset; cells that have them in common go out one after the other.
+    """
+
+    number: int
+    config: Mapping[str, Any]
+    kind: tuple[str, ...]
+
+
+class Lost(str):
+    """Why a cell was given up whose workers died."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,7 @@ class Computed:
         rounds: one line for each round.
         answers: one line for each answer.
         timeline: its Chrome trace, gzipped, which lies where the record says; empty if it has none.
-        timing: how long it took; `None` if it failed.
+        seconds: how long it took; `None` if it failed.
         error: why it failed, in a sentence.
     """
 
@@ -42,8 +61,19 @@ class Computed:
     rounds: Sequence[Round] = ()
     answers: Sequence[Round] = ()
     timeline: bytes = b""
-    timing: Timing | None = None
+    seconds: float | None = None
     error: str = ""
+
+
+Outcome = Computed | str
+"""What comes of a cell that was sent away, or the sentence why nothing did."""
+
+
+class CellEngine(Protocol):
+    """Runs cells somewhere."""
+
+    def run(self, cells: Iterator[WaitingCell]) -> Iterator[tuple[int, Outcome | None]]:
+        """Run cells; yields each number when the cell is sent out, with None, and when it has ended."""
 
 
 def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Computed:
@@ -55,17 +85,16 @@ def computed(cell: Scenario, config: Mapping[str, Any], showing: Showing) -> Com
         showing: opens its progress callback.
     """
     try:
-        work = work_of(config)
         cell.check()
-        with float32_on_cpu(), _alone(cell), showing(work) as progress, counting() as effort:
-            clock = stopwatch()
+        with float32_on_cpu(), _alone(cell), showing() as progress, counting() as effort:
+            begun = time.monotonic()
             outcome = cell.run(with_reason(progress, effort))
-            timing = Timing(work, clock(), effort.share)
+            seconds = time.monotonic() - begun
         text = outcome.timeline().encode() if outcome.timeline else b""
         timeline = gzip.compress(text, 6, mtime=0) if text else b""
         record = _with_timeline(outcome.record) if timeline else outcome.record
         record.to_json()  # here, and not where all records are stored; it names a number that is not finite
-        return Computed(record, outcome.rounds, outcome.answers, timeline, timing)
+        return Computed(record, outcome.rounds, outcome.answers, timeline, seconds)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
         return Computed(cell.failed(traceback.format_exc()), error=_sentence(wrong))
 

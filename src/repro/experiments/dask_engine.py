@@ -1,44 +1,38 @@
-"""Runs batches of cells with Dask distributed: workers on this machine, a cluster's, or those of a queue.
+"""Runs cells with Dask distributed: workers on this machine, a cluster's, or those of a queue.
 
-Dask starts and keeps workers, hands batches out and says which are lost; each cell's outcome comes back as an
-event of its own as soon as the cell ends. Workers need this package and their inputs, and no folder that they
-share with the driver. Must not know what becomes of an outcome.
+A cell is a task. Dask starts and keeps workers, gives the cell of one that died to another, and gives a cell
+up in which several have died. Workers need this package and their inputs, and no folder that they share with
+the driver. Must not know what becomes of an outcome.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import time
 import uuid
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask
 from dask.utils import import_required
-from distributed import Client, Future, LocalCluster, get_worker
+from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.utils import TimeoutError as DaskTimeout
 
 from repro.core.errors import InputError, warn
 from repro.core.registry import unknown
-from repro.experiments.batches import Began, CellBatch, Doing, Ended, Event, Gone
 from repro.experiments.composing import load_components
-from repro.experiments.computing import Computed, computed
-from repro.experiments.progress.timings import CellWork, stopwatch
+from repro.experiments.computing import Lost, Outcome, WaitingCell, computed
 from repro.records.provenance import usable_cores
-from repro.scenarios.base import Progress
+from repro.scenarios.base import silent
 from repro.scenarios.registry import made
 
-AHEAD = 2
-"""Batches that are out for each worker, so that none waits for the driver."""
-
-EVERY_S = 0.5
-"""How often a running cell says at most what it is doing."""
+LOSSES = 3
+"""Workers that may die in a cell before it is given up."""
 
 LOOK_S = 2.0
 """How often the driver asks which workers there are."""
@@ -73,6 +67,7 @@ SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": LOSSES - 1,
     "distributed.dashboard.link": "",
 }
 
@@ -125,103 +120,59 @@ class Cluster:
 class DaskEngine:
     """A `CellEngine` of a cluster, which ends with the block."""
 
-    def __init__(self, client: Client, threads: int, replace_lost: Callable[[], None] = lambda: None) -> None:
-        """Use a cluster's workers.
-
-        Args:
-            client: knows them.
-            threads: of each worker.
-            replace_lost: asks for jobs in place of those that a queue has ended; called every `LOOK_S`.
-        """
+    def __init__(self, client: Client, threads: int) -> None:
+        """Use a cluster's workers, with so many threads each."""
         self._client = client
         self._threads = threads
-        self._replace_lost = replace_lost
 
-    def run(self, next_batch: Callable[[int], CellBatch | None]) -> Iterator[Event]:
-        """See `CellEngine`; InputError if the cluster cannot run cells, or is gone."""
-        topic = f"repro-{uuid.uuid4().hex}"
-        events: SimpleQueue[Any] = SimpleQueue()
-        out: dict[int, SentBatch] = {}
-        self._client.subscribe_topic(topic, lambda event: events.put(event[1]))
+    def run(self, cells: Iterator[WaitingCell]) -> Iterator[tuple[int, Outcome | None]]:
+        """See `CellEngine`; InputError if the cluster cannot run cells, or is gone.
+
+        A worker has one cell at a time, so that no other cell is lost with it.
+        """
+        ended: SimpleQueue[int] = SimpleQueue()
+        out: dict[int, Future] = {}
+        begun, told = time.monotonic(), False
         try:
-            yield from self._run(next_batch, topic, events, out)
+            while True:
+                there = sum(self._client.nthreads().values())
+                if not there and not told and time.monotonic() - begun > TELL_S:
+                    told = True
+                    warn("there is no worker yet; the sweep waits for the first")
+                while len(out) < max(1, there) and (cell := next(cells, None)):
+                    out[cell.number] = self._submit(cell, ended)
+                    yield cell.number, None
+                if not out:
+                    return
+                try:
+                    number = ended.get(timeout=LOOK_S)
+                except Empty:
+                    continue
+                yield number, _outcome(out.pop(number))
         except (OSError, DaskTimeout) as wrong:
             raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
         finally:
-            with suppress(OSError, DaskTimeout):
-                self._client.unsubscribe_topic(topic)
-                for sent in out.values():
-                    sent.future.cancel(force=True)
+            for future in out.values():
+                future.cancel(force=True)
 
-    def _run(
-        self,
-        next_batch: Callable[[int], CellBatch | None],
-        topic: str,
-        events: SimpleQueue[Any],
-        out: dict[int, SentBatch],
-    ) -> Iterator[Event]:
-        clock, looked, told = stopwatch(), -LOOK_S, False
-        there: set[str] = set()
-        ready: CellBatch | None = None
-        while True:
-            if clock() - looked >= LOOK_S:
-                looked, before, there = clock(), there, set(self._client.nthreads())
-                self._replace_lost()
-                if not there and not told and clock() > TELL_S:
-                    told = True
-                    warn("there is no worker yet; the sweep waits for the first")
-                # one that was there a look ago is let go at the next: what it sent may be on its way
-                for number in [n for n, sent in out.items() if sent.worker not in before | there]:
-                    out.pop(number).future.cancel(force=True)
-                    yield Gone(number, lost=True)
-            while ready := ready or next_batch(max(1, len(there))):
-                busy = Counter(sent.worker for sent in out.values())
-                worker = min(sorted(there), key=lambda one: busy[one], default="")
-                if not worker or busy[worker] >= AHEAD:
-                    break
-                out[ready.number] = SentBatch(self._submit(ready, topic, worker, events), worker)
-                ready = None
-            if not ready and not out:
-                return
-            try:
-                item = events.get(timeout=1.0)
-            except Empty:
-                continue
-            if isinstance(item, int):  # a future has ended; what it did has come as events
-                if item in out:
-                    _require_run(out[item].future)
-                continue
-            number, sent_together = pickle.loads(zlib.decompress(item))
-            for event in sent_together:
-                if not isinstance(event, Gone) or out.pop(number, None) is not None:
-                    yield event
-
-    def _submit(self, batch: CellBatch, topic: str, worker: str, events: SimpleQueue[Any]) -> Future:
-        cells = [(cell.number, cell.config) for cell in batch.cells]
-        payload = zlib.compress(pickle.dumps(cells), 1)
-        key = f"{topic}-{batch.number}"
-        # a batch whose worker dies waits for it, and is not run by another one from its first cell on
-        future = self._client.submit(
-            run_batch, payload, batch.number, topic, self._threads, pure=False, key=key, workers=[worker]
-        )
-        future.add_done_callback(lambda _: events.put(batch.number))
+    def _submit(self, cell: WaitingCell, ended: SimpleQueue[int]) -> Future:
+        payload = zlib.compress(pickle.dumps(cell.config), 1)
+        key = f"cell-{uuid.uuid4().hex}"
+        future = self._client.submit(run_cell, payload, self._threads, pure=False, key=key)
+        future.add_done_callback(lambda _: ended.put(cell.number))
         return future
 
 
-class SentBatch(NamedTuple):
-    """A batch that is out, and the address of its worker."""
-
-    future: Future
-    worker: str
-
-
-def _require_run(future: Future) -> None:
-    """InputError if a worker could not run a batch, or its future was lost with the scheduler."""
-    if future.status == "error":
-        wrong = future.exception()
-        raise InputError(f"a worker cannot run cells: {type(wrong).__name__}: {wrong}") from wrong
-    if future.status != "finished":
+def _outcome(future: Future) -> Outcome:
+    """What came of a task; InputError if a worker could not run it, or it was lost with the scheduler."""
+    if future.status == "finished":
+        return pickle.loads(zlib.decompress(future.result()))  # type: ignore[no-any-return]
+    if future.status != "error":
         raise InputError(f"the cluster has lost what it was given ({future.status}); {GO_ON}")
+    wrong = future.exception()
+    if isinstance(wrong, KilledWorker):
+        return Lost(f"{LOSSES} workers died in it (killed, or out of memory or time)")
+    raise InputError(f"a worker cannot run cells: {type(wrong).__name__}: {wrong}") from wrong
 
 
 @contextmanager
@@ -257,7 +208,8 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
                 yield DaskEngine(client, threads)
             return
         with _queued(cluster, threads) as jobs, Client(jobs, set_as_default=False) as client:
-            yield DaskEngine(client, threads, lambda: jobs.scale(cluster.workers or 1))
+            jobs.adapt(minimum=cluster.workers or 1, maximum=cluster.workers or 1)
+            yield DaskEngine(client, threads)
 
 
 def _queued(cluster: Cluster, threads: int) -> Any:
@@ -269,43 +221,15 @@ def _queued(cluster: Cluster, threads: int) -> Any:
     return getattr(jobqueue, QUEUES[str(cluster.queue)])(**job)
 
 
-def run_batch(payload: bytes, batch: int, topic: str, threads: int) -> None:
-    """Compute the cells of a batch on a worker; each outcome is sent when its cell ends.
-
-    Args:
-        payload: numbers and configurations of the cells, pickled and compressed.
-        batch: its number.
-        topic: the events' topic.
-        threads: how many torch uses.
-    """
+def run_cell(payload: bytes, threads: int) -> bytes:
+    """Compute a cell on a worker, with so many threads; what comes and goes is pickled and compressed."""
     import torch
 
     torch.set_num_threads(threads)
     load_components()
-
-    def send(*events: Event) -> None:
-        get_worker().log_event(topic, zlib.compress(pickle.dumps((batch, events)), 1))
-
-    cells = pickle.loads(zlib.decompress(payload))
-    then: list[Event] = [*(Began(number) for number, _ in cells), Gone(batch)]
-    send(then[0])
-    for (number, config), following in zip(cells, then[1:], strict=True):
-        try:
-            outcome: Computed | str = computed(made(config), config, partial(_showing, send, number))
-        except Exception as wrong:  # it cannot be made here, as without a dataset
-            outcome = f"{type(wrong).__name__}: {wrong}"
-        send(Ended(number, outcome), following)
-
-
-@contextmanager
-def _showing(send: Callable[[Event], None], number: int, work: CellWork) -> Iterator[Progress]:
-    """A progress callback that sends what a cell does, not too often."""
-    clock, last = stopwatch(), 0.0
-
-    def tell(stage: str, done: int, total: int) -> None:
-        nonlocal last
-        if clock() - last >= EVERY_S:
-            last = clock()
-            send(Doing(number, stage, done, total))
-
-    yield tell
+    config = pickle.loads(zlib.decompress(payload))
+    try:
+        outcome: Outcome = computed(made(config), config, lambda: nullcontext(silent))
+    except Exception as wrong:  # it cannot be made here, as without a dataset
+        outcome = f"{type(wrong).__name__}: {wrong}"
+    return zlib.compress(pickle.dumps(outcome), 1)

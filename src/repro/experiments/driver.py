@@ -12,20 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.batches import LOSSES, Batches, Began, CellEngine, Doing, Ended, WaitingCell
 from repro.experiments.cell_configs import parsed, selected
-from repro.experiments.computing import Showing
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.timings import CellWork, work_of
-from repro.experiments.progress.watch import Watcher
+from repro.experiments.computing import CellEngine, Lost, Outcome, Showing, WaitingCell
+from repro.experiments.progress import Watcher
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.records.record import canonical
 from repro.scenarios.base import Scenario
@@ -34,8 +32,8 @@ from repro.scenarios.registry import made, scenario_of
 AHEAD = 100
 """Cells that are planned before the first one runs."""
 
-WRONG = (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError)
-"""What an invalid configuration raises; the cell itself will say it."""
+TOGETHER = 16, 400
+"""Cells that are put in order of what they load: of the first ones few, so that these start soon."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,6 @@ def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) ->
     labels = scenario_of(config).labels_of(config)
     own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
     return PlannedCell(number, overrides, config, labels | own)
-
-
-def expected_work(cell: PlannedCell) -> CellWork | None:
-    """What a cell computes; `None` if its configuration is invalid."""
-    try:
-        return work_of(cell.config) if cell.config is not None else None
-    except WRONG:
-        return None
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ class Driver:
         Raises:
             InputError: of a table without cells, or of an engine that cannot run any cell.
         """
-        self._watched.plan.announced = max(self._watched.plan.announced, first + len(jobs))
+        self._watched.announced = max(self._watched.announced, first + len(jobs))
         cells = _ahead(self._planned(jobs, first), AHEAD)
         if engine is not None:
             self._run_with(engine, cells)
@@ -136,28 +126,24 @@ class Driver:
                 self._finish(cell.number, note, cell)
 
     def _showing(self, number: int) -> Showing:
-        return lambda work: self._watched.running(number)
+        return lambda: self._watched.running(number)
 
     def _planned(self, jobs: Sequence[Sequence[str]], first: int) -> Iterator[PlannedCell]:
         for number, overrides in enumerate(jobs, first):
             cell = self._plan(number, overrides)
-            self._watched.plan.add(expected_work(cell), cell.labels)
+            self._watched.add(cell.labels)
             yield cell
         self._complete()
 
     def _run_with(self, engine: CellEngine, cells: Iterator[PlannedCell]) -> None:
         """Send out what is to be run, and take in what comes back."""
-        plan = self._watched.plan
-        batches = Batches(self._to_run(cells), lambda: plan.total - len(plan.finished), plan.expected)
-        for event in engine.run(batches.next_batch):
-            for cell, is_given_up in batches.see(event).items():
-                self._watched.leave(cell)
-                if is_given_up:
-                    out = self._out[cell]
-                    error = f"{LOSSES} workers died in it (killed, or out of memory or time)"
-                    self._end(cell, Note(out.key, out.labels, "lost", error=error))
-            if isinstance(event, (Began, Doing, Ended)) and event.cell in self._out:
-                self._take(event)
+        for number, outcome in engine.run(ordered(self._to_run(cells))):
+            out = self._out[number]
+            if outcome is None:
+                out.sweep.store.begin(out.key)
+                self._watched.tell(number)
+            else:
+                self._end(number, _note(out, outcome))
 
     def _to_run(self, cells: Iterator[PlannedCell]) -> Iterator[WaitingCell]:
         """The cells that have to be run; all others end at once."""
@@ -167,19 +153,6 @@ class Driver:
                 self._finish(cell.number, note, cell)
             elif waiting is not None:
                 yield waiting
-
-    def _take(self, event: Began | Doing | Ended) -> None:
-        """Show or store what an engine says of a cell that has not ended."""
-        out = self._out[event.cell]
-        if isinstance(event, Began):
-            out.sweep.store.begin(out.key)
-            self._watched.tell(event.cell)
-        elif isinstance(event, Doing):
-            self._watched.tell(event.cell, event.stage, event.done, event.total)
-        elif isinstance(event.outcome, str):
-            self._end(event.cell, Note("", out.labels, "failed", error=event.outcome))
-        else:
-            self._end(event.cell, out.sweep.keep(out.labels, event.outcome))
 
     def _end(self, number: int, note: Note) -> None:
         """A cell that was out has ended, and with it those that are equal."""
@@ -236,7 +209,7 @@ class Driver:
             return note
         self._out[cell.number] = out
         kind = tuple(str(labels.get(name, "")) for name in ("target", "draft", "dataset"))
-        one = WaitingCell(cell.number, cell.config, kind, not scenario.emulated)
+        one = WaitingCell(cell.number, cell.config, kind)
         waiting.append((one, scenario))
         return None
 
@@ -266,6 +239,24 @@ class Driver:
         if place not in self._finished:
             self._finished[place] = sweep.store.finished()
         return self._finished[place]
+
+
+def _note(out: CellOut, outcome: Outcome) -> Note:
+    """The note of a cell that was out, whose outcome is stored."""
+    if isinstance(outcome, Lost):
+        return Note(out.key, out.labels, "lost", error=str(outcome))
+    if isinstance(outcome, str):
+        return Note("", out.labels, "failed", error=outcome)
+    return out.sweep.keep(out.labels, outcome)
+
+
+def ordered(cells: Iterator[WaitingCell]) -> Iterator[WaitingCell]:
+    """The cells, in stretches, those together that load the same models and rows."""
+    for count in chain(TOGETHER, repeat(TOGETHER[-1])):
+        stretch = sorted(islice(cells, count), key=lambda cell: cell.kind)
+        if not stretch:
+            return
+        yield from stretch
 
 
 def _like(note: Note, labels: dict[str, str]) -> Note:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from repro.experiments.progress.watch import Watcher
+from repro.experiments.progress import Watcher
 
 
 class Terminated(KeyboardInterrupt):
@@ -47,10 +47,10 @@ def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:
 
 
 def _kept(watched: Watcher) -> str:
-    done = sum(note.state in ("done", "cached") for note in watched.plan.finished.values())
-    if not watched.plan.total:
+    done = sum(note.state in ("done", "cached") for note in watched.finished.values())
+    if not watched.total:
         return "no cell had begun"
-    return f"{done} of {watched.plan.total} cells {'is' if done == 1 else 'are'} done and kept"
+    return f"{done} of {watched.total} cells {'is' if done == 1 else 'are'} done and kept"
 
 
 def go_on(arguments: Sequence[str], mode: str = "run") -> str:

@@ -7,7 +7,8 @@ that the end of the sweep finds all cells (`experiments.progress`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +22,7 @@ from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
 from repro.experiments.computing import Computed, Showing, computed, not_stored
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import in_words
-from repro.experiments.progress.timings import CellWork, Estimates, stopwatch, work_of
-from repro.experiments.progress.timings import keep as keep_timing
-from repro.experiments.progress.timings import read as read_timings
+from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
@@ -49,7 +46,7 @@ from repro.reports.tables import members
 from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
-from repro.scenarios.base import Progress, Scenario
+from repro.scenarios.base import Progress, Scenario, silent
 from repro.scenarios.registry import made
 from repro.scenarios.sections import check_known, check_places
 
@@ -64,9 +61,9 @@ CHECK_S = 1.0
 """How often it is checked at most that records can be stored."""
 
 
-def unseen(work: CellWork) -> AbstractContextManager[Progress]:
+def unseen() -> AbstractContextManager[Progress]:
     """A progress callback that shows nothing."""
-    return nullcontext(lambda stage, done, total: None)
+    return nullcontext(silent)
 
 
 def warn_of_edits(cell: Scenario, record: Record) -> None:
@@ -104,7 +101,7 @@ class Sweep:
         self.console = console or Console()
         self.tracked: Path | None = None
         self._left: dict[Path, list[str]] = {}
-        self._clock: Callable[[], float] = lambda: CHECK_S
+        self._checked = -CHECK_S
 
     @staticmethod
     def require_known(config: Mapping[str, Any]) -> None:
@@ -115,10 +112,6 @@ class Sweep:
     @cached_property
     def _by_settings(self) -> RecordsBySettings:
         return RecordsBySettings(self.store)
-
-    @cached_property
-    def _estimates(self) -> Estimates:
-        return Estimates(read_timings())
 
     def cell(
         self, config: Mapping[str, Any], showing: Showing = unseen, cell: Scenario | None = None
@@ -154,10 +147,10 @@ class Sweep:
         Raises:
             InputError: records cannot be stored, or one is damaged.
         """
-        if self._clock() >= CHECK_S:
+        if time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
             self.tracker.check()
-            self._clock = stopwatch()
+            self._checked = time.monotonic()
         record = self.store.get(cell.key)
         if record and record.done and self.mode != "force":
             warn_of_edits(cell, record)
@@ -172,23 +165,19 @@ class Sweep:
         """Store what came of a cell with these labels. What cannot be stored fails the cell."""
         key = outcome.record.key
         try:
-            if outcome.timing:
-                keep_timing(outcome.timing)
             record = self._write(outcome)
         except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
             if not outcome.error:
                 return self.keep(labels, not_stored(outcome, wrong))
             told = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
             return Note(key, dict(labels), "failed", error=told)
-        seconds = outcome.timing.seconds if outcome.timing else None
-        return Note(key, dict(labels), record.status, seconds, outcome.error)
+        return Note(key, dict(labels), record.status, outcome.seconds, outcome.error)
 
     def _listed(self, cell: Scenario) -> Note:
         known = self._by_settings.like(cell)
         if known and known.done:
             return Note(known.key, cell.labels, "done")
-        seconds = self._estimates.expected(work_of(cell.config))
-        return Note(known.key if known else "", cell.labels, known.status if known else "todo", seconds)
+        return Note(known.key if known else "", cell.labels, known.status if known else "todo")
 
     def _write(self, outcome: Computed) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
@@ -369,7 +358,7 @@ def summary(notes: list[Note], mode: str) -> Grid:
     varied = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
     shown = labels or ([] if varied else ["method"])
     grid = Grid(
-        *shown, *varied, "state", "expected" if mode == "list" else "took", "key", title=f"{len(notes)} cells"
+        *shown, *varied, "state", "" if mode == "list" else "took", "key", title=f"{len(notes)} cells"
     )
     counted = notes
     if len(notes) > MOST_ROWS:
@@ -384,12 +373,6 @@ def summary(notes: list[Note], mode: str) -> Grid:
 
 
 def left(notes: list[Note]) -> str:
-    """The number of cells to do, and their expected time."""
-    todo = [note for note in notes if note.state in ("todo", "failed")]
-    if not todo:
-        return f"{sum(note.state == 'done' for note in notes)} of {len(notes)} cells done"
-    known = [note.seconds for note in todo if note.seconds is not None]
-    if todo and not known:
-        return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"
-    unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""
-    return f"{len(todo)} of {len(notes)} cells to do: about {in_words(sum(known))}{unknown_time}"
+    """The number of cells to do."""
+    todo = sum(note.state in ("todo", "failed") for note in notes)
+    return f"{todo} of {len(notes)} cells to do" if todo else f"{len(notes)} cells, all done"

@@ -1,23 +1,19 @@
 """pass@1 of generated code: the share of answers that pass their task's tests.
 
-Owns what of an answer is the code, and the programs made of it and of its tests. Must not know how both are
-kept from doing harm, nor how they talk; that is in `isolation` and `code_calls`.
+Owns what of an answer is the code, and the program of it and its tests. Must not know how programs run.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import textwrap
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
 from typing import ClassVar
 
-from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics import code_calls, isolation
+from repro.metrics.programs import reaches_its_end, require_consent
 from repro.metrics.task import AnswerMetric
 
 FENCE = re.compile(r"(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^`\n]*$")
@@ -37,21 +33,22 @@ class PassAt1(AnswerMetric):
     """
 
     name: ClassVar[str] = "pass_at_1"
+    version: ClassVar[int] = 2
     runs_code: ClassVar[bool] = True
 
     def ready(self) -> None:
         """See `AnswerMetric`."""
-        if reason := isolation.unable():
-            raise InputError(f"metric 'pass_at_1': {reason}")
+        require_consent("metric 'pass_at_1'")
 
     def score(self, text: str, expected: Sequence[str]) -> float:
-        """100 if the answer's code passes; InputError if this machine cannot isolate it."""
+        """100 if the answer's code passes; InputError if nobody agreed that it runs."""
+        self.ready()
         before, function, tests = expected
-        return 100.0 * isolation.run(program(text, before, function, tests)).whole
+        return 100.0 * reaches_its_end(program(text, before, function, tests))
 
 
-def program(text: str, before: str, function: str, tests: str) -> tuple[str, str]:
-    """The program of the tests, which passes if the answer does, and the program of the answer.
+def program(text: str, before: str, function: str, tests: str) -> str:
+    """The program of an answer and its tests, which reaches its end if the answer passes.
 
     Code that defines the function follows the prompt's own, whose imports and helpers it may need; other code
     continues it.
@@ -59,15 +56,8 @@ def program(text: str, before: str, function: str, tests: str) -> tuple[str, str
     names = {function} if function else set(re.findall(r"\b([A-Za-z_]\w*)\s*\(", tests))
     code = code_of(text, before, names)
     whole = f"{before}\n{code}" if not before or _defines(code, names) else before + code
-    calls = f"{_source_of_calls()}\nchannel = Channel(*map(int, sys.argv[1:]))\n"
-    judge = f"{calls}TestsEnd(channel).run({before!r}, {function!r}, {tests!r})\n"
-    return judge, f"{calls}AnswerEnd(channel, {whole!r}).serve()\n"
-
-
-@cache
-def _source_of_calls() -> str:
-    """Read once: a file that is edited during a run changes no later score of it."""
-    return inspect.getsource(code_calls)
+    check = f"check({function})\n" if function else ""
+    return f"{whole}\n\n{tests}\n{check}"
 
 
 def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:

@@ -122,7 +122,6 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
     """Plain data that are computed once and kept in a JSON file with a checksum.
 
     A damaged file is named and made again. If none can be written, a warning says so and nothing is kept.
-    Files of before there were checksums hold the bare data, a list.
     """
     if (found := _checked(path)) is not None:
         return found
@@ -148,8 +147,6 @@ def _checked(path: Path) -> Any:
     """The data of a file of `computed_once`; None if there is none or it is damaged."""
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(found, list):
-            return found
         return parse_json(found["data"]) if _sum(found["data"]) == found["sha256"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

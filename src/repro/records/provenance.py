@@ -55,7 +55,7 @@ class Provenance:
     `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
     by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
-    `layers` counts the calls of decoder layers that computed the cell, without those of `exercise`; 0 if all
+    `layers` counts the calls of decoder layers that computed the cell; 0 if all
     of it was known before, `None` in records of before there was a counter. `extrapolated` says which of the
     run's passes lie where the engine's numbers were neither measured nor fitted. `ends` are the ids that end
     an answer, each with its token and what names it; `None` in records of before it. `own_sources` are hashes

@@ -202,6 +202,10 @@ class Scenario(ABC):
         return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
 
 
+def silent(what: str, done: int, total: int) -> None:
+    """A progress callback that tells nobody."""
+
+
 def component(group: str, given: Mapping[str, Any]) -> Any:
     """The component of a group, built from its section of the configuration; InputError if unknown."""
     fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}

@@ -14,9 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from repro.experiments.progress.notes import Note
-from repro.experiments.progress.plan import in_words
 from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.notes import Note, in_words
 from repro.records.record import Record, Round, Scalar, Spread, whole_answer
 from repro.records.results import Results
 from repro.reports.formats.values import decimals, unit_words, value_words

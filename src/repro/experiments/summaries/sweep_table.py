@@ -20,7 +20,7 @@ from repro.core.overrides import shown
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.progress.notes import Note
+from repro.experiments.summaries.notes import Note
 from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member

@@ -112,7 +112,7 @@ def provenance(folder: Path) -> dict[str, object]:
 def is_whole(folder: Path) -> bool:
     """Whether a converted folder has all files with the sizes and the digest in `repro.json`.
 
-    That file is written last. Folders of before it had the digest count by their sizes.
+    That file is written last.
     """
     if not (folder / PROVENANCE).is_file():
         return False
@@ -120,7 +120,7 @@ def is_whole(folder: Path) -> bool:
         noted = read_json(folder / PROVENANCE)
         files = noted.get("files", {})
         there = all((folder / name).stat().st_size == size for name, size in files.items())
-        return bool(files) and there and noted.get("digest") in (None, digest(folder))
+        return bool(files) and there and noted.get("digest") == digest(folder)
     except (InputError, OSError, AttributeError):
         return False
 

@@ -27,19 +27,8 @@ else:
 class CachedFeatures:
     """Features from a cache kept across runs, or else from a separate decoder; see `Features`."""
 
-    def __init__(
-        self,
-        depths: Sequence[int],
-        make: Callable[[], Decoder],
-        memo: LogitCache | None,
-        own_texts: Sequence[Prefix] = (),
-    ) -> None:
-        """`make` loads the target on first use; without a memo all features are computed.
-
-        The first missing feature along one of `own_texts`, texts with their prompts, computes all of them in
-        one pass: a greedy method will ask for the others.
-        """
-        self._own_texts = own_texts
+    def __init__(self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None) -> None:
+        """`make` loads the target on first use; without a memo all features are computed."""
         self._captured = Captured(depths)
         self._make = make
         self._memo = memo
@@ -69,7 +58,7 @@ class CachedFeatures:
         depths = set(self._captured.depths)
         if self._made is None:
             self._made = DecoderNetwork(lowest(self._make(), max(depths)), captured=self._captured)
-        asked = list(dict.fromkeys([*self._along(prefixes[0]), *prefixes]))
+        asked = list(dict.fromkeys(prefixes))
         missing = [prefix for prefix in asked if prefix not in self._captured]
         if missing:
             self._made.begin(missing).layers(0, self._made.depth)
@@ -77,11 +66,6 @@ class CachedFeatures:
             for depth in depths:
                 self._memo.put_hidden(asked, depth, self._captured.after(depth, asked))
         return self._captured.of(prefixes)
-
-    def _along(self, prefix: Prefix) -> list[Prefix]:
-        """All sequences along the own text that a sequence lies on, shortest first; none without a text."""
-        whole = next((text for text in self._own_texts if text.starts_with(prefix)), None)
-        return [] if whole is None else list(whole.back())[::-1]
 
 
 def lowest(decoder: Decoder, layers: int) -> Decoder:

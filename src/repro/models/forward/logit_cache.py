@@ -116,14 +116,6 @@ class LogitCache:
             HIDDEN, [(row_key(prefix.digest, layers), row.numpy().tobytes()) for prefix, row in pairs]
         )
 
-    def note_ahead(self, prompt: Prefix, *which: object) -> None:
-        """Note that the rows described by `which` are stored after all places of a prompt's text."""
-        self.file.put(AHEAD, [(_described(prompt, which), b"")])
-
-    def is_ahead(self, prompt: Prefix, *which: object) -> bool:
-        """Whether `note_ahead` was called with these arguments."""
-        return self.file.get(AHEAD, _described(prompt, which)) is not None
-
     def margin(self) -> float | None:
         """The smallest gap between the first two log-probabilities of any computed row."""
         ranks = (_unpack(row)[1] for _, row in self.file.each(WHOLE))
@@ -174,10 +166,6 @@ def row_key(digest: bytes, number: int) -> bytes:
 def parts_of(key: bytes) -> tuple[bytes, int]:
     """The digest and the number of a key (`row_key`)."""
     return key[:DIGEST_BYTES], int.from_bytes(key[DIGEST_BYTES:], "little")
-
-
-def _described(prompt: Prefix, which: Sequence[object]) -> bytes:
-    return prompt.digest + repr(which).encode()
 
 
 def _pack(tokens: Sequence[int], logps: Sequence[float]) -> bytes:

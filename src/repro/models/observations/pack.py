@@ -226,5 +226,5 @@ def _damaged(path: Path, wrong: Exception) -> InputError:
     reason = " ".join(str(wrong).split()) or type(wrong).__name__
     return InputError(
         f"{path} is no whole pack of observations ({reason}); restore it, or delete it and run "
-        "python -m repro.observations compute"
+        "python -m workshop.packs compute"
     )

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -20,7 +20,6 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
-from repro.models.drafting.ahead import Ahead, Likely, of_head
 from repro.models.drafting.eagle import CachedHead, EagleNetwork
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.drafting.head_ranks import Calibration, HeadRanks
@@ -31,7 +30,6 @@ from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import RANKED, Network
-from repro.models.forward.side_by_side import GreedyText
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -40,6 +38,9 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.families import family_of
 from repro.records.record import content_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
@@ -149,7 +150,6 @@ class HeadModel(Model):
                 f"{own.target_hidden}; {self.target.config.name} has {theirs.vocab} and {theirs.hidden}"
             )
         self._depths = own.depths(theirs.layers)
-        self._own_texts: list[Prefix] = []
 
     @property
     @abstractmethod
@@ -198,16 +198,16 @@ class HeadModel(Model):
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
-        features = CachedFeatures(self._depths, self.target.decoder, memo, self._own_texts)
+        features = CachedFeatures(self._depths, self.target.decoder, memo)
         return self._reading(features, memo, ranks)
+
+    def features(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """The target's features at the last tokens of some sequences, computed apart from any run."""
+        return CachedFeatures(self._depths, self.target.decoder, None).of(prefixes)
 
     def _resident_network(self) -> Network:
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
-
-    def foresee(self, texts: Sequence[GreedyText]) -> None:
-        """Name the texts that greedy methods will write: missing features along one take one pass."""
-        self._own_texts = [text.contexts()[-1] for text in texts]
 
     @abstractmethod
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
@@ -248,24 +248,11 @@ class EagleModel(HeadModel):
         return content_hash([*added, super().digest]) if added else super().digest
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
+        made = EagleNetwork(self.head_config, lambda: self.head, features, self._host)
         return CachedHead(made, memo, ranks) if memo else made
 
-    def draft_ahead(self, text: GreedyText, places: int, memo: LogitCache, likely: Likely) -> list[Ahead]:
-        """See `Model`; the target's features along the text are computed in one pass."""
-        roots = [text.prompt.extend(text.tokens[: i + 1]) for i in range(places)]
-        before = list(roots[-1].back())[:0:-1]
-        features = CachedFeatures(self._depths, self.target.decoder, None).of(before)
-        found = of_head(self._head, features, roots[-1], roots, likely)
-        memo.put_first(
-            (prefix.digest, one.root.length - 1, *row.ranked())
-            for one in found
-            for prefix, row in one.rows.items()
-        )
-        return found
-
     @cached_property
-    def _head(self) -> EagleHead:
+    def head(self) -> EagleHead:
         """The weights, loaded once."""
         assert self.folder is not None
         embedding = self.target.decoder(resident=False).ends.embedding

@@ -20,7 +20,6 @@ from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkp
 from repro.models.checkpoints.origin import Checkpoint, folders, to_install
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.drafting.ahead import Ahead, Likely, of_decoder
 from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig, require_fit
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.forward import encdec
@@ -347,13 +346,6 @@ class Model:
     def exits(self) -> str:
         """The variant of `observed` and `memo` that names the scores of the early-exit predictor."""
         return f"-exit{weights.digest(self.predictor_folder)[:16]}"
-
-    def draft_ahead(self, text: GreedyText, places: int, memo: LogitCache, likely: Likely) -> list[Ahead]:
-        """Compute and store the likely rows of this draft after the first `places` places of a text."""
-        roots = [text.prompt.extend(text.tokens[: i + 1]) for i in range(places)]
-        found = list(of_decoder(self.decoder(), roots, likely))
-        memo.put_first((prefix.digest, 0, *row.ranked()) for one in found for prefix, row in one.rows.items())
-        return found
 
     @cached_property
     def _both(self) -> EncoderDecoder:

@@ -1,8 +1,8 @@
 """Compute a method's first tokens for real, and compare all of it with what is stored.
 
 An emulated cell looks rows up, so its verifications run no tree attention and compact no cache, and a stored
-row that is wrong changes its figures. What was found equal is noted beside the stored rows. Must not know
-metrics, records or sweeps.
+row that is wrong changes its figures: `repro check` and tests compare them. Must not know metrics, records or
+sweeps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.network import Network, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
-from repro.models.observations.pack import checksum
 from repro.models.runtime.model import Model
 from repro.models.runtime.sharded import ShardedModel
 from repro.models.tokens.sampling import GREEDY
-from repro.records.build_cache import computed_once, memory_root
-from repro.records.code_version import source_hash
-from repro.records.effort import counting
+from repro.records.build_cache import memory_root
 from repro.records.record import content_hash
+from repro.scenarios.base import Scenario, silent
 from repro.scenarios.generation import fidelity
 from repro.scenarios.generation.compared_rows import (
     TOKENS,
@@ -35,9 +33,11 @@ from repro.scenarios.generation.compared_rows import (
 )
 from repro.scenarios.generation.run import (
     Calibrated,
+    calibrated,
     known_exits,
     load,
     opened_sessions,
+    own_texts,
     prepare,
     remembers,
     start,
@@ -46,73 +46,41 @@ from repro.scenarios.generation.scenario import GenerationScenario
 
 OWN = "the target's own text"
 
-_exercised: dict[str, tuple[str, int]] = {}
-"""What `exercise` has computed in this process, or found noted: the method, and how many rows it compared."""
 
-_trusted = False
-"""Whether cells are taken as exercised, see `trusted`."""
+class RealPasses:
+    """Methods' first tokens, computed for real and compared with what is stored.
 
+    Each method with its models is computed once. What is looked up tests neither tree attention nor the
+    compaction of a cache, and a cached row or an own text may be another model's.
 
-@contextmanager
-def trusted() -> Iterator[None]:
-    """No cell in this block is exercised: its rows were compared when a record of them was made."""
-    global _trusted
-    before, _trusted = _trusted, True
-    try:
-        yield
-    finally:
-        _trusted = before
-
-
-def exercised() -> Counter[str]:
-    """How many rows of each method's passes this process computed for real and compared with stored ones."""
-    rows: Counter[str] = Counter()
-    for method, compared in _exercised.values():
-        rows[method] += compared
-    return rows
-
-
-def exercise(
-    cell: GenerationScenario, texts: Sequence[GreedyText] | None, matched: Calibrated | None
-) -> None:
-    """Compute the method's first tokens without stored rows, and compare all of it with what is stored.
-
-    Once for each method and its models, version of the code and packs, drafts of one target's weights
-    together; a note beside the stored rows says so. `repro check` keeps no notes, and computes it in every
-    process. What is looked up tests neither tree attention nor the compaction of a cache, and a cached row or
-    an own text may be another model's. The target's rows along the own text must be that text's, other rows
-    and scores those of caches, and some rows of other models those of a pass without branches. A method that
-    does not compute the own text has it recomputed in one pass. A sampled cell is exercised greedily.
-
-    Raises:
-        UnfaithfulRowError: a row or a score differs by more than rounding explains.
-        NotLosslessError: the tokens of a lossless method differ.
+    Attributes:
+        rows: rows compared, by method.
     """
-    places, dtype = cell.places, cell.target.computes_in
-    digests = {role: cell.inputs[role] for role in ("target", *places)}
-    asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
-    if _trusted or not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
-        return
-    method = cell.labels["method"]
 
-    def compute() -> int:
-        with counting():  # apart from what the cell computes
-            compared = _compared(cell, texts, matched)
-        _exercised[asked] = method, compared
-        return compared
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self._asked: set[str] = set()
 
-    package = type(cell.component).__module__.partition(".")[0]
-    version = content_hash([asked, cell.config["host"], source_hash(package), _packs(cell)])
-    computed_once(memory_root() / "memo" / f"{version[:24]}-exercised.json", compute)
-    _exercised.setdefault(asked, (method, 0))
+    def compare(self, cell: Scenario) -> None:
+        """Compute a cell's first tokens without stored rows, if it looks rows up.
 
+        The target's rows along the own text must be that text's, other rows and scores those of caches, and
+        some rows of other models those of a pass without branches. A method that does not compute the own
+        text has it recomputed in one pass. A sampled cell is computed greedily.
 
-def _packs(cell: GenerationScenario) -> list[str]:
-    """Checksums of the packs that a cell's rows may come from."""
-    observed = {cell.model(role).observed() for role in ("target", *cell.places)}
-    if cell.target.has_exit:
-        observed.add(cell.target.observed(cell.target.exits))
-    return sorted(checksum(path).hex() for model in observed for path, _ in transfer.packs(model))
+        Raises:
+            UnfaithfulRowError: a row or a score differs by more than rounding explains.
+            NotLosslessError: the tokens of a lossless method differ.
+        """
+        if not isinstance(cell, GenerationScenario) or not (cell.emulated and cell.target.folder):
+            return
+        digests = {role: cell.inputs[role] for role in ("target", *cell.places)}
+        asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
+        if cell.target.computes_in not in BOUNDS or asked in self._asked:
+            return
+        self._asked.add(asked)
+        texts, matched = own_texts(cell, silent), calibrated(cell, silent)
+        self.rows[cell.labels["method"]] += _compared(cell, texts, matched)
 
 
 def _compared(
@@ -173,7 +141,7 @@ def _compared(
 
 
 def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
-    """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `exercise`."""
+    """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
     network = ComparedNetwork(cell.target.network(), "target", {OWN: along(own)}, bound)
     network.start(own.prompt)
     rows_of(network, own.contexts()[:tokens])

@@ -21,16 +21,13 @@ from repro.metrics.text import rouge_by_prompt
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused
 from repro.models.checkpoints.validate import stored_notes
-from repro.models.drafting.ahead import Likely
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Network, rows_of
+from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
-from repro.models.runtime.head_model import HeadModel
-from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
@@ -56,17 +53,6 @@ def _network(cell: GenerationScenario, model: Model | ShardedModel, role: str) -
         transfer.fill(memo, model.observed())
         yield model.network(memo, cell.method.ranks(role))
 
-
-def foresee(cell: GenerationScenario, texts: Sequence[GreedyText]) -> None:
-    """Tell draft heads the texts that answers will be."""
-    for role in cell.places:
-        model = cell.model(role)
-        if isinstance(model, HeadModel):
-            model.foresee(texts)
-
-
-AHEAD = Likely(depth=10, chain=16)
-"""What is computed ahead of a draft that no pack has."""
 
 OpenNetwork = Callable[[GenerationScenario, Model | ShardedModel, str], AbstractContextManager[Network]]
 """Opens the network of a model in a role."""
@@ -160,34 +146,6 @@ def agreement(
     said = [(text.prompt, own) for text, own in zip(texts, _own_answers(texts, requests), strict=True)]
     with _network(cell, cell.draft, "draft") as draft:
         return draft_calibration.native(said, draft, told)
-
-
-def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress: Progress) -> None:
-    """Cache what drafts say along the target's own text, where most of what they are asked lies.
-
-    A pass for each prompt: one for each token would read all weights as often. Heads are left out, which say
-    something else after features of their own. Of a draft that no pack has, likely continuations are computed
-    as well, level by level, which takes a tenth of the time that methods take for them one by one.
-    """
-    most = int(cell.config["max_tokens"])
-    for role in cell.places:
-        model = cell.model(role)
-        if role == "target" or isinstance(model, HeadModel) or not model.folder:
-            continue
-        if isinstance(model, InterpolatedModel):
-            with closing(model.memo(memory_root())) as memo:
-                for done, text in enumerate(texts):
-                    progress("computing drafts ahead", done, len(texts))
-                    if not memo.is_ahead(text.prompt, most, *AHEAD):
-                        places = model.draft_ahead(text, most, memo, AHEAD)
-                        memo.note_ahead(text.prompt, most, *AHEAD)
-                        count(computed=memo.counted(row for place in places for row in place.rows))
-            continue
-        with _network(cell, model, role) as draft:
-            for done, text in enumerate(texts):
-                progress("computing drafts along the target's text", done, len(texts))
-                draft.start(text.prompt)
-                rows_of(draft, text.contexts()[:most])
 
 
 def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -> None:

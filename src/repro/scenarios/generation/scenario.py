@@ -477,15 +477,11 @@ class GenerationScenario(Scenario):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        from repro.scenarios.generation import exercise, figures, run, trace_laws  # late, with torch
+        from repro.scenarios.generation import figures, run, trace_laws  # late, with torch
         from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
 
         texts = run.own_texts(self, progress)
         matched = run.calibrated(self, progress)
-        exercise.exercise(self, texts, matched)
-        if texts and run.remembers(self):
-            run.foresee(self, texts)
-            run.drafts_along(self, texts, progress)
         device = self.open_device()
         if run.remembers(self):
             run.shards_ahead(self, device, progress)

@@ -6,7 +6,6 @@ know its callers, devices, objectives or time.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -209,7 +208,6 @@ class AnswerStore:
 
     def __init__(self, path: Path) -> None:
         self._file = RowFile(path, (RIGHT,))
-        self._take_over(path)
 
     def get(self, column: str, rows: Iterable[int]) -> dict[int, bool]:
         """The stored ones among some examples of a column."""
@@ -224,19 +222,6 @@ class AnswerStore:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def _take_over(self, path: Path) -> None:
-        """Copy, once, the answers that a file has from before there were checksums."""
-        try:
-            with closing(sqlite3.connect(path)) as file:
-                if file.execute("pragma user_version").fetchone()[0]:
-                    return
-                older = file.execute("select column, row, correct from answers").fetchall()
-                rows = [(_answer_key(column, row), bytes([bool(right)])) for column, row, right in older]
-                self._file.put(RIGHT, rows)
-                file.execute("pragma user_version = 1")
-        except sqlite3.Error:  # no such table: the file is a newer one
-            return
 
 
 def _answer_key(column: str, row: int) -> bytes:

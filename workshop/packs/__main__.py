@@ -1,11 +1,11 @@
-"""`python -m repro.observations`: compute, export, import, verify and list packs of observations.
+"""`python -m workshop.packs`: compute, export, import, verify and list packs of observations.
 
-    python -m repro.observations compute [NAME ...]  the targets' own texts, and what drafts and early exits
+    python -m workshop.packs compute [NAME ...]  the targets' own texts, and what drafts and early exits
                                                      are likely to be asked there; pieces of ten minutes
-    python -m repro.observations export [NAME ...]   packs of the texts, and of other rows that runs have read
-    python -m repro.observations import FILE ...     packs made elsewhere
-    python -m repro.observations verify [NAME ...]   recompute a random hundredth of each pack's rows
-    python -m repro.observations list                packs with their sizes, and what is planned
+    python -m workshop.packs export [NAME ...]   packs of the texts, and of other rows that runs have read
+    python -m workshop.packs import FILE ...     packs made elsewhere
+    python -m workshop.packs verify [NAME ...]   recompute a random hundredth of each pack's rows
+    python -m workshop.packs list                packs with their sizes, and what is planned
 
 A name is a planned pack of conf/observations.yaml, or a target (the part before the dot): all of its packs.
 """
@@ -37,18 +37,16 @@ from repro.core.output import prepare_process
 from repro.core.overrides import override
 from repro.models.observations.pack import read, read_facts
 from repro.models.observations.transfer import folders
-from repro.observations.compute import Paused, Piece, compute, draft_ahead, export, require_host
-from repro.observations.plan import Planned, planned
-from repro.observations.verify import SHARE, verify
 from repro.records.build_cache import cache_root
+from workshop.packs.compute import Paused, Piece, compute, draft_ahead, export, require_host
+from workshop.packs.plan import Planned, planned
+from workshop.packs.verify import SHARE, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status is 1 if a row differs, 2 for bad input, 3 if there is more to do."""
     whole = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "python -m repro.observations", description=__doc__, formatter_class=whole
-    )
+    parser = argparse.ArgumentParser("python -m workshop.packs", description=__doc__, formatter_class=whole)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("compute", "export", "verify"):
         one = commands.add_parser(name)

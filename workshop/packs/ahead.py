@@ -2,8 +2,7 @@
 
 A greedy method drafts after places of its target's own text, and which places depends on its costs. So a
 draft's likely continuations of every place are computed together: a pass for each level of all trees, instead
-of one for each tree and level. Owns which continuations are likely. Must not know methods, devices or where
-rows are stored.
+of one for each tree and level. Owns which continuations are likely. Must not know methods or devices.
 """
 
 from __future__ import annotations
@@ -18,7 +17,11 @@ from repro.models.drafting.eagle import DraftRow
 from repro.models.drafting.eagle_head import EagleHead
 from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.forward.cached_features import lowest
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, rows_of
+from repro.models.forward.side_by_side import GreedyText
+from repro.models.runtime.head_model import EagleModel
+from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
@@ -227,3 +230,22 @@ def _keep_before(network: DecoderNetwork, place: Prefix) -> None:
     """Keep the text before a place, and nothing after it: what follows is asked for again."""
     assert place.parent is not None
     network.cache.keep(*network.lineage.cut(place.parent))
+
+
+def rows_ahead(draft: Model, text: GreedyText, places: int, memo: LogitCache, likely: Likely) -> list[Ahead]:
+    """Compute and store the likely rows of a draft after the first `places` places of a text.
+
+    The target's features that an EAGLE-3 head reads along the text are computed in one pass.
+    """
+    roots = [text.prompt.extend(text.tokens[: i + 1]) for i in range(places)]
+    if isinstance(draft, EagleModel):
+        found = of_head(draft.head, draft.features(list(roots[-1].back())[:0:-1]), roots[-1], roots, likely)
+    else:
+        found = list(of_decoder(draft.decoder(), roots, likely))
+    sources = [one.root.length - 1 if isinstance(draft, EagleModel) else 0 for one in found]
+    memo.put_first(
+        (prefix.digest, source, *row.ranked())
+        for one, source in zip(found, sources, strict=True)
+        for prefix, row in one.rows.items()
+    )
+    return found

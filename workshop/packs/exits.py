@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.models.drafting.ahead import Ahead, Likely, exit_scores
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
+from workshop.packs.ahead import Ahead, Likely, exit_scores
 
 
 def exits_ahead(target: Model, found: Sequence[Ahead], memo: LogitCache, likely: Likely) -> None:

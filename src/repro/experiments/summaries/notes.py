@@ -1,4 +1,4 @@
-"""What is known of a cell of a sweep: its result, or what it is doing. Must not know what cells compute."""
+"""What is known of a cell of a sweep that has ended. Must not know what cells compute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Note:
         labels: short names.
         state: `done`, `cached` (done before), `failed`, `lost` (workers died in it), `todo`, `skipped`, or
             `invalid` in a list.
-        seconds: measured or expected time; `None` if unknown.
+        seconds: measured time; `None` if unknown.
         error: error message of a cell that failed in this sweep or is invalid.
         chosen: the values that the command line gave this cell, by their overrides' keys; plain data.
     """
@@ -28,10 +28,8 @@ class Note:
     chosen: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Running:
-    """What a cell is doing: the stage of its work, and the steps done of all."""
-
-    stage: str = ""
-    done: int = 0
-    total: int = 0
+def in_words(seconds: float) -> str:
+    """A duration: `0.05 s`, `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -15,10 +15,10 @@ from repro.core.errors import InputError
 from repro.models.forward.exactness import rounding
 from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.observations.pack import ObservedRow, Pack, read
-from repro.models.runtime.exits import scores_again
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
-from repro.observations.plan import Planned
+from workshop.packs.exits import scores_again
+from workshop.packs.plan import Planned
 
 SHARE = 0.01
 """Share of the rows that is recomputed."""
@@ -49,14 +49,14 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
     if observed != pack.facts.observed:
         raise InputError(
             f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {observed} "
-            "now; run python -m repro.observations compute and export"
+            "now; run python -m workshop.packs compute and export"
         )
     prompts = {prompt.digest.hex(): prompt for prompt in one.prompts}
     missing = [digest for digest, _ in pack.facts.prompts if digest not in prompts]
     if missing:
         raise InputError(
             f"{path} is stale: {len(missing)} of its {len(pack.facts.prompts)} prompts are not those of "
-            f"{one.name} now; run python -m repro.observations compute and export"
+            f"{one.name} now; run python -m workshop.packs compute and export"
         )
     count = max(1, round(share * len(pack.rows)))
     drawn = sorted(random.Random(seed).sample(range(len(pack.rows)), count))

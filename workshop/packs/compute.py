@@ -14,15 +14,15 @@ from pathlib import Path
 import torch
 
 from repro.core.errors import InputError
-from repro.models.drafting.ahead import Likely
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import AHEAD, LogitCache
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
-from repro.models.runtime.exits import exits_ahead
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
-from repro.observations.plan import Planned
 from repro.records.build_cache import cache_root
+from workshop.packs.ahead import Likely, rows_ahead
+from workshop.packs.exits import exits_ahead
+from workshop.packs.plan import Planned
 
 LIKELY = Likely()
 """The draft rows that are computed ahead: all that LEVER's default expands, and chains of 8 tokens."""
@@ -99,12 +99,13 @@ def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) ->
             memo = opened.enter_context(closing(draft.memo(cache_root())))
             transfer.fill(memo, draft.observed())
             for text in texts:
-                if not memo.is_ahead(text.prompt, one.places, LIKELY, exits is not None):
+                which = text.prompt.digest + repr((one.places, LIKELY, exits is not None)).encode()
+                if memo.file.get(AHEAD, which) is None:
                     piece.begin_group()
-                    found = draft.draft_ahead(text, one.places, memo, LIKELY)
+                    found = rows_ahead(draft, text, one.places, memo, LIKELY)
                     if exits is not None:
                         exits_ahead(target, found, exits, LIKELY)
-                    memo.note_ahead(text.prompt, one.places, LIKELY, exits is not None)
+                    memo.file.put(AHEAD, [(which, b"")])
                 done += 1
                 told(done, len(drafts) * len(texts))
 
@@ -126,7 +127,7 @@ def stored(one: Planned) -> list[GreedyText]:
     if len(texts) < len(found):
         raise InputError(
             f"{one.name}: {len(found) - len(texts)} of {len(found)} texts are not computed; run "
-            f"python -m repro.observations compute {one.name}"
+            f"python -m workshop.packs compute {one.name}"
         )
     return texts
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.drafting import ahead, eagle_head
-from repro.models.drafting.ahead import Ahead, Likely
+from repro.models.drafting import eagle_head
 from repro.models.drafting.eagle import EagleNetwork
 from repro.models.drafting.eagle_head import EagleHead
 from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
@@ -25,6 +24,8 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import alone, decoder
 from tiny_eagle import raw_config, tensors_of, write_head
+from workshop.packs import ahead
+from workshop.packs.ahead import Ahead, Likely
 
 PROMPT = (3, 17, 92, 5, 40, 8)
 PLACES = 2 * ahead.TOGETHER + 3
