@@ -132,7 +132,7 @@ def cell_config(*overrides: str) -> dict[str, Any]:
     configs = cell_configs(*overrides)
     if len(configs) > 1:
         raise InputError(
-            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, experiment=...) runs them, "
+            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, ...) runs them, "
             "and a setting that differs in them chooses one"
         )
     return configs[0]
