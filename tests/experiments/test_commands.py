@@ -261,6 +261,7 @@ def run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
 def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
+    monkeypatch.setenv("HF_ALLOW_CODE_EVAL", "1")
     monkeypatch.setattr("repro.scenarios.settings.cuda_stream", lambda: object())
     monkeypatch.setattr("repro.experiments.guide.explaining.has_dask", lambda: True)
     found: dict[tuple[str, ...], Written] = {}

@@ -112,7 +112,7 @@ def test_job_logging_is_hydras(project: Project, tmp_path: Path, form: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_a_short_key_and_a_socks_proxy(project: Project, tmp_path: Path) -> None:
+def test_a_short_key_of_wandb(project: Project, tmp_path: Path) -> None:
     done = bare(project, tmp_path, "method=std", "wandb.mode=online", WANDB_API_KEY="abc", HOME=str(tmp_path))
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "wandb refuses the login" in done.stderr

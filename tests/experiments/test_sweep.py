@@ -98,7 +98,7 @@ def test_list_computes_nothing(project: Project) -> None:
     assert states(listed) == ["done", "done", "todo"]
     assert [r.key for r in project.store.all()] == [r.key for r in done]
     assert left(listed) == "1 of 3 cells to do"
-    assert left(listed[:2]) == "2 cells, all done"
+    assert left(listed[:2]) == "2 of 2 cells done"
 
 
 def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

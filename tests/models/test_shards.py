@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -257,7 +259,8 @@ def test_shards_that_say_nothing_matter_nothing(
     assert all(score > 0 for i, row in enumerate(found) for s, score in enumerate(row) if (i, s) != (2, 1))
     assert importance(folder, "float32", config, whole.ends, range(30), 2) == found
     (kept,) = (tmp_path / "shards").glob("*.json")
-    kept.write_text("[[7.0]]", encoding="utf-8")
+    other = {"data": "[[7.0]]", "sha256": hashlib.sha256(b"[[7.0]]").hexdigest()}
+    kept.write_text(json.dumps(other), encoding="utf-8")
     assert importance(folder, "float32", config, whole.ends, range(30), 2) == [[7.0]], "measured once"
 
 

@@ -15,7 +15,6 @@ from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
-from repro.experiments.sweep import Sweep
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
 from repro.models.analysis.likelihood import Likelihood
@@ -222,14 +221,6 @@ def test_a_failed_cell_leaves_a_record(project: Project, monkeypatch: pytest.Mon
     record = project.store.get(note.key)
     assert isinstance(record, Record)
     assert not record.done
-
-
-def test_time_is_expected_by_rows(project: Project) -> None:
-    project.cell(*compressed_by())
-    config = project.config(*compressed_by("prompts=2", "sweep=list"))
-    note = Sweep(config).cell(config)
-    assert note.state == "todo"
-    assert note.seconds is not None
 
 
 def prompt(answer: int, *texts: str) -> Prompt:

@@ -119,11 +119,10 @@ class LocalDevice(Device):
     def run(self, op: Op) -> Future[Any]:
         """Queue an op. Without `compute` it takes no time, and its span has 0 FLOPs and bytes."""
         on = self.resource(op.on, op.precision)
+        if on != op.on or op.compute is None:
+            op = op._replace(on=on) if op.compute else op._replace(on=on, flops=0.0, bytes=0.0)
         done: Future[Any] = Future()
-        if op.compute is None:
-            self._finish(op._replace(on=on, flops=0.0, bytes=0.0), done, None, self.now, self.now)
-        else:
-            self._queues[on](op._replace(on=on), done)
+        self._queues[on](op, done)
         return done
 
     def rest(self, seconds: float) -> None:

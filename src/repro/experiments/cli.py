@@ -23,7 +23,6 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Glob
 from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
@@ -32,13 +31,20 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.overrides import unquoted, word
+from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.cell_configs import CellConfigs, parsed, plain, plain_value, shared_by
 from repro.experiments.composing import Composer, load_components
-from repro.experiments.compositions import composing_in, jobs_of, one_at_a_time, opened, unswept
+from repro.experiments.compositions import (
+    by_experiment,
+    composing_in,
+    jobs_of,
+    one_at_a_time,
+    opened,
+    unswept,
+)
 from repro.experiments.computing import CellEngine
 from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
@@ -59,7 +65,6 @@ from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.build_cache import file_error
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
-from repro.reports.spec.experiment import experiment_file, experiments
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, WEIGHTS, check_places
 
@@ -97,7 +102,7 @@ def publish() -> None:
 
 
 def experiment_names() -> list[str]:
-    """Names of all experiments on Hydra's search path, as `experiment=` accepts them."""
+    """Names of all experiments on Hydra's search path, as a command accepts them."""
     publish()
     with opened(conf_dir()) as loader:
         return sorted(_options(loader, "experiment"))
@@ -127,7 +132,7 @@ def cell_config(*overrides: str) -> dict[str, Any]:
     configs = cell_configs(*overrides)
     if len(configs) > 1:
         raise InputError(
-            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, experiment=...) runs them, "
+            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, ...) runs them, "
             "and a setting that differs in them chooses one"
         )
     return configs[0]
@@ -143,9 +148,7 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
         with one_at_a_time:
             config = composed(*carried(overrides, sweep=False))
             if (section := table_section(config)) and computes_nothing(section):
-                raise InputError(
-                    f"{config.name} has no cells; `python -m repro experiment={config.name}` makes it"
-                )
+                raise InputError(f"{config.name} has no cells; the command makes its page")
             if axes(config):
                 with composing_in(conf_dir(), needless) as compositions:
                     return [*map(compositions.configs.plain, jobs_of(config, overrides))]
@@ -546,29 +549,6 @@ def explain(wrong: Exception) -> str:
         return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
     parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
     return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))
-
-
-def by_experiment(arguments: list[str]) -> list[list[str]]:
-    """A command, or one for each experiment that it names: each has cells and a table of its own.
-
-    Experiments without a grid and a table are cells of one sweep, as other choices are.
-    """
-    for place, argument in enumerate(arguments):
-        if (
-            not argument.startswith(f"{composing.EXPERIMENT}=")
-            or not (override := parsed(argument)).is_sweep_override()
-        ):
-            continue
-        values = override._value
-        known = sorted(experiments())
-        listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
-        chosen = [*dict.fromkeys(map(unquoted, listed))]
-        if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
-            return [
-                [*arguments[:place], f"{composing.EXPERIMENT}={name}", *arguments[place + 1 :]]
-                for name in chosen
-            ]
-    return [arguments]
 
 
 def main() -> None:

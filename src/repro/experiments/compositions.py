@@ -15,13 +15,16 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from repro.core.foreign import require_recorded
-from repro.experiments.cell_configs import CellConfigs
-from repro.experiments.composing import ConfFolder, Needless, PartsLoader
+from repro.core.overrides import unquoted
+from repro.experiments.cell_configs import CellConfigs, parsed
+from repro.experiments.composing import EXPERIMENT, ConfFolder, Needless, PartsLoader
 from repro.reports.spec.beside import carried
+from repro.reports.spec.experiment import experiment_file, experiments
 
 
 def unswept(overrides: Iterable[str]) -> list[str]:
@@ -36,6 +39,26 @@ def jobs_of(config: DictConfig, overrides: Iterable[str]) -> list[tuple[str, ...
     written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
     batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
     return [tuple(cell) for batch in batches for cell in batch]
+
+
+def by_experiment(arguments: list[str]) -> list[list[str]]:
+    """A command, or one for each experiment that it names: each has cells and a table of its own.
+
+    Experiments without a grid and a table are cells of one sweep, as other choices are.
+    """
+    for place, argument in enumerate(arguments):
+        if (
+            not argument.startswith(f"{EXPERIMENT}=")
+            or not (override := parsed(argument)).is_sweep_override()
+        ):
+            continue
+        values = override._value
+        known = sorted(experiments())
+        listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
+        chosen = [*dict.fromkeys(map(unquoted, listed))]
+        if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
+            return [[*arguments[:place], f"{EXPERIMENT}={name}", *arguments[place + 1 :]] for name in chosen]
+    return [arguments]
 
 
 class Compositions:

@@ -346,7 +346,7 @@ def fact_sources() -> Sources:
 
 
 def summary(notes: list[Note], mode: str) -> Grid:
-    """The cells of a sweep as a grid: what varies, state, measured or expected time, the key's beginning.
+    """The cells of a sweep as a grid: what varies, state, measured time, the key's beginning.
 
     Of more than `MOST_ROWS` those alone that are not done, and no more than that.
     """
@@ -357,9 +357,9 @@ def summary(notes: list[Note], mode: str) -> Grid:
         settings = {}
     varied = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
     shown = labels or ([] if varied else ["method"])
-    grid = Grid(
-        *shown, *varied, "state", "" if mode == "list" else "took", "key", title=f"{len(notes)} cells"
-    )
+    about = ["error"] if any(note.error for note in notes) else []
+    about = about if mode == "list" else ["took"]
+    grid = Grid(*shown, *varied, "state", *about, "key", title=f"{len(notes)} cells")
     counted = notes
     if len(notes) > MOST_ROWS:
         counted = [note for note in notes if note.state not in ("done", "cached", "written")]
@@ -368,11 +368,12 @@ def summary(notes: list[Note], mode: str) -> Grid:
         took = "" if note.seconds is None else in_words(note.seconds)
         values = [note.labels.get(name, "") for name in shown]
         values += [str(note.chosen.get(key, "")) for key in varied]
-        grid.add_row(*values, note.state, note.error or took, note.key[:12])
+        grid.add_row(*values, note.state, *[note.error or took for _ in about], note.key[:12])
     return grid
 
 
 def left(notes: list[Note]) -> str:
     """The number of cells to do."""
     todo = sum(note.state in ("todo", "failed") for note in notes)
-    return f"{todo} of {len(notes)} cells to do" if todo else f"{len(notes)} cells, all done"
+    done = sum(note.state == "done" for note in notes)
+    return f"{todo} of {len(notes)} cells to do" if todo else f"{done} of {len(notes)} cells done"
