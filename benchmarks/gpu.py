@@ -240,14 +240,10 @@ class Bench:
         self.figures.get(f"smollm2 {method} {where}", partial(self._answers, method, emulated))
 
     def _answers(self, method: str, emulated: bool) -> dict[str, Any]:
-        device = {"device": NAME, "engine": NAME} if emulated else {"device": f"local_{self.torch_device}"}
-        settings: dict[str, Any] = {
-            "prompts": self.prompts,
-            "max_tokens": self.tokens,
-            "resident": 1,
-            "repeats": 1,
-        }
-        settings |= {"cooldown": 0, "results": "outputs/gpu/results", "metrics": []}
+        here: dict[str, Any] = {"device": f"local_{self.torch_device}", "repeats": 1, "cooldown": 0}
+        device = {"device": NAME, "engine": NAME} if emulated else here
+        settings: dict[str, Any] = {"prompts": self.prompts, "max_tokens": self.tokens, "metrics": []}
+        settings |= {"resident": 1, "results": "outputs/gpu/results"}
         record = repro.run({"wandb.mode": "disabled"}, method=method, **settings, **device, **METHODS[method])
         names = ("decode_tokens_per_s", "acceptance_length", "time_per_token")
         found = {name: record.values.get(name) for name in names if record.values.get(name) is not None}
