@@ -69,7 +69,7 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
         ),
         (("method=[std,chain_sd]",), "-m method=std,chain_sd"),
         (("method=std", "hydra/launcher=dask"), "add -m"),
-        (("-m", "method=std", "hydra/sweeper=basic"), "no hydra/sweeper 'basic'"),
+        (("-m", "method=std", "hydra/sweeper=nevergrad"), "nevergrad"),
         (("-m", "method=std", "sweep=list,run"), "a sweep has one sweep"),
         (("method=std", "--package", "method"), "--package is for --cfg"),
         (("--cfg", "job", "-m", "method=std,draft"), "exclude each other"),

@@ -53,7 +53,7 @@ def test_a_cell_that_is_listed_twice_runs_once(project: Project) -> None:
     assert done.returncode == 0, done.stderr
     assert "2 cells" in done.stdout
     assert len(rows(project.out / "results")) == 2
-    again = project.here(SWEEP, "hydra/sweeper=basic", "method=std,std", "seed=0")
+    again = project.here(SWEEP, "hydra/sweeper=basic", "method=draft,draft", "seed=0")
     assert again.returncode == 0, again.stderr
     assert "1 cells" in again.stdout
 
@@ -175,7 +175,7 @@ def test_a_metric_that_is_asked_for_by_name_is_shown(project: Project) -> None:
 def test_values_that_are_no_text_come_back_from_the_experiment_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, axis: str, values: list[str]
 ) -> None:
-    done = project.here(SWEEP, "method=std", f"{axis}={','.join(values)}")
+    done = project.here(SWEEP, "method=chain_sd", f"{axis}={','.join(values)}")
     assert done.returncode in (0, 1), done.stderr
     (path,) = (project.out / "results").rglob("experiment.yaml")
     first = path.with_name("table.csv").read_text(encoding="utf-8")

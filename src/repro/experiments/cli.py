@@ -83,6 +83,7 @@ COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
 OF_A_COMMAND = ("name", "sweep", "results", "outputs", "wandb", "table")
 """Settings of which a sweep has one value."""
+OWN_SWEEPERS = ("grid", "basic")
 OWN_LAUNCHERS = ("cells", "dask")
 """Launchers that plan a sweep: in this process, or with the workers of a cluster."""
 WITHOUT_END = "hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +"
@@ -234,9 +235,9 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
     """InputError for another sweeper, several values of what a sweep has once, or a sweep's own settings."""
     sweeper = str(config.hydra.runtime.choices["hydra/sweeper"])
-    if sweeper != "grid":
+    if sweeper not in OWN_SWEEPERS:
         raise InputError(
-            f"{unknown('hydra/sweeper', sweeper, ['grid'])}; it lists the values that -m goes through"
+            f"{unknown('hydra/sweeper', sweeper, OWN_SWEEPERS)}; they list the values that -m goes through"
         )
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     overrides = [parsed(str(each)) for each in task]
