@@ -7,6 +7,7 @@ the driver. Must not know what becomes of an outcome.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
@@ -14,13 +15,13 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import dask
 from dask.utils import import_required
-from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed import Client, Future, KilledWorker, LocalCluster, Status
 from distributed.utils import TimeoutError as DaskTimeout
 
 from repro.core.errors import InputError, warn
@@ -120,10 +121,11 @@ class Cluster:
 class DaskEngine:
     """A `CellEngine` of a cluster, which ends with the block."""
 
-    def __init__(self, client: Client, threads: int) -> None:
-        """Use a cluster's workers, with so many threads each."""
+    def __init__(self, client: Client, threads: int, queue: QueueAnswers | None = None) -> None:
+        """Use a cluster's workers, with so many threads each; `queue` gets their jobs, if it does."""
         self._client = client
         self._threads = threads
+        self._queue = queue
 
     def run(self, cells: Iterator[WaitingCell]) -> Iterator[tuple[int, Outcome | None]]:
         """See `CellEngine`; InputError if the cluster cannot run cells, or is gone.
@@ -136,6 +138,8 @@ class DaskEngine:
         try:
             while True:
                 there = sum(self._client.nthreads().values())
+                if self._queue and not there:
+                    self._queue.require_any_taken()
                 if not there and not told and time.monotonic() - begun > TELL_S:
                     told = True
                     warn("there is no worker yet; the sweep waits for the first")
@@ -163,6 +167,46 @@ class DaskEngine:
         return future
 
 
+@dataclass
+class QueueAnswers:
+    """What a queue has answered to the jobs that it was given.
+
+    Attributes:
+        asked: jobs that are asked for.
+        taken: jobs that it took.
+        refusals: its words to those that it did not take.
+    """
+
+    asked: int
+    taken: int = 0
+    refusals: list[str] = field(default_factory=list)
+
+    def require_any_taken(self) -> None:
+        """InputError if the queue has refused as many jobs as were asked for and taken none."""
+        if not self.taken and len(self.refusals) >= self.asked:
+            raise InputError(f"the queue takes no job: {self.refusals[-1]}; see hydra.launcher.job")
+
+    def noting(self, job: type[Any]) -> type[Any]:
+        """A class of dask-jobqueue's jobs whose starts are noted here."""
+        answers = self
+
+        class NotedJob(job):  # type: ignore[misc]
+            """A job whose start is noted."""
+
+            async def start(self) -> None:
+                """Give the job to the queue."""
+                try:
+                    await super().start()
+                except Exception as wrong:
+                    words = str(wrong).rpartition("stderr:")[2] or str(wrong)
+                    answers.refusals.append(" ".join(words.split()))
+                    self.status = Status.failed  # so that the cluster may be closed
+                    raise
+                answers.taken += 1
+
+        return NotedJob
+
+
 def _outcome(future: Future) -> Outcome:
     """What came of a task; InputError if a worker could not run it, or it was lost with the scheduler."""
     if future.status == "finished":
@@ -182,6 +226,7 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
     Raises:
         InputError: there is no cluster at the address, or dask-jobqueue is not installed.
     """
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # its comings and goings are no news
     threads = cluster.own_threads
     environment = {f"distributed.nanny.pre-spawn-environ.{name}": threads for name in THREADS}
     with dask.config.set({**SETTINGS, **environment}):
@@ -207,18 +252,21 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
             with local, Client(local, set_as_default=False) as client:
                 yield DaskEngine(client, threads)
             return
-        with _queued(cluster, threads) as jobs, Client(jobs, set_as_default=False) as client:
-            jobs.adapt(minimum=cluster.workers or 1, maximum=cluster.workers or 1)
-            yield DaskEngine(client, threads)
+        count = cluster.workers or 1
+        answers = QueueAnswers(count)
+        with _queued(cluster, threads, answers) as jobs, Client(jobs, set_as_default=False) as client:
+            jobs.adapt(minimum=count, maximum=count)
+            yield DaskEngine(client, threads, answers)
 
 
-def _queued(cluster: Cluster, threads: int) -> Any:
+def _queued(cluster: Cluster, threads: int, answers: QueueAnswers) -> Any:
     """A cluster of jobs with a worker each, of which none has been asked for."""
     jobqueue = import_required("dask_jobqueue", "`pip install 'repro[dask]'` brings hydra.launcher.queue")
     job = {"cores": 1, "memory": "8GB", **(cluster.job or {})}
     first = [f"export {name}={threads}" for name in THREADS]
     job["job_script_prologue"] = [*first, *job.get("job_script_prologue", ())]
-    return getattr(jobqueue, QUEUES[str(cluster.queue)])(**job)
+    jobs = getattr(jobqueue, QUEUES[str(cluster.queue)])
+    return jobs(job_cls=answers.noting(jobs.job_cls), **job)
 
 
 def run_cell(payload: bytes, threads: int) -> bytes:
