@@ -40,6 +40,7 @@ from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
+from repro.experiments.unread import UnreadWords
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.scenarios.registry import GROUPS
@@ -145,7 +146,8 @@ class Project:
     def attempt(self, *overrides: str) -> Note:
         """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
         config, watched = cli.composed(*self.overrides, *overrides), Watcher()
-        plan = partial(cli.plan_cell, CellConfigs(lambda *_: config, lambda _: False))
+        configs = CellConfigs(lambda *_: config, lambda _: False)
+        plan = partial(cli.plan_cell, configs, unread=UnreadWords(()))
         Driver(plan, watched, Console(file=io.StringIO()), lambda: None).run([()])
         return watched.finished[0]
 

@@ -95,7 +95,6 @@ def test_all_cells_of_all_experiments_are_what_hydra_composes() -> None:
         ("sampling=null", "seed=${prompts}"),
         ("metrics=[ter]", "metrics.0=bleu"),
         ("+alias=${sampling}", "alias.top_p=0.5"),
-        ("experiment=mllm_npu/shadow", "method.pruned=0.3125"),
     ],
 )
 def test_values_of_every_kind(configs: CellConfigs, master: DictConfig, overrides: tuple[str, ...]) -> None:

@@ -37,11 +37,10 @@ COMMANDS = {
         "method=std",
         "metrics=[exact_match,rouge_l_tokens]",
         "+dataset.max_words={prompt: 20},{prompt: 30}",
-        "corpus={texts: 2, tokens: 16}",
     ),
     "sweeps": ("method=choice(std,flash_ar)", "seed=range(0,4,2)", "prompt_tokens=null,4"),
     "references": ("method=std", "skip=${seed}", "+labels.said=${skip}", "seed=0,1"),
-    "groups": ("method=chain_sd,std", "dataset@corpus.dataset=humaneval", "~trace", "chain_sd.length=2,3"),
+    "groups": ("method=chain_sd,std", "dataset=humaneval", "~trace", "chain_sd.length=2,3"),
     "beside": ("method=edgellm,std", "edgellm.update='printed'", "edgellm.length=2,3"),
 }
 """Settings of a sweep by what they show, each as a shell hands it over."""

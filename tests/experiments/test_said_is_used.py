@@ -59,7 +59,6 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
         (("probe=outliers", "dataset=wikitext2", "method=lever"), "method=lever would change nothing"),
         (("compression=fp16", "dataset=piqa", "max_tokens=3"), "max_tokens=3 would change nothing"),
         (("method=std", "trace=six_apps"), "trace=six_apps would change nothing"),
-        (("method=std", "model@draft=smollm2_135m_draft"), "method std takes no draft"),
         (("method=std", "sampling.top_p=0.9"), "at temperature 0"),
         (("-m", "method=std,chain_sd", "repeats=3"), "repeats=3 would change nothing"),
         (("experiment=lever/claims", "prompts=3"), "has no cells"),

@@ -310,7 +310,7 @@ def refuse_writing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(sqlite3, "connect", memory_only)
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
 
 
 def test_a_row_file_goes_on_when_the_disk_fills_up(

@@ -134,10 +134,11 @@ class DaskEngine:
         """
         ended: SimpleQueue[int] = SimpleQueue()
         out: dict[int, Future] = {}
-        begun, told = time.monotonic(), False
+        begun, looked, there, told = time.monotonic(), -LOOK_S, 0, False
         try:
             while True:
-                there = sum(self._client.nthreads().values())
+                if time.monotonic() - looked >= LOOK_S:
+                    looked, there = time.monotonic(), sum(self._client.nthreads().values())
                 if self._queue and not there:
                     self._queue.require_any_taken()
                 if not there and not told and time.monotonic() - begun > TELL_S:

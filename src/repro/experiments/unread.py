@@ -5,6 +5,7 @@ Compares the words of a command with what each cell's scenario looks at. Must no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from repro.scenarios.sections import CHOSEN, OF_ANSWERS
 
 WRONG = (InputError, KeyError, TypeError, ValueError)
 """What an invalid configuration raises; the cell itself will say it."""
+
+MODELS = re.compile(r"target|draft\d*")
 
 OF_NO_CELL = dict.fromkeys(
     (*CHOSEN, *OF_ANSWERS, "corpus", "prompts", "skip", "seed", "host", "memo", "format", "setup"),
@@ -52,8 +55,10 @@ class UnreadWords:
 
 
 def _reason(override: str, unread: Mapping[str, str]) -> str:
-    """Why an override is not read; "" if it is."""
+    """Why an override is not read; "" if it is, or names a model: commands for a pair have both."""
     setting = override.lstrip("+~").partition("=")[0].rpartition("@")[2]
     parts = setting.split(".")
+    if MODELS.fullmatch(parts[0]):
+        return ""
     above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
     return next((unread[name] for name in above if name in unread), "")

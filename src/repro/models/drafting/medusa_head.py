@@ -7,6 +7,7 @@ predicts token t + k + 2. Must not know about token trees, memos or where featur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -38,6 +39,10 @@ DTYPES = ("float32", "bfloat16")
 NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"
 OTHERS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
+
+
+OF_RANKS = re.compile("ranks|begins")
+"""Tensors of the heads' recorded ranks (`head_ranks`), which may lie beside theirs."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
     shapes |= {f"{block}.bias": (width,) for block in blocks}
     if own:
         shapes |= {f"{k}.{layers}.weight": (config.target_vocab, width) for k in range(heads)}
-    tensors.require(shapes)
+    tensors.require(shapes, OF_RANKS)
     _require_entries(raw, config)
     return config
 

@@ -45,7 +45,6 @@ from repro.scenarios.emulation import COMPUTED, EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
 from repro.scenarios.offline import corpus_asked
-from repro.scenarios.sections import DRAFTS
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
@@ -140,9 +139,6 @@ class GenerationScenario(Scenario):
         """See `Scenario`."""
         asked, method = self.config, f"method {self.name}"
         unread = {"trace": "only a service has requests"}
-        for role in (name for name in asked if name == "draft" or DRAFTS.fullmatch(name)):
-            if role not in self.places:
-                unread[role] = f"{method} takes no {role}"
         if "draft" not in self.places:
             of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
             unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
