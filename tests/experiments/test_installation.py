@@ -194,7 +194,7 @@ def test_an_archive_knows_its_commit_and_a_stranger_s_clone_says_why_it_does_not
 
     def said(root: Path) -> Version:
         code = "from repro.core.version import version; print(tuple(version()))"
-        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        environment = {**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-c", code]
         shown = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
         return Version(*ast.literal_eval(shown.stdout.decode()))
