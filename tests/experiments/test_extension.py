@@ -143,4 +143,4 @@ def test_a_method_of_one_s_own_joins_an_existing_table(quickstart: Project, said
     speeds = [
         line for line in (made / "table.csv").read_text(encoding="utf-8").splitlines() if ",speedup," in line
     ]
-    assert float(next(line for line in speeds if line.startswith("lookup")).split(",")[4]) > 0
+    assert float(next(line for line in speeds if line.startswith("lookup")).split(",")[5]) > 0

@@ -55,10 +55,10 @@ class UnreadWords:
 
 
 def _reason(override: str, unread: Mapping[str, str]) -> str:
-    """Why an override is not read; "" if it is, or names a model: commands for a pair have both."""
+    """Why an override is not read; "" if it is, names a model (commands for a pair have both) or deletes."""
     setting = override.lstrip("+~").partition("=")[0].rpartition("@")[2]
     parts = setting.split(".")
-    if MODELS.fullmatch(parts[0]):
+    if override.startswith("~") or MODELS.fullmatch(parts[0]):
         return ""
     above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
     return next((unread[name] for name in above if name in unread), "")
