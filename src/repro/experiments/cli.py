@@ -40,8 +40,8 @@ from repro.experiments.composing import Composer, load_components
 from repro.experiments.compositions import (
     by_experiment,
     composing_in,
+    hydra_lock,
     jobs_of,
-    one_at_a_time,
     opened,
     unswept,
 )
@@ -146,7 +146,7 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
         InputError: an override is malformed or names something unknown, or an experiment has no cells.
     """
     try:
-        with one_at_a_time:
+        with hydra_lock:
             config = composed(*carried(overrides, sweep=False))
             if (section := table_section(config)) and computes_nothing(section):
                 raise InputError(f"{config.name} has no cells; the command makes its page")

@@ -85,14 +85,14 @@ class Compositions:
         return self.configs.composed(overrides)
 
 
-one_at_a_time = RLock()
+hydra_lock = RLock()
 """Held while Hydra composes, which has one state for all threads of a process."""
 
 
 @contextmanager
 def opened(conf: Path) -> Iterator[ConfigLoader]:
     """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
-    with one_at_a_time:
+    with hydra_lock:
         outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_dir(str(conf), version_base="1.3"):

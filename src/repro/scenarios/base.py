@@ -132,11 +132,6 @@ class Scenario(ABC):
     def origin(self) -> dict[str, Any]:
         """Provenance fields that are known before the run: clock, weights, costs, fitted cells."""
 
-    @staticmethod
-    @abstractmethod
-    def amount_of(config: Mapping[str, Any]) -> int:
-        """Amount of work in tokens or examples; time estimates are proportional to it."""
-
     @abstractmethod
     def check(self) -> None:
         """Check before the run that it can succeed.

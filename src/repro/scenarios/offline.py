@@ -196,11 +196,6 @@ class OfflineScenario(Scenario):
             "notes": (UNBILLED, *stored_notes(self.target.folder)),
         }
 
-    @staticmethod
-    def amount_of(config: Mapping[str, Any]) -> int:
-        """See `Scenario`."""
-        return int(config["prompts"])
-
     def check(self) -> None:
         """See `Scenario`."""
         what = f"{self.group}={self.name}"

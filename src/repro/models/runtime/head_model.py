@@ -134,7 +134,8 @@ class HeadModel(Model):
 
         Raises:
             InputError: the target is missing, is no decoder or has another vocabulary or hidden size; the
-                dtype is unsupported; `rounded` is set.
+                dtype is unsupported; `rounded` is set; the file lacks something, or has something that is not
+                read.
         """
         super().__init__(config, embeddings_from, host, folder)
         if config.dtype not in self.dtypes:
@@ -150,6 +151,11 @@ class HeadModel(Model):
                 f"{own.target_hidden}; {self.target.config.name} has {theirs.vocab} and {theirs.hidden}"
             )
         self._depths = own.depths(theirs.layers)
+        self._require_sound()
+
+    @abstractmethod
+    def _require_sound(self) -> None:
+        """InputError unless the head's file has all that is computed and costed."""
 
     @property
     @abstractmethod
@@ -219,15 +225,8 @@ class EagleModel(HeadModel):
 
     dtypes = eagle_head.DTYPES
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        embeddings_from: Model | None = None,
-        host: str = "cpu",
-        folder: Path | None = None,
-    ) -> None:
-        """See `HeadModel`; also InputError for a tensor that is missing or not read."""
-        super().__init__(config, embeddings_from, host, folder)
+    def _require_sound(self) -> None:
+        """See `HeadModel`: no tensor is missing or not read."""
         assert self.folder is not None
         eagle_head.require_tensors(self.folder, self.head_config)
 
@@ -264,19 +263,13 @@ class MedusaModel(HeadModel):
 
     dtypes = medusa_head.DTYPES
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        embeddings_from: Model | None = None,
-        host: str = "cpu",
-        folder: Path | None = None,
-    ) -> None:
-        """See `HeadModel`; also InputError if more heads are costed than the checkpoint has."""
-        super().__init__(config, embeddings_from, host, folder)
-        if self.model_cost.shape.medusa > self.head_config.heads:
+    def _require_sound(self) -> None:
+        """See `HeadModel`: no more heads are costed than the checkpoint has."""
+        billed, stored = self.model_cost.shape.medusa, self.head_config.heads
+        if billed > stored:
             raise InputError(
-                f"{config.name} bills {self.model_cost.shape.medusa} Medusa heads, and its checkpoint has "
-                f"{self.head_config.heads}; bill no more than there are"
+                f"{self.config.name} bills {billed} Medusa heads, and its checkpoint has {stored}; "
+                "bill no more than there are"
             )
 
     @cached_property

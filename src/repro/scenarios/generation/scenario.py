@@ -395,11 +395,6 @@ class GenerationScenario(Scenario):
         """Ids of the published values that the device and its engine were fitted to."""
         return self.cell.fitted_cells if self.emulated else set()
 
-    @staticmethod
-    def amount_of(config: Mapping[str, Any]) -> int:
-        """See `Scenario`."""
-        return int(config["prompts"]) * int(config["max_tokens"])
-
     @cached_property
     def requests(self) -> list[Request]:
         """The prompts as requests."""
