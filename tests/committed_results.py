@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import lzma
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,26 +26,51 @@ Rounds = dict[str, np.ndarray]
 
 
 def cells(table: str) -> list[dict[str, Any]]:
-    """The cells of a table, finished ones alone."""
-    lines = (RESULTS / table / "cells.jsonl").read_text(encoding="utf-8").splitlines()
-    return [cell for cell in map(json.loads, lines) if cell["status"] == "done"]
+    """The cells of a table under its labels, finished ones alone."""
+    lines = (RESULTS / table / "members.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [{**records()[member["key"]], **member} for member in map(json.loads, lines)]
+    return [cell for cell in found if cell["status"] == "done"]
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The objects of lines of records, each behind its form and its hash."""
+    return (json.loads(line.split(" ", 2)[2]) for line in lines)
+
+
+@cache
+def _lines() -> list[dict[str, Any]]:
+    texts = [path.read_text(encoding="utf-8") for path in sorted((RESULTS / "records").glob("*.jsonl"))]
+    return [content for text in texts for content in _objects(text.splitlines())]
+
+
+@cache
+def records() -> dict[str, dict[str, Any]]:
+    """All cells by key, with the names of the parts of their provenance."""
+    return {content["cell"]: content for content in _lines() if "cell" in content}
+
+
+@cache
+def parts() -> dict[str, Any]:
+    """The parts of provenance that cells have in common, by name."""
+    return {content["part"]: content["value"] for content in _lines() if "part" in content}
 
 
 @cache
 def _stored(path: Path) -> dict[str, Rounds]:
     with lzma.open(path, "rt", encoding="utf-8") as lines:
-        found = [json.loads(line) for line in lines]
-    return {cell["key"]: {n: np.array(v) for n, v in cell["rounds"].items()} for cell in found}
+        found = [content for content in _objects(lines) if "rounds" in content]
+    return {line["rounds"]: {n: np.array(v) for n, v in line["columns"].items()} for line in found}
 
 
 def rounds(table: str) -> dict[str, Rounds]:
-    """The rounds of a table's cells by key; a cell's lie once, in its table or in another of the paper."""
-    wanted, found = {cell["key"] for cell in cells(table)}, {}
-    own = RESULTS / table / "rounds.jsonl.xz"
-    for path in [own, *sorted(p for p in own.parents[1].glob("*/rounds.jsonl.xz") if p != own)]:
-        if path.exists() and wanted - found.keys():
-            found |= {key: columns for key, columns in _stored(path).items() if key in wanted}
-    assert wanted == found.keys(), f"{len(wanted - found.keys())} cells of {table} have no rounds"
+    """The rounds of a table's cells by key; they lie with their paper."""
+    wanted, found = {cell["key"]: cell["details"] for cell in cells(table)}, {}
+    own = RESULTS / "records" / f"{table.partition('/')[0]}.details.xz"
+    for path in [own, *sorted(p for p in own.parent.glob("*.details.xz") if p != own)]:
+        if path.exists() and wanted.keys() - found.keys():
+            stored = _stored(path)
+            found |= {key: stored[name] for key, name in wanted.items() if name in stored}
+    assert wanted.keys() == found.keys(), f"{len(wanted) - len(found)} cells of {table} have no rounds"
     return found
 
 

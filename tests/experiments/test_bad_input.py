@@ -44,14 +44,14 @@ def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def complaint(project: Project, *overrides: str) -> str:
     """What a cell with bad input says; the record that was there is as it was."""
-    before = {p: p.read_bytes() for p in project.store.loose.folder.glob("*.json")}
+    before = {p: p.read_bytes() for p in project.store.folder.glob("*.jsonl")}
     try:
         note = project.cell(*overrides)
         assert note.state == "failed", "nothing was wrong"
         said = note.error
     except InputError as wrong:
         said = str(wrong)
-    after = {p: p.read_bytes() for p in project.store.loose.folder.glob("*.json")}
+    after = {p: p.read_bytes() for p in project.store.folder.glob("*.jsonl")}
     assert before.items() <= after.items()
     assert before
     return said

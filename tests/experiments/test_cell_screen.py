@@ -103,7 +103,7 @@ def test_a_cell_says_where_its_record_and_timeline_lie(project: Project, tmp_pat
     first = mine.here("method=std")
     assert first.returncode == 0, first.stderr
     (cell,) = mine.store.all()
-    assert f"{tmp_path}/results/records/{cell.key}.json\n" in first.stdout
+    assert f"{mine.store.place(cell.key)}\n" in first.stdout
     assert f"{tmp_path}/outputs/{cell.provenance.trace}\n" in first.stdout
     assert "(computed in " in first.stdout
     assert "(computed before, " in mine.here("method=std").stdout

@@ -27,7 +27,7 @@ from repro.check import (
     report,
 )
 from repro.core.errors import InputError
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import open_results
 from tiny_project import Project, write_project
@@ -50,7 +50,7 @@ def project(made: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     records = [made.record(*one) for one in asked]
     commands = [made.asked(*one).overrides for one in asked]
     members = [Member(r.key, r.labels, command) for r, command in zip(records, commands, strict=True)]
-    made.store.pack("quickstart", members)
+    made.store.set_members("quickstart", members)
     return made
 
 

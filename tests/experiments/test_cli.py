@@ -78,8 +78,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", project.asked().folder, "std"]
     logged = (project.out / "outputs" / "wandb").glob("offline-run-*/files/media/table/answers_*.table.json")
     assert [len(json.loads(path.read_text(encoding="utf-8"))["data"]) for path in logged] == [2, 2]
-    assert (made / "answers.jsonl.xz").is_file()
-    for line in (made / "cells.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (made / "members.jsonl").read_text(encoding="utf-8").splitlines():
         assert len(project.store.answers(json.loads(line)["key"])) == 2
 
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))

@@ -17,9 +17,8 @@ from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
-from repro.records.packed import LOOSE
-from repro.records.results import Results, open_results, read_details
-from repro.records.store import DETAILS
+from repro.records.results import Results, open_results
+from repro.records.store import OF_A_WRITER
 from repro.reports.fidelity.index import write_index
 from repro.reports.files import FORMATS, PICTURES, written
 from repro.reports.intervals.samples import Samples
@@ -48,19 +47,8 @@ def test_there_are_few_files_and_they_are_small() -> None:
     assert sum(files().values()) < 40e6
     assert len(committed().tables()) > 80
     assert committed().problems() == []
-    loose = [path for path in files() if path.parent.name == LOOSE and path.suffix == ".json"]
-    assert loose == [], "a sweep's records are not packed yet"
-
-
-def test_details_lie_once_in_the_first_table_of_their_cell() -> None:
-    """They are read there: lines that another table has for the same cell would be left out in silence."""
-    first: dict[str, str] = {}
-    for name in sorted(committed().tables()):
-        for member in committed().members(name):
-            first.setdefault(member.key, name)
-    for kind in DETAILS:
-        for name in committed().tables():
-            assert {first[key] for key in read_details(RESULTS / name, kind)} <= {name}, (name, kind)
+    loose = [path for path in files() if OF_A_WRITER.fullmatch(path.name)]
+    assert loose == [], "bring them together with `repro table --pack results`"
 
 
 def test_every_table_is_what_its_cells_make() -> None:

@@ -66,7 +66,6 @@ def test_the_driver_is_killed(project: Project) -> None:
     done = sweep(project, "driver", *WITH_DASK)
     assert done.returncode == -signal.SIGKILL
     assert [record.status for record in project.store.all()] == ["done"] * 4
-    assert len([*project.store.loose.folder.glob("*.begun")]) == 1
     assert sweep(project, "nobody", *WITH_DASK, "sweep=retry").returncode == 0
     assert computed(project) == Counter(range(1, KILLED + 1)) + Counter([KILLED]), "what was never tried"
     done = sweep(project, "nobody", *WITH_DASK)

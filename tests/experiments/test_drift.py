@@ -20,7 +20,7 @@ from repro.experiments.drift import drifted
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
 from repro.records.identity import cell_key
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.scenarios.registry import made
@@ -58,7 +58,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     cell = invented("std", {"speed": 1.0})
     results = Results(tmp_path)
     results.put(cell)
-    results.pack("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
+    results.set_members("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
     monkeypatch.setattr("repro.experiments.compositions.instantiate", lambda *_: pytest.fail("it ran"))
     said = drifted(results)[cell.key]
     assert "the command of a cell in these results s" in said

@@ -188,6 +188,6 @@ def test_an_edited_method_of_ones_own_is_said(project: Project, tmp_path: Path) 
     assert "source of method mine was edited" in stale.stderr
     assert "sweep=force" in stale.stderr
     assert "was edited" not in command("sweep=force").stderr + command().stderr
-    stored = list((tmp_path / "out").rglob("records/*.json"))
+    stored = list((tmp_path / "out").rglob("records/*.jsonl"))
     sources = [json.loads(path.read_text(encoding="utf-8"))["provenance"]["own_sources"] for path in stored]
     assert {*map(frozenset, sources)} == {frozenset({"method mine"})}

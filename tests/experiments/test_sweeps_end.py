@@ -15,8 +15,6 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-import records
-from repro.core.errors import InputError
 from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
 from repro.experiments import sweep
@@ -241,23 +239,6 @@ def test_two_sweeps_that_end_at_once_both_are_in_the_table(project: Project) -> 
     assert {line["id"] for line in lines if line["ours"]} == set(methods)
 
 
-def test_what_a_killed_writer_left_goes_when_a_table_is_packed(project: Project) -> None:
-    note = project.cell("experiment=quickstart", "method=std")
-    loose, packed = project.store.loose.folder, project.quickstart
-    packed.mkdir(parents=True)
-    left = [
-        loose / f"{note.key}.0.rounds.jsonl.x.tmp",
-        packed / "cells.jsonl.y.tmp",
-        loose.parent / "p.gz.z.tmp",
-    ]
-    for path in left:
-        path.write_text("half", encoding="utf-8")
-    assert len(project.store.problems()) == 1
-    project.table([note])
-    assert [path for path in left if path.exists()] == []
-    assert project.store.problems() == []
-
-
 def test_the_wandb_runs_of_what_is_done_are_written_again(project: Project) -> None:
     assert project.here(SWEEP, "method=std,draft").returncode == 0
     runs = project.out / "outputs" / "wandb"
@@ -282,17 +263,3 @@ def test_a_project_s_name_that_wandb_refuses_is_found_before_the_work(project: P
     assert done.returncode == 2
     assert "error: wandb.project is 'team/edge'; it must be a name of at most 128 characters" in done.stderr
     assert not (project.out / "results" / "records").exists()
-
-
-def test_a_record_that_was_changed_is_named(project: Project) -> None:
-    record = records.record("std", {"ttft": 0.25, "prompts": 2})
-    path = project.store.loose.put(record)
-    assert project.store.get(record.key) == record
-    path.write_text(path.read_text(encoding="utf-8").replace("0.25", "0.24"), encoding="utf-8")
-    with pytest.raises(InputError, match=r"is corrupt .*its content is not what its checksum was made of"):
-        project.store.get(record.key)
-    older = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(line for line in older if '"sha256"' not in line[:12]), encoding="utf-8")
-    found = project.store.get(record.key)
-    assert found is not None, "an older record has no checksum"
-    assert found.values["ttft"] == 0.24

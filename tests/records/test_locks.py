@@ -14,7 +14,6 @@ from filelock import SoftFileLock
 from repro.records import locks
 from repro.records.locks import Lock
 from repro.records.results import Results
-from repro.records.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +38,9 @@ def test_a_host_that_is_gone_is_named(tmp_path: Path) -> None:
 
 def test_all_that_lock_results_say_it(tmp_path: Path) -> None:
     assert isinstance(Results(tmp_path).locked(), Lock)
-    assert isinstance(Store(tmp_path / "records")._locked(), Lock)
     assert not isinstance(Lock(tmp_path / "y"), SoftFileLock)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="filelock changes the object's class; without locks in the harness in half (62)"
-)
 def test_a_disk_without_flock_is_waited_for_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

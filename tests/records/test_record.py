@@ -1,17 +1,11 @@
 """Records: what they hold, how they are kept, and that nothing ever breaks or overwrites one."""
 
 import hashlib
-import json
 import os
 import platform
-import random
-import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,149 +143,6 @@ class TestKey:
 
 
 class TestStore:
-    def test_keeps_and_lists(self, tmp_path: Path) -> None:
-        store = Store(tmp_path / "new" / "records")
-        one, two = record("std", {"speed": 1.0}), record("lever", {}, experiment="other")
-        assert store.get(one.key) is None
-        store.put(one, [{"round": 0, "rows": 4}, {"round": 1, "rows": 2, "stop": "end"}])
-        store.put(two)
-        assert store.get(one.key) == one
-        assert store.all("table") == [one]
-        assert {r.key for r in store.all()} == {one.key, two.key}
-        assert store.rounds(one.key)[1] == {"round": 1, "rows": 2, "stop": "end"}
-        assert store.rounds(two.key) == []
-        assert store.problems() == []
-
-    def test_a_rerun_moves_the_old_record_to_the_history(self, tmp_path: Path) -> None:
-        store = Store(tmp_path)
-        texts = [
-            store.put(record("std", {"speed": speed}), [{"round": speed}]).read_text(encoding="utf-8")
-            for speed in (1.0, 2.0, 3.0)
-        ]
-        key = record("std", {}).key
-        assert (tmp_path / f"{key}.1.json").read_text(encoding="utf-8") == texts[0]
-        assert (tmp_path / f"{key}.2.json").read_text(encoding="utf-8") == texts[1]
-        assert json.loads((tmp_path / f"{key}.2.rounds.jsonl").read_text(encoding="utf-8")) == {"round": 2.0}
-        assert [r.values["speed"] for r in store.all()] == [3.0]
-        assert store.rounds(key) == [{"round": 3.0}]
-
-    def test_answers_lie_beside_the_record_and_move_with_it(self, tmp_path: Path) -> None:
-        store, one = Store(tmp_path), record("std", {"speed": 1.0})
-        said = [{"request": "p/0", "text": "Grüße\n" * 500, "score": 50.0}, {"request": "p/1", "text": ""}]
-        store.put(one, answers=said)
-        (file,) = tmp_path.glob(f"{one.key}.*.answers.jsonl")
-        content = file.read_bytes()
-        assert store.details(one.key, "answers") == said
-        store.put_answers(one.key, said)
-        assert file.read_bytes() == content  # the same lines give the same bytes
-        assert store.problems() == []
-        store.put(replace(one, values={"speed": 2.0}))
-        assert store.details(one.key, "answers") == []
-        assert (tmp_path / f"{one.key}.1.answers.jsonl").read_bytes() == content
-
-    @pytest.mark.parametrize("kind", ["rounds", "answers"])
-    @pytest.mark.parametrize(
-        "damaged", [lambda b: b[:-5], lambda b: b"\xff" + b, lambda b: b"5\n" + b, lambda b: b"\n"]
-    )
-    def test_damaged_details_are_named(
-        self, kind: str, damaged: Callable[[bytes], bytes], tmp_path: Path
-    ) -> None:
-        store, one, said = Store(tmp_path), record("std", {"speed": 1.0}), [{"request": "p/0"}]
-        store.put(one, said, said)
-        (file,) = tmp_path.glob(f"{one.key}.*.{kind}.jsonl")
-        file.write_bytes(damaged(file.read_bytes()))
-        with pytest.raises(InputError, match=f"the {kind} of the cell {one.key[:12]} in .* are damaged"):
-            store.details(one.key, kind)
-
-    def test_a_failure_never_hides_a_result(self, tmp_path: Path) -> None:
-        store = Store(tmp_path)
-        failed = record("std", {}, status="failed", error="Traceback\nOSError: gone")
-        done = record("std", {"speed": 1.0})
-        store.put(failed)
-        assert store.get(failed.key) == failed
-        store.put(done)
-        assert store.put(failed).name == f"{failed.key}.1.json", "the same record is kept once"
-        other = replace(failed, error="Traceback\nOSError: full")
-        assert store.put(other).name == f"{failed.key}.2.json"
-        assert store.get(done.key) == done
-
-    def test_files_that_are_no_records_are_named(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        store = Store(tmp_path)
-        good = record("std", {"speed": 1.0})
-        store.put(good)
-        (tmp_path / f"{KEY}.json").write_text(good.to_json()[:50], encoding="utf-8")
-        (tmp_path / f"{'cd' * 32}.json").write_text(good.to_json(), encoding="utf-8")
-        (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
-        (tmp_path / "x.json.abc.tmp").write_text("half", encoding="utf-8")
-        assert store.all() == [good]
-        assert len(caplog.messages) == 3
-        text = "\n".join(store.problems())
-        assert all(name in text for name in (KEY, "cd" * 32, "notes.json", "x.json.abc.tmp"))
-        assert len(store.problems()) == 4
-        with pytest.raises(InputError, match=f"{KEY}.json is corrupt"):
-            store.get(KEY)
-        mended = record("std", {"speed": 2.0}, key=KEY)
-        store.put(mended)
-        assert store.get(KEY) == mended
-
-    @pytest.mark.parametrize("read_before", [True, False])
-    def test_what_changes_right_after_it_was_written_is_seen(self, read_before: bool, tmp_path: Path) -> None:
-        store, one = Store(tmp_path), record("std", {"speed": 1.0})
-        path = store.put(one)
-        if read_before:
-            assert store.get(one.key) == one
-        path.write_bytes(path.read_bytes().replace(b'"std"', b'"sdt"'))
-        with pytest.raises(InputError, match="is corrupt"):
-            store.get(one.key)
-
-    def test_a_kill_at_any_moment_leaves_whole_records(self, tmp_path: Path) -> None:
-        code = """
-            import itertools, sys
-            from repro.records.store import Store
-            from records import record
-            store = Store(sys.argv[1])
-            print("ready", flush=True)
-            for n in itertools.count():
-                values = {f"value_{i}": float(n) for i in range(400)}
-                store.put(record("std", values, key=f"{n % 3:08x}"), [{"n": n}] * 50)
-        """
-        pick = random.Random(0)
-        kept = 0
-        for _ in range(6):
-            writer = run_python(code, str(tmp_path))
-            deadline = time.monotonic() + 60
-            while len(list(tmp_path.glob("*.json"))) < kept + 4 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            time.sleep(pick.random() / 4)
-            writer.send_signal(signal.SIGKILL)
-            writer.wait()
-            store = Store(tmp_path)
-            assert [p for p in store.problems() if not p.endswith("still writes")] == []
-            for found in tmp_path.glob("*.json"):
-                kept_record = Record.from_json(found.read_text(encoding="utf-8"))
-                assert len(set(kept_record.values.values())) == 1, "a mixture of two writes"
-            assert len(list(tmp_path.glob("*.json"))) >= kept, "a record was lost"
-            kept = len(list(tmp_path.glob("*.json")))
-        assert kept > 20
-
-    def test_two_writers_of_one_cell_lose_nothing(self, tmp_path: Path) -> None:
-        code = """
-            import sys
-            from repro.records.store import Store
-            from records import record
-            for n in range(20):
-                Store(sys.argv[1]).put(record("std", {"writer": sys.argv[2], "n": n}, key="00000001"))
-        """
-        writers = [run_python(code, str(tmp_path), name) for name in "ab"]
-        assert [writer.wait(60) for writer in writers] == [0, 0]
-        values = [
-            Record.from_json(path.read_text(encoding="utf-8")).values for path in tmp_path.glob("*.json")
-        ]
-        assert {(v["writer"], v["n"]) for v in values} == {(w, n) for w in "ab" for n in range(20)}
-        assert len(values) == 40
-
     def test_a_folder_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("", encoding="utf-8")
         with pytest.raises(InputError, match=r"file/records.*choose another folder"):
@@ -307,24 +158,6 @@ class TestStore:
     def test_a_read_only_folder_is_an_error_at_once(self) -> None:
         with pytest.raises(InputError, match="results cannot be written to /proc/records"):
             Store("/proc/records").check_writable()
-
-    def test_a_disk_that_fills_up_leaves_earlier_records_whole(self, tmp_path: Path) -> None:
-        store = Store(tmp_path)
-        before = store.put(record("std", {"speed": 1.0})).read_bytes()
-        code = """
-            import resource, signal, sys
-            from repro.records.store import Store
-            from records import record
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-            try:
-                Store(sys.argv[1]).put(record("std", {f"v{i}": 1.0 for i in range(1000)}))
-            except OSError:
-                sys.exit(3)
-        """
-        assert run_python(code, str(tmp_path)).wait(60) == 3
-        assert store.problems() == []
-        assert (tmp_path / f"{record('std', {}).key}.json").read_bytes() == before
 
     def test_an_interrupted_write_leaves_the_file_as_it_was(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

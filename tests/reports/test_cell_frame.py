@@ -13,7 +13,7 @@ import pytest
 from records import provenance, record
 from repro.commands.cells import main
 from repro.core.paths import project_root
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.cell_frame import cell_frame
@@ -183,7 +183,7 @@ def test_the_cells_of_a_sweep_s_table_are_found_with_its_labels_and_intervals(
         results.put(made, lines)
         members.append(Member(made.key, {**made.labels, "length": length}))
     results.put(record("std", {"ttft": 1.0}))
-    results.pack("sweeps/length-2-4", members)
+    results.set_members("sweeps/length-2-4", members)
     out = str(tmp_path / "cells.parquet")
     assert main(["--results", str(tmp_path), "--experiment", name, "--out", out]) == 0
     frame = pd.read_parquet(out)

@@ -16,7 +16,7 @@ from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments import cli
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.comparison.published import Published
@@ -581,7 +581,7 @@ class TestScript:
         made = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
         for each in made:
             Results("outputs/results").put(each)
-        Results("outputs/results").pack("lever/tiny", [Member(each.key, each.labels) for each in made])
+        Results("outputs/results").set_members("lever/tiny", [Member(each.key, each.labels) for each in made])
         return script
 
     def test_makes_all_tables_again(self, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -597,7 +597,7 @@ class TestScript:
     def test_also_of_cells_that_were_computed_for_others(self, script: ModuleType) -> None:
         results = Results("outputs/results")
         (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
-        results.pack("other", [Member(key, {"method": "ours"})])
+        results.set_members("other", [Member(key, {"method": "ours"})])
         spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
         Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
         assert script.main(["other"]) == 0
@@ -609,14 +609,14 @@ class TestScript:
         self, script: ModuleType, capsys: pytest.CaptureFixture[str]
     ) -> None:
         results = Results("outputs/results")
-        results.pack("other", [Member(record.key, record.labels) for record in results.all()])
+        results.set_members("other", [Member(record.key, record.labels) for record in results.all()])
         spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
         Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
-        with Path("outputs/results/lever/tiny/cells.jsonl").open("a", encoding="utf-8") as file:
+        with Path("outputs/results/lever/tiny/members.jsonl").open("a", encoding="utf-8") as file:
             file.write("[" * 200_000 + "\n")
         assert script.main([]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: outputs/results/lever/tiny/cells.jsonl, line 3, is damaged (")
+        assert said.startswith("error: outputs/results/lever/tiny/members.jsonl, line 3, is damaged (")
         assert said.count("\n") == 1
         assert Path("outputs/results/other/table.md").exists()
         assert not Path("outputs/results/lever/tiny/table.md").exists()

@@ -8,33 +8,25 @@ different quantities (mllm-NPU's Fig. 14 of speeds, Fig. 15 of energies) and nam
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 from collections import defaultdict
-from functools import cache
 from typing import Any
 
 import pytest
 
-from committed_results import RESULTS, cells
+from committed_results import RESULTS, cells, parts
 
-TABLES = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("cells.jsonl"))
+TABLES = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("members.jsonl"))
 NAMES = ("labels", "name")
 """What a configuration calls itself by."""
 
 
-@cache
-def blocks() -> dict[str, Any]:
-    with gzip.open(RESULTS / "provenance.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return {block["id"]: block["block"] for block in map(json.loads, lines)}
-
-
 def config(cell: dict[str, Any]) -> str:
-    """A cell's settings as a text; parts that several configurations share stand as hashes."""
-    settings = blocks()[cell["provenance"]]["config"]
-    if "$block" in settings:
-        settings = blocks()[settings["$block"]]
-    return json.dumps({name: value for name, value in settings.items() if name not in NAMES}, sort_keys=True)
+    """A cell's settings as a text."""
+    settings = {
+        name: parts()[part] for name, part in cell["provenance"]["config"].items() if name not in NAMES
+    }
+    return json.dumps(settings, sort_keys=True)
 
 
 def test_a_cell_has_the_same_values_in_every_table() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from records import record
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.results import Results
 from studies.mllm_readings import LARGE, SMALL, TABLE, Readings, statements
 
@@ -49,7 +49,7 @@ def results(tmp_path: Path) -> Results:
             )
             made.put(cell, own)
             members.append(Member(cell.key, cell.labels, ()))
-    made.pack(TABLE, members)
+    made.set_members(TABLE, members)
     return made
 
 

@@ -7,7 +7,8 @@ repro table lever --results results   those of a paper
 repro table quickstart --format tex --out paper/
 repro table NAME --x length --by device    lines over a number, as over_length.png beside the table
 repro table quickstart --two-column --no-intervals --columns speedup over_edgellm   for a paper
-repro table --convert FOLDER          bring a folder of the older layout to the present one
+repro table --convert FOLDER          bring a folder of the former layout to the present one, packed
+repro table --pack FOLDER             bring its records together for git, a paper's in one file
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from repro.experiments.cli import axes, composed, experiment_names, screen, tabl
 from repro.experiments.summaries.sweep_table import SWEEPS, recorded_section
 from repro.experiments.sweep import computes_nothing, write_read
 from repro.experiments.tables import Asked, asked_of, made_table, overrides_of, update_index
+from repro.records.former import convert
 from repro.records.results import Results, open_results
-from repro.reports.convert import convert
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, PICTURES, write_all, write_files, written
 from repro.reports.formats.layout import Page, page
@@ -168,7 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", nargs="+", choices=list(FORMATS), default=list(FORMATS), dest="formats")
     parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
     parser.add_argument("--out", type=Path, help="folder for the tables; that of the results by default")
-    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the older layout")
+    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the former layout")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="a folder whose records go to git")
     parser.add_argument("--x", metavar="LABEL", help="draw lines over the numbers of this label of the rows")
     parser.add_argument("--by", metavar="LABEL", help="with --x: the label that names the lines")
     add_options(parser)
@@ -179,6 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.convert:
             update_index(convert(options.convert))
+            return 0
+        if options.pack:
+            open_results(options.pack).pack()
             return 0
         results = open_results(options.results)
         samples = Samples(results)

@@ -28,7 +28,7 @@ from repro.experiments.compositions import Compositions, composing_in
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.tables import NAMES
 from repro.records.identity import model_asked
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record, canonical
 from repro.records.results import Results
 from repro.reports.files import ALTERED

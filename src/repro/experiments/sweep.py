@@ -26,7 +26,7 @@ from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results, open_results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
@@ -118,8 +118,6 @@ class Sweep:
     ) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
 
-        Of several processes that ask for one cell, one computes it and the others wait for its record.
-
         Args:
             config: its resolved configuration.
             showing: opens its progress callback.
@@ -133,13 +131,8 @@ class Sweep:
             return self._listed(cell)
         if note := self.known(cell):
             return note
-        known = self.store.get(cell.key)
-        with self.store.alone(cell.key):
-            newer = self.store.get(cell.key)
-            if newer and newer.done and newer != known:
-                return Note(cell.key, cell.labels, "cached", 0.0)
-            self.store.begin(cell.key)
-            return self.keep(cell.labels, computed(cell, config, showing))
+        self.store.begin(cell.key)
+        return self.keep(cell.labels, computed(cell, config, showing))
 
     def known(self, cell: Scenario) -> Note | None:
         """The note of a cell that is not to be run: it is done, or was never tried and only others are.
@@ -230,7 +223,7 @@ class Sweep:
             older = older_keys(record for record in records if record.key not in own_keys)
             samples = Samples(self.store)
             table = made_table(asked, spec, cells, records, older, samples, root=self.results)
-            self._pack(asked.folder, cells)
+            self._set_members(asked.folder, cells)
             files = write_all(table, self.results, load_bibliography())
             files |= self._timeline(parsed, table, records)
             update_index(self.store)
@@ -242,12 +235,12 @@ class Sweep:
             files["wandb"] = tracked
         return files
 
-    def _pack(self, folder: str, cells: Sequence[Member]) -> None:
+    def _set_members(self, folder: str, cells: Sequence[Member]) -> None:
         try:
-            self.store.pack(folder, cells)
+            self.store.set_members(folder, cells)
         except OSError as wrong:
             reason = f"{wrong.strerror}; all records are whole"
-            raise InputError(f"the cells of {folder} could not be packed: {reason}") from wrong
+            raise InputError(f"the cells of {folder} could not be listed: {reason}") from wrong
 
     def _timelines(self, own: Sequence[Record]) -> dict[str, Path]:
         """The cells' timelines by what tells the cells apart; of many only their folder."""

@@ -20,7 +20,7 @@ from repro.core.paths import conf_dir
 from repro.device.engines.engine_file import described, explained, fitted_cells
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.fidelity.index import write_index

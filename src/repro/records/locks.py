@@ -16,6 +16,9 @@ from filelock import FileLock, Timeout
 SAY_AFTER_S = 5.0
 """Seconds after which a process says that it waits."""
 
+FOREVER_S = 1e9
+"""For a wait without end, which `filelock` takes for a deadlock where the same thread holds the file."""
+
 log = logging.getLogger(__name__)
 
 
@@ -23,15 +26,18 @@ class Lock(FileLock):
     """A file lock; who waits for it longer than `SAY_AFTER_S` says so, with the file and its holder."""
 
     def acquire(self, timeout: float | None = None, **more: Any) -> Any:  # type: ignore[override]
-        """Hold the lock; Timeout if it is not free within `timeout` seconds, if they are given."""
+        """Hold the lock; Timeout if it is not free within `timeout` seconds, if they are given.
+
+        On a disk without `flock` the first try makes this a `SoftFileLock`, so that `super()` would not do.
+        """
         if timeout is not None:
-            return super().acquire(timeout, **more)
+            return FileLock.acquire(self, timeout, **more)
         try:
-            return super().acquire(SAY_AFTER_S, **more)
+            return FileLock.acquire(self, SAY_AFTER_S, **more)
         except Timeout:
             path = Path(self.lock_file)
             log.warning("waiting for %s, which %s has locked; %s", path, _holder(path), ADVICE)
-        return super().acquire(**more)
+        return FileLock.acquire(self, FOREVER_S, **more)
 
 
 ADVICE = "if that has ended and its host is gone, remove the file"

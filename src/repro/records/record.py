@@ -11,9 +11,9 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -75,8 +75,8 @@ class Record:
 
     `labels` are short names by which tables select and show cells (method, device, dataset, model). `values`
     are finite numbers, strings or `None`; `uncertainty` has a finite standard error or (low, high) interval
-    for some of them. Both are rounded to ten significant digits: a record is the same in memory, loose and in
-    a table's file. `error` is the traceback of a failed cell.
+    for some of them. Both are rounded to ten significant digits: a record is the same in memory and
+    in a file. `error` is the traceback of a failed cell.
 
     Raises:
         InputError: a key that is not hexadecimal, an unknown status, a failure without a traceback, a value
@@ -133,13 +133,6 @@ class Record:
         lines = (f' "{name}": {_json(plain[name])}' for name in sorted(plain))
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
-    def sharing(self, shared: Callable[[Any], Any]) -> Record:
-        """This record with the parts of its provenance that `shared` gives for equal ones."""
-        about = vars(self.provenance) | {"config": {}}  # whose parts alone are equal between cells
-        about = {name: shared(part) for name, part in about.items()}
-        about["config"] = {name: shared(part) for name, part in self.provenance.config.items()}
-        return replace(self, provenance=Provenance(**about))
-
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON; not copied."""
         plain = {name: getattr(self, name) for name in _FIELDS}
@@ -157,12 +150,24 @@ class Record:
             checksum = plain.pop(CHECKSUM, None)
             if checksum is not None and checksum != content_hash(plain):
                 raise ValueError("its content is not what its checksum was made of")
-            plain["provenance"] = Provenance(**plain["provenance"])
+        except (ValueError, TypeError, AttributeError) as wrong:
+            raise InputError(f"not a record: {wrong}") from wrong
+        return cls.from_dict(plain)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Record:
+        """The record of which `to_dict` made plain data, as they are after JSON.
+
+        Raises:
+            InputError: they are no record.
+        """
+        try:
             spreads = plain.get("uncertainty", {}).items()
-            plain["uncertainty"] = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
-            found = cls(**plain)
-            found.require_parts()
-            return found
+            uncertainty = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
+            provenance = Provenance(**plain["provenance"])
+            record = cls(**{**plain, "provenance": provenance, "uncertainty": uncertainty})
+            record.require_parts()
+            return record
         except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(f"not a record: {wrong}") from wrong
 

@@ -1,231 +1,364 @@
-"""Loose records: a folder with one JSON file for each cell.
+"""A store of records: files of lines in `records/`, of which each writer has one of its own.
 
-Owns these files, their history and their lock. A running sweep writes here; `results` packs them by table.
+Owns these files. Nobody writes to another's file, so nobody locks; what a killed writer left unfinished
+counts as not written. Of a cell's records a finished one counts before a failed one, then the latest.
+`pack_groups` brings the files together for git. Must not know tables, nor what values mean.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
+import lzma
 import os
 import re
 import shutil
-import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, LINES_BYTES, is_settled, parse_json, read_bytes, require_no_link
-from repro.core.remembered import remembered
-from repro.records.build_cache import locked
-from repro.records.locks import Lock
-from repro.records.record import KEY, Record, Round, Scalar, canonical, remove_left, write_atomically
+from repro.core.reading import LINES_BYTES, read_bytes, require_no_link, unpack
+from repro.records.lines import (
+    DETAILS,
+    FORM,
+    Line,
+    NewerForm,
+    details_content,
+    is_key,
+    read_details,
+    read_line,
+    read_record,
+    record_contents,
+    record_name,
+    write_line,
+)
+from repro.records.record import Record, Round, Scalar, flush, remove_left, write_atomically
 
-DETAILS = ("rounds", "answers")
-"""Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
+FOLDER = "records"
+"""The folder of the files in a folder of results."""
 
-OWN = re.compile(rf"[0-9a-f]{{8,64}}(\.\d+)?(\.json|\.({'|'.join(DETAILS)})\.jsonl)")
-BEGUN = ".begun"
-"""What a note of a cell that has begun is called, behind its key."""
-NAMED = 16
-"""Hexadecimal digits of a record's hash in the names of its details."""
-_OF_RECORD = re.compile(rf"[0-9a-f]+(\.[0-9a-f]{{{NAMED}}})?\.({'|'.join(DETAILS)})\.jsonl")
-"""The names of the details of a cell's record; those of its history have a number instead."""
+OF_A_WRITER = re.compile(r"\d{20}-\d+-[0-9a-f]{8}\.jsonl")
+"""The names of writers' files (start, process, random); others were packed."""
 
-KEPT = 20_000
-"""Records that are kept parsed; they share what is equal, so that each takes some kilobytes."""
+PACKED_DETAILS = ".details.xz"
+
+FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
+"""Fast, and finds what cells far apart in a file have in common, as answers that are equal."""
 
 log = logging.getLogger(__name__)
 
-_kept: dict[str, _Kept] = {}
-"""Records by path, as they were read or written last."""
+
+@dataclass(eq=False)
+class StoredCell:
+    """A cell's line, with the file that has it."""
+
+    file: LinesFile
+    key: str
+    content: Mapping[str, Any]
+
+    @cached_property
+    def record(self) -> Record:
+        """The record; InputError if it is damaged."""
+        try:
+            return read_record(self.key, self.content, self.file.parts)
+        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
+            raise InputError(
+                f"{self.file.path}: the cell {self.key[:12]} is damaged ({wrong}); restore the file"
+            ) from wrong
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the cell was computed successfully."""
+        return self.content.get("status") == "done"
+
+    @property
+    def details(self) -> str:
+        """The name of its details."""
+        return str(self.content.get("details"))
+
+    def over(self, other: StoredCell | None) -> StoredCell:
+        """This one or another, read before: a finished one, then the latest."""
+        if other is None or self._rank() >= other._rank():
+            return self
+        return other
+
+    def _rank(self) -> tuple[bool, str]:
+        provenance = self.content.get("provenance")
+        finished = provenance.get("finished") if isinstance(provenance, Mapping) else ""
+        return self.is_done, str(finished)
 
 
-@dataclass
-class _Kept:
-    """A record that need not be parsed again.
+@dataclass(eq=False)
+class LinesFile:
+    """A file of lines, as far as it was read. A cell's parts are in its own file.
 
     Attributes:
-        record: shares what is equal with others.
-        digest: SHA-256 of its file's content.
-        stamp: what tells its file from another one; `None` while that may not show.
+        end: where the lines end that were read; what comes after was not whole.
+        details: where lines of details begin, and their lengths, by kind and name.
+        damaged: a sentence for each line that is damaged, and one for lines of a newer form.
     """
 
-    record: Record
-    digest: bytes
-    stamp: tuple[int, int, int] | None = None
+    path: Path
+    stat: os.stat_result | None = None
+    end: int = 0
+    count: int = 0
+    parts: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, StoredCell] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    details: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+    @property
+    def is_writers(self) -> bool:
+        """Whether a writer may still add to it."""
+        return OF_A_WRITER.fullmatch(self.path.name) is not None
+
+    def goes_on(self, stat: os.stat_result) -> bool:
+        """Whether the file is the one that was read, perhaps with more lines."""
+        if self.stat is None or stat.st_ino != self.stat.st_ino:
+            return self.stat is None
+        same = stat.st_size == self.stat.st_size and stat.st_mtime_ns == self.stat.st_mtime_ns
+        return same or (self.is_writers and stat.st_size > self.stat.st_size)
+
+    def read_more(self, stat: os.stat_result) -> list[StoredCell]:
+        """Read what was added; the cells in it. A line that is not whole waits for its end."""
+        if self.stat is not None and stat.st_size == self.stat.st_size:
+            return []
+        self.stat = stat
+        try:
+            added = self._added(stat.st_size)
+        except FileNotFoundError:  # packed meanwhile
+            return []
+        except (InputError, OSError) as wrong:
+            self.damaged.append(f"{wrong}")
+            return []
+        cells = []
+        for raw in added.splitlines(keepends=True):
+            self.count += 1
+            if (cell := self._take(raw)) is not None:
+                cells.append(cell)
+            self.end += len(raw)
+        return cells
+
+    def _added(self, size: int) -> bytes:
+        """The whole lines behind `end`."""
+        require_no_link(self.path.parent, self.path)
+        if not self.end:
+            content = read_bytes(self.path, LINES_BYTES)[:size]
+        else:
+            with self.path.open("rb") as file:
+                file.seek(self.end)
+                content = file.read(size - self.end)
+        return content if not self.is_writers else content[: content.rfind(b"\n") + 1]
+
+    def _take(self, raw: bytes) -> StoredCell | None:
+        """Note what a line says. Returns its cell, if it has one."""
+        line = readable(raw, f"{self.path}, line {self.count}", self.damaged)
+        if line is None:
+            return None
+        try:
+            if line.kind in DETAILS:
+                self.details[line.kind, line.name] = self.end, len(raw)
+            elif line.kind == "part":
+                self.parts[line.name] = line.content()["value"]
+            elif line.kind == "begun":
+                self.begun.add(line.name)
+            elif line.kind == "cell" and is_key(line.name):
+                cell = StoredCell(self, line.name, line.content()).over(self.cells.get(line.name))
+                self.cells[line.name] = cell
+                return cell
+            else:
+                raise ValueError("it is no line of records")
+        except (ValueError, KeyError) as wrong:
+            self.damaged.append(_damaged(f"{self.path}, line {self.count}", wrong))
+        return None
 
 
-def _shared(part: Any) -> Any:
-    """One object for equal plain data."""
-    if isinstance(part, str):
-        return sys.intern(part)
-    return _equal(part) if isinstance(part, (dict, list)) else part
+def readable(raw: bytes, place: str, damaged: list[str]) -> Line | None:
+    """A line of a file; `None` if it is damaged or newer, with a sentence added to `damaged`."""
+    try:
+        return read_line(raw.removesuffix(b"\n").decode(errors="replace"))
+    except NewerForm as newer:
+        path = place.rpartition(", line ")[0]
+        sentence = (
+            f"{path} was written by a newer version of repro (its lines have the form {newer}, and this "
+            f"version reads up to {FORM}); its newer lines are left alone"
+        )
+        if sentence not in damaged:
+            damaged.append(sentence)
+    except ValueError as wrong:
+        damaged.append(_damaged(place, wrong))
+    return None
 
 
-@remembered(4096)
-def _equal(part: Any) -> Any:
-    return part
+def _damaged(place: str, wrong: Exception) -> str:
+    return f"{place}, is damaged ({wrong}); the others are read; restore the file, or remove the line"
 
 
 class Store:
-    """A folder of records, one JSON file each; several processes may write to it concurrently.
+    """The records in a folder; any number of processes may write to it, also of several hosts."""
 
-    `<key>.json` is the cell's record, `<key>.<hash>.rounds.jsonl` its rounds and `<key>.<hash>.answers.jsonl`
-    its answers (one file for each kind in `DETAILS`); the hash is the record's, so that a record never has
-    another one's details. Records replaced by a rerun are kept as `<key>.<n>.json`, with details named alike.
-    Files appear complete or not at all, even if a writer is killed.
-    """
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.folder = self.root / FOLDER
+        self._files: dict[str, LinesFile] = {}
+        self._cells: dict[str, StoredCell] = {}
+        self._writer = Writer(self.folder)
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    # --- reading --------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Record | None:
-        """The cell's record; `None` if there is none.
+        """The record of a cell; `None` if there is none, InputError if it is damaged."""
+        cell = self._cell(key)
+        return cell.record if cell else None
 
-        Raises:
-            InputError: its file is corrupt or belongs to another cell.
-        """
-        try:
-            return self._read(self._path(key))
-        except FileNotFoundError:
-            return None
-
-    def has(self, key: str) -> bool:
-        """Whether a cell has a record here, or what should be one."""
-        return self._path(key).exists()
-
-    def keys(self) -> list[str]:
-        """Keys of all cells with a record, sorted."""
-        return [path.stem for path in self._glob("*.json") if KEY.fullmatch(path.stem)]
+    def finished(self) -> frozenset[str]:
+        """The keys of all finished records."""
+        self.refresh()
+        return frozenset(key for key, cell in self._cells.items() if cell.is_done)
 
     def all(self, experiment: str | None = None) -> list[Record]:
-        """All records, optionally of one experiment, sorted by key. Invalid files are logged."""
-        records, wrong = self._scan()
-        for sentence in wrong:
-            log.warning("%s", sentence)
-        return [r for r in records if experiment is None or r.experiment == experiment]
-
-    def finished(self) -> list[str]:
-        """The keys of all finished records; what is invalid is left out."""
-        return [record.key for record in self._scan()[0] if record.done]
-
-    def problems(self) -> list[str]:
-        """One sentence for each file that is corrupt, foreign, or left behind by a killed writer."""
-        left = [
-            f"{path} was left by a writer that was killed or still writes" for path in self._glob("*.tmp")
-        ]
-        return self._scan()[1] + left
+        """All records, optionally of one experiment, sorted by key. What cannot be read is logged."""
+        self.refresh()
+        records = []
+        for key in sorted(self._cells):
+            try:
+                records.append(self._cells[key].record)
+            except InputError as wrong:
+                log.warning("%s", wrong)
+        return [record for record in records if experiment in (None, record.experiment)]
 
     def rounds(self, key: str) -> list[dict[str, Scalar]]:
-        """The rounds stored with a cell's record; empty if there are none."""
+        """The rounds of a cell; empty if there are none."""
         return self.details(key, "rounds")
 
+    def answers(self, key: str) -> list[dict[str, Scalar]]:
+        """The answers of a cell, one line for each prompt; empty if there are none."""
+        return self.details(key, "answers")
+
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
-        """The lines of a kind in `DETAILS` stored with a cell's record; empty if there are none.
+        """The detail lines of a cell, of a kind in `DETAILS`; empty if there are none.
 
         Raises:
             InputError: they are damaged.
         """
+        cell = self._cell(key)
+        line = self._details_line(cell, kind) if cell else None
         try:
-            return _parsed(self._stored(key, kind).decode())
-        except ValueError as wrong:
+            return read_details(line) if line else []
+        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(
-                f"the {kind} of the cell {key[:12]} in {self.folder} are damaged ({wrong}); restore them, or "
-                "move its files away and it will run again"
+                f"the {kind} of the cell {key[:12]} in {self.folder} are damaged ({wrong}); restore the file"
             ) from wrong
 
-    @contextmanager
-    def alone(self, key: str) -> Iterator[None]:
-        """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
-        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        path = require_no_link(self.folder, self._path(key, ".lock"))
-        with locked(path, f"the cell {key[:12]}"):
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)  # those who wait for this file then open a new one
-
-    def begin(self, key: str) -> None:
-        """Note that a cell begins to be computed; the note goes when its record comes.
-
-        One that stays is of a cell that was interrupted, or lost with its worker.
-        """
-        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        require_no_link(self.folder, self._path(key, BEGUN)).touch()
+    def place(self, key: str) -> Path:
+        """The file that holds a cell's record; the folder of records if there is none."""
+        cell = self._cell(key)
+        return cell.file.path if cell else self.folder
 
     def has_begun(self, key: str) -> bool:
-        """Whether a cell began to be computed and has left no record since."""
-        return self._path(key, BEGUN).exists()
+        """Whether a cell began to be computed and has no record: it was interrupted, or lost."""
+        self.refresh()
+        return key not in self._cells and any(key in file.begun for file in self._files.values())
 
-    def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> Path:
-        """Store a record durably (with fsync); a record that it replaces is kept in the cell's history.
+    def problems(self) -> list[str]:
+        """One sentence for each line or file that is damaged, newer, a link, or left by a killed writer."""
+        self.refresh()
+        said = [sentence for file in self._sorted_files() for sentence in file.damaged]
+        for cell in self._cells.values():
+            try:
+                cell.record  # noqa: B018
+            except InputError as wrong:
+                said.append(str(wrong))
+        for path in sorted(self.folder.glob(f"*{PACKED_DETAILS}")):
+            try:
+                said += _packed_details(path, *_stamp(path))[1]
+            except InputError as wrong:
+                said.append(str(wrong))
+        left = (path for path in sorted(self.folder.glob("*.tmp")) if not path.name.startswith("."))
+        return said + [f"{path} was left by a writer that was killed or still writes" for path in left]
 
-        A failed record never replaces a finished one; it goes to the history itself.
+    def refresh(self) -> None:
+        """Read what was written since; a file that was replaced is read again."""
+        stats = dict(self._stats())
+        files = self._files.items()
+        replaced = [name for name, file in files if not (name in stats and file.goes_on(stats[name]))]
+        for name in replaced:
+            del self._files[name]
+        if replaced:
+            self._cells = {}
+            self._add(cell for file in self._sorted_files() for cell in file.cells.values())
+        for name in sorted(stats, key=_order):
+            file = self._files.setdefault(name, LinesFile(self.folder / name))
+            said = len(file.damaged)
+            self._add(file.read_more(stats[name]))
+            for sentence in file.damaged[said:]:
+                log.warning("%s", sentence)
+
+    def _add(self, cells: Iterable[StoredCell]) -> None:
+        for cell in cells:
+            self._cells[cell.key] = cell.over(self._cells.get(cell.key))
+
+    def _stats(self) -> Iterator[tuple[str, os.stat_result]]:
+        names = os.listdir(self.folder) if self.folder.is_dir() and not self.folder.is_symlink() else []
+        for name in names:
+            if name.endswith(".jsonl") and not name.startswith("."):
+                with suppress(FileNotFoundError):  # packed meanwhile
+                    yield name, os.lstat(self.folder / name)
+
+    def _unlinked_folder(self) -> Path:
+        return require_no_link(self.root, self.folder)
+
+    def _sorted_files(self) -> list[LinesFile]:
+        return [self._files[name] for name in sorted(self._files, key=_order)]
+
+    def _cell(self, key: str) -> StoredCell | None:
+        self.refresh()
+        return self._cells.get(key)
+
+    def _details_line(self, cell: StoredCell, kind: str) -> Line | None:
+        for file in reversed(self._sorted_files()):  # answers may be newer than their record
+            if extent := file.details.get((kind, cell.details)):
+                with file.path.open("rb") as lines:
+                    lines.seek(extent[0])
+                    return read_line(lines.read(extent[1]).decode().removesuffix("\n"))
+        path = cell.file.path.with_suffix(PACKED_DETAILS)
+        if cell.file.is_writers or not path.exists():
+            return None
+        lines_by_name, damaged = _packed_details(path, *_stamp(path))
+        line = lines_by_name.get((kind, cell.details))
+        if line is None and damaged:
+            raise InputError(damaged[0])
+        return line
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def begin(self, key: str) -> None:
+        """Note that a cell begins to be computed."""
+        self._writer.append({"begun": key}, is_durable=False)
+
+    def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> None:
+        """Store a record durably. One that it replaces stays on the disk until `pack`.
 
         Raises:
-            InputError: a number is not finite; nothing is written.
             OSError: the disk is full or read-only; earlier records are unchanged.
         """
-        text = record.to_json().encode()
-        details = {kind: _lines(found) for kind, found in (("rounds", rounds), ("answers", answers))}
-        with self._locked():
-            self._path(record.key, BEGUN).unlink(missing_ok=True)
-            current = self._path(record.key)
-            before = current.exists()
-            if before:
-                if not record.done and self._is_done(current):
-                    return self._keep(record.key, text, details)
-                self._archive(record.key)
-            own = {kind: self._named(record.key, text, kind) for kind in DETAILS}
-            for kind, path in own.items():
-                if details[kind] or self._path(record.key, f".{kind}.jsonl").exists():
-                    write_atomically(path, details[kind])
-            write_atomically(current, text)
-            _keep_parsed(current, record, hashlib.sha256(text).digest())
-            if before:
-                self._remove_details(record.key, without=own.values())
-            return current
+        self._writer.put(record, {"rounds": rounds, "answers": answers})
 
     def put_answers(self, key: str, answers: Sequence[Round]) -> None:
-        """Store the answers of a cell; its record, which may be stored elsewhere, stays as it is.
+        """Store the answers of a cell beside its record, which stays as it is.
 
         Raises:
             OSError: the disk is full or read-only.
         """
-        with self._locked():
-            path = self._own_details(key, "answers") or self._path(key, ".answers.jsonl")
-            write_atomically(path, _lines(answers))
-
-    def remember(self, record: Record, details: Mapping[str, Sequence[Round]]) -> None:
-        """Add a record with its detail lines to the history of its cell, unless it is there already."""
-        with self._locked():
-            lines = {kind: _lines(details.get(kind, ())) for kind in DETAILS}
-            self._keep(record.key, record.to_json().encode(), lines)
-
-    def forget(self, records: Iterable[Record]) -> None:
-        """Remove the records of cells and their detail lines, each if it is still this one."""
-        with self._locked():
-            names: dict[str, list[str]] = {}
-            for name in os.listdir(self.folder) if self.folder.exists() else ():
-                names.setdefault(name.partition(".")[0], []).append(name)
-            for record in records:
-                key = record.key
-                if f"{key}.json" in names.get(key, ()) and self.get(key) == record:
-                    self._path(key).unlink()
-                    for name in filter(_OF_RECORD.fullmatch, names[key]):
-                        (self.folder / name).unlink(missing_ok=True)
-
-    def remove_left(self) -> None:
-        """Remove what writers left that were killed: all who write here hold the lock."""
-        with self._locked():
-            remove_left(self.folder)
+        if record := self.get(key):
+            self._writer.append(details_content("answers", record_name(record), answers))
 
     def check_writable(self, min_bytes: int = 0) -> None:
         """Check before the run that its results can be stored.
@@ -234,7 +367,7 @@ class Store:
             InputError: the folder cannot be created or written, is a link, or has less than `min_bytes` free.
         """
         try:
-            require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+            self._unlinked_folder().mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".probe.", suffix=".tmp") as probe:
                 probe.write(b"\0" * 4096)
                 probe.flush()
@@ -251,152 +384,143 @@ class Store:
                 f"{self.folder} has {have:.1f} MB free and the run needs {need:.1f} MB; free some space"
             )
 
-    def _locked(self) -> Lock:
-        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        require_no_link(self.folder, self.folder / ".lock")
-        return self._lock
+    def pack_groups(self, groups: Mapping[str, str]) -> None:
+        """Bring all files together: one of cells and one of details for each group, the same bytes again.
 
-    @cached_property
-    def _lock(self) -> Lock:
-        return Lock(self.folder / ".lock", is_singleton=True)
+        The new files are whole before the old ones go, so a kill at any moment loses nothing; writers may
+        go on meanwhile. Only one process may pack.
 
-    def _path(self, key: str, suffix: str = ".json") -> Path:
-        return self.folder / f"{key}{suffix}"
+        Args:
+            groups: the group of each cell, by key.
 
-    def _glob(self, pattern: str) -> Iterable[Path]:
-        return sorted(path for path in self.folder.glob(pattern) if not path.name.startswith(".probe."))
+        Raises:
+            InputError: a line is damaged or newer, so that it would be lost.
+            OSError: the disk is full or read-only; all records are whole.
+        """
+        remove_left(self._unlinked_folder())
+        if damaged := self.problems():
+            raise InputError(damaged[0])
+        for key, cell in [*self._cells.items()]:  # what changes its group must be elsewhere before it goes
+            if not cell.file.is_writers and cell.file.path.stem != groups[key]:
+                self.put(cell.record, self.rounds(key), self.answers(key))
+        self.refresh()
+        before = self._sorted_files()
+        by_group: dict[str, list[str]] = {}
+        for key in sorted(self._cells):
+            by_group.setdefault(groups[key], []).append(key)
+        for group, keys in sorted(by_group.items()):
+            self._write_group(self.folder / group, keys)
+        for file in before:
+            if file.is_writers:
+                _remove_as_read(file)
+            elif file.path.stem not in by_group:
+                file.path.with_suffix(PACKED_DETAILS).unlink(missing_ok=True)
+                file.path.unlink()
 
-    def _scan(self) -> tuple[list[Record], list[str]]:
-        """Valid records, and a sentence for each invalid file."""
-        records: list[Record] = []
-        wrong: list[str] = []
-        for path in self._glob("*.json"):
-            try:
-                if KEY.fullmatch(path.stem):
-                    records.append(self._read(path))
-                elif not OWN.fullmatch(path.name):
-                    wrong.append(f"{path} is no record: its name is not a cell's key")
-            except FileNotFoundError:  # packed by another process meanwhile
-                continue
-            except InputError as reason:
-                wrong.append(str(reason))
-        return records, wrong
+    def _write_group(self, path: Path, keys: Sequence[str]) -> None:
+        """Write the cells of a group and, before them, their details."""
+        cells, details, parts = list[str](), list[str](), set[str]()
+        for key in keys:
+            rows = {kind: self.details(key, kind) for kind in DETAILS}
+            for content in record_contents(self._cells[key].record, rows, parts):
+                (cells if {"part", "cell"} & content.keys() else details).append(write_line(content))
+        packed = lzma.compress("".join(details).encode(), filters=FAR)
+        if details:
+            write_changed(path.with_suffix(PACKED_DETAILS), packed)
+        write_changed(path.with_suffix(".jsonl"), "".join(cells).encode())
 
-    def _read(self, path: Path) -> Record:
-        """The record in a file, which is read again only when the file is another one."""
-        stat = path.lstat()
-        stamp = stat.st_ino, stat.st_ctime_ns, stat.st_size  # a time of modification can be set back
-        known = _kept.get(str(path))
-        if known is not None and known.stamp == stamp:
-            return known.record
-        record = self._parsed_or_known(path)
-        if is_settled(stat):
-            _kept[str(path)].stamp = stamp
-        return record
 
-    def _parsed_or_known(self, path: Path) -> Record:
-        """The record that a file has now."""
+class Writer:
+    """A process's own file of lines, made when it writes first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path: Path | None = None
+        self._process = 0
+        self._parts: set[str] = set()
+
+    def put(self, record: Record, details: Mapping[str, Sequence[Round]]) -> None:
+        """Write a record with its details at once; OSError if they are not on the disk."""
+        while True:  # again if `pack` took the file meanwhile
+            path = self._own_file()
+            parts = set(self._parts)
+            if self._is_written(path, record_contents(record, details, parts)):
+                self._parts = parts
+                return
+
+    def append(self, content: Mapping[str, Any], is_durable: bool = True) -> None:
+        """Write a line; OSError if it is not written, or not on the disk where that is asked for."""
+        while not self._is_written(self._own_file(), [content], is_durable):
+            pass
+
+    def _own_file(self) -> Path:
+        if self._path is None or self._process != os.getpid():
+            require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+            name = f"{time_ns():020}-{os.getpid()}-{os.urandom(4).hex()}.jsonl"
+            (self.folder / name).touch(exist_ok=False)
+            flush(self.folder)
+            self._path, self._process, self._parts = self.folder / name, os.getpid(), set()
+        return self._path
+
+    def _is_written(self, path: Path, contents: Iterable[Mapping[str, Any]], is_durable: bool = True) -> bool:
+        """Write lines in one go. False if the file is gone; after an error the next lines go to another."""
+        data = "".join(map(write_line, contents)).encode()
+        own, self._path = self._path, None
         try:
-            content = read_bytes(require_no_link(self.folder.parent, path), JSON_BYTES)
-            digest = hashlib.sha256(content).digest()
-            known = _kept.get(str(path))
-            if known is not None and known.digest == digest:
-                return known.record
-            record = Record.from_json(content.decode())
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
-            raise
-        except (InputError, OSError, UnicodeDecodeError) as wrong:
-            raise InputError(
-                f"{path} is corrupt ({wrong}); move it away and its cell will run again"
-            ) from wrong
-        if record.key != path.stem:
-            raise InputError(f"{path} holds the record of another cell, {record.key}; move it away")
-        return _keep_parsed(path, record, digest)
-
-    def _is_done(self, path: Path) -> bool:
-        try:
-            return self._read(path).done
-        except InputError:
             return False
-
-    def _free(self, key: str) -> Path:
-        """The first unused name in a cell's history."""
-        n = 1
-        while self._path(key, f".{n}.json").exists():
-            n += 1
-        return self._path(key, f".{n}.json")
-
-    def _archive(self, key: str) -> None:
-        """Copy a cell's record with its details to its history.
-
-        They are copied rather than moved, so that the cell always has them; Android forbids hard links.
-        """
-        details = {kind: self._stored(key, kind) for kind in DETAILS}
-        self._keep(key, self._path(key).read_bytes(), details)
-
-    def _keep(self, key: str, record: bytes, details: Mapping[str, bytes]) -> Path:
-        """Write a record and its details under a new name in its cell's history, unless it is there already.
-
-        The record comes last, since it makes the details count; those of an interrupted write are removed.
-        """
-        for path in self.folder.glob(f"{key}.*.json"):
-            if path.read_bytes() == record:
-                return path
-        free = self._free(key)
-        for kind, lines in details.items():
-            place = free.with_suffix(f".{kind}.jsonl")
-            if lines:
-                write_atomically(place, lines)
-            else:
-                place.unlink(missing_ok=True)
-        write_atomically(free, record)
-        return free
-
-    def _stored(self, key: str, kind: str) -> bytes:
-        """The details of a cell's record, or of one that is stored elsewhere; empty if there are none."""
-        for path in (self._own_details(key, kind), self._path(key, f".{kind}.jsonl")):
-            if path and path.exists():
-                return read_bytes(require_no_link(self.folder.parent, path), LINES_BYTES)
-        return b""
-
-    def _own_details(self, key: str, kind: str) -> Path | None:
-        """Where the details of a cell's record lie; None without a record."""
         try:
-            return self._named(key, self._path(key).read_bytes(), kind)
-        except FileNotFoundError:
-            return None
-
-    def _named(self, key: str, record: bytes, kind: str) -> Path:
-        """Where the details of a record with this content lie."""
-        return self._path(key, f".{hashlib.sha256(record).hexdigest()[:NAMED]}.{kind}.jsonl")
-
-    def _remove_details(self, key: str, without: Collection[Path] = ()) -> None:
-        """Remove the details of a cell's record, those of earlier records included; the history keeps its."""
-        for kind in DETAILS:
-            hashed = self.folder.glob(f"{key}.{'[0-9a-f]' * NAMED}.{kind}.jsonl")
-            for path in {*hashed, self._path(key, f".{kind}.jsonl")}.difference(without):
-                path.unlink(missing_ok=True)
+            if os.write(handle, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if is_durable:
+                os.fsync(handle)
+            if not path.exists():
+                return False
+        finally:
+            os.close(handle)
+        self._path = own
+        return True
 
 
-def _keep_parsed(path: Path, record: Record, digest: bytes) -> Record:
-    """Keep what a file with this digest holds. Returns the record as it is kept."""
-    if len(_kept) >= KEPT:
-        _kept.clear()
-    kept = _kept[str(path)] = _Kept(record.sharing(_shared), digest)
-    return kept.record
+def write_changed(path: Path, content: bytes) -> None:
+    """Write a file, unless it has this content."""
+    if not path.exists() or path.read_bytes() != content:
+        write_atomically(path, content)
 
 
-def _lines(details: Sequence[Round]) -> bytes:
-    """Details as lines of JSON."""
-    return "".join(canonical(dict(line)) + "\n" for line in details).encode()
+def _remove_as_read(file: LinesFile) -> None:
+    """Remove a writer's file if nothing was added since it was read.
+
+    Under another name it gets no more lines: a writer sees that its file is gone, and writes its lines again.
+    """
+    hidden = file.path.with_name(f".{file.path.name}")
+    file.path.rename(hidden)
+    if file.stat is not None and hidden.stat().st_size == file.stat.st_size:
+        hidden.unlink()
+    else:
+        hidden.rename(file.path)
 
 
-def _parsed(lines: str) -> list[dict[str, Scalar]]:
-    """Details from what `_lines` wrote; ValueError if they are cut or no objects."""
-    if lines and not lines.endswith("\n"):
-        raise ValueError("the last line is cut")
-    details = [parse_json(line) for line in lines.split("\n")[:-1]]
-    for number, line in enumerate(details, 1):
-        if not isinstance(line, dict):
-            raise ValueError(f"line {number} is no object")
-    return details
+@lru_cache(maxsize=16)
+def _packed_details(path: Path, *_: int) -> tuple[dict[tuple[str, str], Line], list[str]]:
+    """Lines of details by kind and name, and sentences for what is damaged.
+
+    The arguments beside the path change with the file.
+    """
+    damaged: list[str] = []
+    lines = {}
+    for number, raw in enumerate(unpack(path).splitlines(), 1):
+        if line := readable(raw, f"{path}, line {number}", damaged):
+            lines[line.kind, line.name] = line
+    return lines, damaged
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    stat = path.lstat()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _order(name: str) -> tuple[bool, str]:
+    """Packed files are older than writers' files, of which the names begin with their start."""
+    return OF_A_WRITER.fullmatch(name) is not None, name

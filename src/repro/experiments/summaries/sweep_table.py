@@ -23,7 +23,7 @@ from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.summaries.notes import Note
 from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record, content_hash
 from repro.records.results import Results
 from repro.reports.files import path_of, write_files

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from repro.core.errors import InputError
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import canonical
 
 

@@ -16,7 +16,7 @@ from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import sources
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import Asked, asked_of, made_table, of_today, overrides_of
-from repro.records.packed import Member
+from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.comparison.comparison import Ends

@@ -1,0 +1,148 @@
+"""The lines of which records are stored: the form's version, a hash, and an object of JSON.
+
+Owns the form. A line is a `part` of provenance that cells have in common, the `rounds` or `answers` of a
+record, a `cell` with its record, or the note that a cell has `begun`. Must not know which files hold lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from repro.core.digits import in_ten_digits
+from repro.core.reading import parse_json
+from repro.records.record import KEY, Record, Round, Scalar, canonical
+
+FORM = 1
+"""The version of the form that is written. Lines of a higher one are left alone."""
+
+DETAILS = ("rounds", "answers")
+"""Kinds of details that may be stored with a cell's record."""
+
+SHARED = ("packages", "host", "versions", "inputs", "memory")
+"""Sections of provenance that cells have in common; of its `config` every section is one."""
+
+ABSENT: dict[str, Any] = {}
+"""What stands in a column for a row that has no such entry."""
+
+
+class NewerForm(Exception):
+    """A line is of a newer version of the form; the argument is that version."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line as read: its kind, its name (of a part, a cell or a record), and its JSON."""
+
+    kind: str
+    name: str
+    text: str
+
+    def content(self) -> dict[str, Any]:
+        """The object; ValueError if it is too deep or too long."""
+        content: dict[str, Any] = parse_json(self.text)
+        return content
+
+
+def write_line(content: Mapping[str, Any]) -> str:
+    """The line of an object, whose first entry says what it is."""
+    text = json.dumps(content, allow_nan=False)  # ASCII, as a path in a traceback may be no text
+    return f"{FORM} {_hash(text)} {text}\n"
+
+
+def read_line(line: str) -> Line:
+    """A line that `write_line` made.
+
+    Raises:
+        NewerForm: a newer version of this package wrote it.
+        ValueError: it is damaged.
+    """
+    form, _, rest = line.partition(" ")
+    if form.isdecimal() and len(form) < 9 and int(form) > FORM:
+        raise NewerForm(form)
+    digest, _, text = rest.partition(" ")
+    start = text[:120].split('"', 4)
+    if form != str(FORM) or digest != _hash(text) or len(start) < 5 or start[0] != "{":
+        raise ValueError("it is not what was written")
+    return Line(kind=start[1], name=start[3], text=text)
+
+
+def record_name(record: Record) -> str:
+    """The name by which details refer to a record: its key's beginning and its hash."""
+    return f"{record.key[:16]}-{_hash(record.to_json())}"
+
+
+def record_contents(
+    record: Record, details: Mapping[str, Sequence[Round]], parts_before: set[str]
+) -> Iterator[dict[str, Any]]:
+    """The objects of a record's lines, the cell last, since it makes the others count.
+
+    Args:
+        details: its rounds and answers by kind.
+        parts_before: names of the parts that the file has; those that are added are noted in it.
+    """
+    plain = record.to_dict()
+    provenance = dict(plain.pop("provenance"))
+
+    def add(part: Any) -> Generator[dict[str, Any], None, str]:
+        name = _hash(canonical(part))
+        if name not in parts_before:
+            parts_before.add(name)
+            yield {"part": name, "value": part}
+        return name
+
+    for section in SHARED:
+        provenance[section] = yield from add(provenance[section])
+    config = {}
+    for section, settings in provenance["config"].items():
+        config[section] = yield from add(settings)
+    name = record_name(record)
+    for kind, rows in details.items():
+        if rows:
+            yield details_content(kind, name, rows)
+    yield {
+        "cell": plain.pop("key"),
+        **plain,
+        "details": name,
+        "provenance": provenance | {"config": config},
+    }
+
+
+def details_content(kind: str, name: str, rows: Sequence[Round]) -> dict[str, Any]:
+    """The object of a record's rounds or answers, by column and in ten digits."""
+    names = sorted({name for row in rows for name in row})
+    columns = {name: [in_ten_digits(row.get(name, ABSENT)) for row in rows] for name in names}
+    return {kind: name, "columns": columns}
+
+
+def read_details(line: Line) -> list[dict[str, Scalar]]:
+    """The rows of a line of details; ValueError, TypeError, KeyError or AttributeError if there are none."""
+    columns = line.content()["columns"]
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [{name: value for name, value in row.items() if value != ABSENT} for row in rows]
+
+
+def read_record(key: str, content: Mapping[str, Any], parts: Mapping[str, Any]) -> Record:
+    """The record of a cell's line.
+
+    Raises:
+        InputError: the object is no record.
+        KeyError, TypeError, AttributeError: a part is missing, or the object is no record.
+    """
+    provenance = dict(content["provenance"])
+    provenance |= {section: parts[provenance[section]] for section in SHARED}
+    provenance["config"] = {section: parts[name] for section, name in provenance["config"].items()}
+    plain = {name: value for name, value in content.items() if name not in ("cell", "details")}
+    return Record.from_dict({**plain, "key": key, "provenance": provenance})
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is a cell's key."""
+    return KEY.fullmatch(name) is not None
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()

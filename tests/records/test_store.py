@@ -1,0 +1,263 @@
+"""Records as lines: what was said to be stored is read, whoever is killed and whatever is damaged."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records import record
+from repro.core.errors import InputError
+from repro.records.members import Member
+from repro.records.record import Record
+from repro.records.results import Results, open_results
+
+ROUNDS = [{"drafted": 4, "accepted": 2, "seconds": 1 / 3}, {"drafted": 3}]
+STORED = [{"drafted": 4, "accepted": 2, "seconds": 0.3333333333}, {"drafted": 3}]
+ANSWERS = [{"text": "né\n\udc80"}]
+
+
+def cell(number: int, **changes: Any) -> Record:
+    values = changes.pop("values", {"speed": float(number)})
+    return record("std", values, key=hashlib.sha256(b"%d" % number).hexdigest(), **changes)
+
+
+def member(of: Record, row: str = "a") -> Member:
+    return Member(of.key, {**of.labels, "row": row}, ("method=std",))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """Three tables of two papers, and a cell in none."""
+    results = Results(tmp_path / "results")
+    for number in range(4):
+        results.put(cell(number), ROUNDS, ANSWERS)
+    results.set_members("lever/fig4", [member(cell(0)), member(cell(1))])
+    results.set_members("lever/fig5", [member(cell(1), "b")])
+    results.set_members("edgellm/fig3", [member(cell(1), "c"), member(cell(2))])
+    return results
+
+
+def files(results: Results) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in results.folder.iterdir()}
+
+
+def only_file(results: Results) -> Path:
+    (path,) = results.folder.glob("*.jsonl")
+    return path
+
+
+def test_packed_records_are_those_that_were_stored_and_packing_again_changes_no_byte(
+    results: Results,
+) -> None:
+    results.pack()
+    groups = {"edgellm", "lever", "untabled"}
+    before = files(results)
+    assert before.keys() == {f"{group}.{end}" for group in groups for end in ("jsonl", "details.xz")}
+    for store in (results, open_results(results.root)):
+        assert store.all() == sorted((cell(n) for n in range(4)), key=lambda record: record.key)
+        assert all(store.rounds(cell(n).key) == STORED for n in range(4))
+        assert all(store.answers(cell(n).key) == ANSWERS for n in range(4))
+        assert store.place(cell(1).key).name == "edgellm.jsonl", "the first by name of two papers"
+        assert [record.labels["row"] for record in store.read("lever/fig5")] == ["b"]
+        assert store.problems() == []
+    results.put(cell(3), ROUNDS, ANSWERS)
+    results.pack()
+    assert files(results) == before
+
+
+def test_a_finished_record_counts_before_a_failed_one_and_then_the_latest(results: Results) -> None:
+    key = cell(0).key
+    results.put(cell(0, status="failed", values={}, error="Traceback", finished="2026-01-02T00:00:00Z"))
+    assert results.get(key) == cell(0)
+    results.pack()
+    newer = record("std", {"speed": 9.0}, key=key, finished="2026-01-03T00:00:00Z")
+    Results(results.root).put(newer, ROUNDS[:1])
+    assert results.get(key) == newer
+    assert results.rounds(key) == STORED[:1]
+    results.put_answers(key, ANSWERS)
+    assert results.get(key) == newer
+    results.pack()
+    assert (results.get(key), results.rounds(key), results.answers(key)) == (newer, STORED[:1], ANSWERS)
+
+
+def test_a_cell_that_changes_its_group_is_moved(results: Results) -> None:
+    results.pack()
+    results.set_members("edgellm/fig3", [member(cell(2))])
+    results.pack()
+    assert results.place(cell(1).key).name == "lever.jsonl"
+    assert results.rounds(cell(1).key) == STORED
+    assert len(results.all()) == 4
+
+
+def test_a_cell_that_began_and_left_no_record(results: Results) -> None:
+    results.begin(cell(8).key)
+    other = Results(results.root)
+    assert other.has_begun(cell(8).key)
+    results.put(cell(8))
+    assert not other.has_begun(cell(8).key)
+
+
+@pytest.mark.parametrize("number", range(0, 30, 3))
+def test_a_damaged_line_is_named_and_the_rest_is_read(
+    results: Results, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = only_file(results)
+    lines = path.read_bytes().splitlines(keepends=True)
+    number %= len(lines)
+    lines[number] = lines[number].replace(b'"', b"'", 1)
+    path.write_bytes(b"".join(lines))
+    reader = open_results(results.root)
+    place = f"{path}, line {number + 1}, is damaged"
+    assert any(said.startswith(place) for said in reader.problems())
+    assert place in caplog.text
+    assert len(reader.all()) >= (0 if b'"part"' in lines[number].replace(b"'", b'"') else 3)
+    with pytest.raises(InputError, match="is damaged"):
+        reader.pack()
+    assert path.exists()
+
+
+def test_a_line_of_a_newer_form_is_said_to_be_newer_and_left_alone(
+    results: Results, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = only_file(results)
+    newer = "".join(f"2{line[1:]}\n" for line in path.read_text(encoding="utf-8").splitlines())
+    path.write_text(newer, encoding="utf-8")
+    reader = open_results(results.root)
+    assert reader.get(cell(0).key) is None
+    assert caplog.text.count("newer version of repro") == 1
+    assert len(reader.problems()) == 1
+    with pytest.raises(InputError, match="newer version of repro"):
+        reader.pack()
+    assert path.read_text(encoding="utf-8") == newer
+
+
+def test_an_unfinished_last_line_waits(results: Results) -> None:
+    path, reader = only_file(results), open_results(results.root)
+    whole = path.read_bytes()
+    results.put(cell(7))
+    added = path.read_bytes()
+    for end in range(len(whole), len(added), 97):
+        path.write_bytes(added[:end])
+        assert len(reader.finished()) == 4
+        assert reader.problems() == []
+    path.write_bytes(added)
+    assert cell(7).key in reader.finished()
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_full_disk_at_each_write(results: Results, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes a part of what is written, and says no error."""
+    writes, write = 0, os.write
+
+    def short(handle: int, data: bytes) -> int:
+        nonlocal writes
+        writes += 1
+        return write(handle, data[: len(data) // 2] if writes == at + 1 else data)
+
+    monkeypatch.setattr(os, "write", short)
+    stored = set()
+    for number in range(10, 16):
+        try:
+            results.put(cell(number), ROUNDS)
+            stored.add(cell(number).key)
+        except OSError as wrong:
+            assert wrong.errno == errno.ENOSPC
+    reader = open_results(results.root)
+    assert len(stored) == 5
+    assert stored < reader.finished()
+    assert len(reader.all()) == 9
+    assert reader.problems() == []
+    assert all(reader.rounds(key) == STORED for key in stored)
+
+
+def test_a_writer_goes_on_while_another_packs(results: Results) -> None:
+    other = Results(results.root)
+    for number in range(20, 40):
+        results.put(cell(number), ROUNDS)
+        other.pack()
+    assert len(open_results(results.root).all()) == 24
+    assert all(other.rounds(cell(number).key) == STORED for number in range(20, 40))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_is_read_and_cannot_be_written(results: Results) -> None:
+    results.folder.chmod(0o555)
+    try:
+        reader = open_results(results.root)
+        assert len(reader.all()) == 4
+        with pytest.raises(InputError, match="cannot be written"):
+            reader.check_writable()
+    finally:
+        results.folder.chmod(0o755)
+
+
+def test_links_are_not_followed(results: Results, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    results.folder.rename(outside)
+    results.folder.symlink_to(outside, target_is_directory=True)
+    reader = Results(results.root)
+    assert reader.all() == []
+    assert f"{results.folder} is a link, which is not followed" in reader.problems()
+    with pytest.raises(InputError, match="is a link, which is not followed"):
+        reader.put(cell(9))
+
+
+def test_a_table_needs_records(results: Results) -> None:
+    with pytest.raises(InputError, match="'lever/fig4' cannot have the cell .* it has no record"):
+        results.set_members("lever/fig4", [member(cell(99))])
+
+
+WRITER = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[4])
+from records import record
+from repro.records.results import Results
+results = Results(sys.argv[1])
+for number in range(int(sys.argv[2]), int(sys.argv[3])):
+    made = record("std", {"speed": float(number)}, key=hashlib.sha256(b"%d" % number).hexdigest())
+    if made.key not in results.finished():
+        results.begin(made.key)
+        results.put(made, [{"drafted": number}] * 50)
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_writers_are_killed_thirty_times_and_lose_nothing(tmp_path: Path) -> None:
+    said, kills, draw = set[int](), 0, random.Random(1)
+    while kills < 30:
+        ranges = ((0, 9_000), (4_500, 13_500))
+        here = str(Path(__file__).resolve().parents[1])
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(tmp_path), str(low), str(high), here],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for low, high in ranges
+        ]
+        time.sleep(1.5 + draw.random())
+        for process in writers:
+            process.kill()
+            assert process.stdout
+            said |= {int(line) for line in process.stdout.read().split()}
+            process.wait()
+            kills += 1
+    results = open_results(tmp_path)
+    logging.getLogger(__name__).info("%d said, %d stored", len(said), len(results.finished()))
+    assert {cell(number).key for number in said} <= results.finished()
+    assert len(said) > 100
+    assert results.problems() == []
+    results.pack()
+    assert all(results.get(cell(n).key) == cell(n) for n in said)
+    assert all(results.rounds(cell(n).key) == [{"drafted": n}] * 50 for n in said)
