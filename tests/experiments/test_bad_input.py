@@ -307,7 +307,7 @@ def test_a_disk_that_fills_up_while_a_cell_runs(
     project.cell("experiment=quickstart", "method=draft")
     (failed,) = (record for record in project.store.all() if record != kept)
     assert (failed.status, failed.provenance.trace) == ("failed", None), "its timeline is not there"
-    monkeypatch.setattr("repro.records.store.write_atomically", full)
+    monkeypatch.setattr("repro.records.store.Writer.put", full)
     note = project.cell("experiment=quickstart", "method=flash_ar")
     assert (note.state, note.seconds) == ("failed", None)
     assert note.error.startswith("the cell flash_ar could not be written: No space left on device")

@@ -90,9 +90,7 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
 
 def begun(project: Project) -> list[str]:
     """The cells that have begun and left no record."""
-    texts = [
-        path.read_text(encoding="utf-8") for path in (project.out / "results" / "records").glob("*.jsonl")
-    ]
+    texts = [path.read_text(encoding="utf-8") for path in project.store.folder.glob("*.jsonl")]
     keys = {key for text in texts for key in re.findall(r'{"begun": "([0-9a-f]+)"}', text)}
     return [key for key in keys if project.store.has_begun(key)]
 

@@ -22,6 +22,7 @@ from repro.models.checkpoints import origin
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.forward import encdec
 from repro.models.transformer import weights
+from repro.records.results import Results
 from tiny_checkpoints import NOWHERE, alone, write_tokenizer
 from tiny_encdec import write as write_encdec
 from tiny_families import FAMILIES, SHAPE, noised, write
@@ -43,8 +44,8 @@ def answered(project: Project, place: Path) -> tuple[int, str, list[str]]:
     """What `python -m repro` says of a target: exit status, messages, and the tokens of its answers."""
     out = project.out / place.parent.name
     made = project.apart(out).here("method=std", override("target.checkpoint.folder", place))
-    stored = [path.read_text(encoding="utf-8") for path in (out / "results").rglob("*.answers.jsonl")]
-    tokens = [json.loads(line)["tokens"] for text in stored for line in text.splitlines()]
+    store = Results(out / "results")
+    tokens = [answer["tokens"] for record in store.all() for answer in store.answers(record.key)]
     return made.returncode, " ".join(made.stderr.split()), tokens
 
 
