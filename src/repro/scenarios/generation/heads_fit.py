@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -19,6 +20,9 @@ from repro.core.registry import unknown
 from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
 from repro.reports.reference.reference import PublishedCell, find, load_cells
+
+VERSION = 1
+"""Of the fit; raised where the same published values give other accuracies."""
 
 METRIC = "acceptance_length"
 WIDTHS = (2, 4)
@@ -53,6 +57,11 @@ class FittedHeads:
     slope: float
     accuracies: tuple[tuple[float, ...], ...]
 
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the fit is made of, for keys: its outcome has other last digits under another Python."""
+        return {"cells": self.cells, "published": self.published, "model": MODEL}
+
 
 @dataclass(frozen=True)
 class HeadMatch:
@@ -70,6 +79,11 @@ class HeadMatch:
     def cells(self) -> tuple[str, ...]:
         """Ids of the published values that were fitted."""
         return tuple(dict.fromkeys((*self.heads.cells, *self.trees.cells)))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the two fits are made of, for keys."""
+        return {"heads": self.heads.request, "trees": self.trees.request}
 
 
 def head_match(names: Sequence[object]) -> HeadMatch:

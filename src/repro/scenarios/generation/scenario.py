@@ -42,8 +42,8 @@ from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.compressed_target import compressed_target
 from repro.scenarios.emulation import COMPUTED, EmulatedCell
-from repro.scenarios.generation import draft_calibration, fidelity, task_scores
-from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
+from repro.scenarios.generation import draft_calibration, fidelity, heads_fit, task_scores
+from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match, published_accuracies
 from repro.scenarios.offline import corpus_asked
 from repro.scenarios.settings import (
     check_cost_only,
@@ -317,6 +317,8 @@ class GenerationScenario(Scenario):
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
         hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
+        if self.trees:
+            hashes["head accuracies"] = content_hash(published_accuracies())
         if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
@@ -329,7 +331,7 @@ class GenerationScenario(Scenario):
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
         trees = None if self.match else self.trees
-        return self._settings | ({"trees": asdict(trees)} if trees else {})
+        return self._settings | ({"trees": trees.request} if trees else {})
 
     @property
     def decisive_settings(self) -> dict[str, Any]:
@@ -351,7 +353,8 @@ class GenerationScenario(Scenario):
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
-            asked["match"] = asdict(self.match)
+            match = self.match
+            asked["match"] = match.request if isinstance(match, HeadMatch) else asdict(match)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
@@ -372,6 +375,7 @@ class GenerationScenario(Scenario):
         own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
+        own |= {"fit of heads": heads_fit.VERSION} if self.trees else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         asked = [name for name in asked if not is_evaluated(name)]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
