@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -107,16 +112,42 @@ def test_a_table_is_configured_as_conf_says_today(table: str) -> None:
     assert drifted(committed(), keys(table)) == {}
 
 
+def settings_today(record: Record, **changes: object) -> Mapping[str, Any]:
+    """What enters the key of a record's settings today."""
+    return made({**record.provenance.config, **changes, "labels": {}, "data_dir": None}).asked
+
+
 def key_today(record: Record, **changes: object) -> str:
     """The key of a record's settings today, with the inputs and versions that it was made with."""
     made_with = record.provenance
-    scenario = made({**made_with.config, **changes, "labels": {}, "data_dir": None})
-    return cell_key(scenario.asked, made_with.inputs, made_with.versions)
+    return cell_key(settings_today(record, **changes), made_with.inputs, made_with.versions)
+
+
+def floats(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        yield from floats([*value.values()])
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(floats, value))
+    elif isinstance(value, float):
+        yield value
+
+
+def published_numbers() -> Iterator[float]:
+    for path in (conf_dir() / "reference").glob("*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            for text in chain.from_iterable(csv.reader(file)):
+                with suppress(ValueError):
+                    yield float(text)
 
 
 def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that came later makes no committed cell stale; another number of prompts does."""
+    """A setting that came later makes no committed cell stale; another number of prompts does.
+
+    Keys hold what was written, never what was computed, whose last digits another Python may give otherwise:
+    every float is a file's or an override's (an agreement that is asked for as a share is one in percent).
+    """
     publish()
+    published = set(published_numbers())
     recorded: dict[bool, str] = {}
     for table in committed().tables():
         for record in committed().records(committed().members(table)):
@@ -125,6 +156,9 @@ def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyP
             )  # elsewhere asked of the rows, which are not here
             monkeypatch.setattr(ServingScenario, "reads_corpus", calibrated)
             assert key_today(record) == record.key, table
+            written = published.union(floats(record.provenance.config))
+            computed = set(floats(settings_today(record))) - written
+            assert all(percent / 100 in written for percent in computed), (table, computed)
             recorded[calibrated] = record.key
     assert key_today(record, prompts=record.provenance.config["prompts"] + 1) != record.key
     assert recorded.keys() == {False, True}

@@ -60,7 +60,7 @@ class FittedHeads:
     @property
     def request(self) -> dict[str, Any]:
         """What the fit is made of, for keys: its outcome has other last digits under another Python."""
-        return {"cells": self.cells, "published": self.published, "model": MODEL}
+        return {"cells": [*self.cells], "published": [*self.published], "model": MODEL}
 
 
 @dataclass(frozen=True)
