@@ -1,6 +1,6 @@
-"""Accuracies of Medusa heads, fitted to two published acceptance lengths of Ghidorah's Table I.
+"""Accuracies of Medusa heads, fitted to two acceptance lengths, such as those of Ghidorah's Table I.
 
-Owns the parametrization of the fit and its solution. Must not know records, sweeps or how heads sample.
+Owns the parametrization of the fit and its solution. Must not know where acceptance lengths are published.
 """
 
 from __future__ import annotations
@@ -18,14 +18,9 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
-from repro.reports.reference.reference import PublishedCell, find, load_cells
 
-METRIC = "acceptance_length"
 WIDTHS = (2, 4)
-"""Widths of the trees whose acceptance lengths are fitted, in the order of the ids."""
-
-TREES = "ghidorah.table1.mt_bench"
-"""Id prefix of the MT-Bench values: Ghidorah searches all its trees on MT-Bench (sec. IV-B)."""
+"""Widths of the trees whose acceptance lengths are fitted."""
 
 MODEL = "vicuna-7b-v1.3"
 STEEPEST = 12.0
@@ -37,7 +32,7 @@ PRINTED = 5
 
 @dataclass(frozen=True)
 class FittedHeads:
-    """Heads whose estimated trees of width 2 and 4 have the published acceptance lengths.
+    """Heads whose estimated trees of width 2 and 4 have two acceptance lengths.
 
     Attributes:
         cells: ids of the two published values.
@@ -54,52 +49,26 @@ class FittedHeads:
     accuracies: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True)
-class HeadMatch:
-    """The calibration of a draft's heads to a row of Table I.
-
-    Attributes:
-        heads: the accuracies that the calibrated heads follow.
-        trees: the accuracies that the tree search uses: MT-Bench's (Ghidorah sec. IV-B).
-    """
-
-    heads: FittedHeads
-    trees: FittedHeads
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Ids of the published values that were fitted."""
-        return tuple(dict.fromkeys((*self.heads.cells, *self.trees.cells)))
-
-
-def head_match(names: Sequence[object]) -> HeadMatch:
-    """Fit heads to two ids: one dataset's acceptance lengths at widths 2 and 4.
-
-    Raises:
-        InputError: the ids are no such pair (with near misses), or the fit has no solution.
-    """
-    return HeadMatch(fitted(tuple(map(str, names))), fitted(tuple(f"{TREES}.width{w}" for w in WIDTHS)))
-
-
 @cache
-def fitted(names: tuple[str, ...]) -> FittedHeads:
-    """Fit heads to two published values.
+def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedHeads:
+    """Heads with two published acceptance lengths, by their ids and values.
 
     Deviation: the paper gives no accuracies of its heads. Accuracies published for the same heads, measured
     in training and so too low, are raised: level + slope * k is added to the log-odds of every cumulative
     accuracy of head k.
-    """
-    cells = _pair(names)
-    values = tuple(float(cell.value_low or 0.0) for cell in cells)
-    known = cumulative(published_accuracies())
-    level = log_odds(values[0] - 1) - log_odds(known[0][0])
 
-    def reached(slope: float) -> float:
-        heads = raised(known, level, slope)
+    Raises:
+        InputError: no heads have these lengths.
+    """
+    measured = cumulative(published_accuracies())
+    level = log_odds(published[0] - 1) - log_odds(measured[0][0])
+
+    def acceptance(slope: float) -> float:
+        heads = raised(measured, level, slope)
         return expected_acceptance(grown(heads, WIDTHS[1]), heads)
 
-    slope = _solved(reached, values[1], names)
-    return FittedHeads(names, values, level, slope, tuple(map(tuple, raised(known, level, slope))))
+    slope = _solved(acceptance, published[1], cells)
+    return FittedHeads(cells, published, level, slope, tuple(map(tuple, raised(measured, level, slope))))
 
 
 def published_accuracies(path: Path | None = None, model: str = MODEL) -> list[list[float]]:
@@ -148,32 +117,14 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _pair(names: tuple[str, ...]) -> list[PublishedCell]:
-    """Look up a pair of ids and check that they are one dataset's widths 2 and 4."""
-    known = load_cells()
-    cells = [find(known, name) for name in names]
-    fitting = {c.id for c in known.values() if c.metric == METRIC and c.conditions.get("width", "").isdigit()}
-    for cell in cells:
-        if cell.id not in fitting:
-            raise InputError(f"match: {unknown('published acceptance length of a width', cell.id, fitting)}")
-    widths = tuple(int(cell.conditions["width"]) for cell in cells)
-    if widths != WIDTHS or len({cell.dataset for cell in cells}) > 1:
-        found = ", ".join(f"width {w} on {c.dataset}" for w, c in zip(widths, cells, strict=True))
-        raise InputError(
-            f"match has {found or 'no id'}; two ids bring heads to a dataset's acceptance lengths at width "
-            f"2 and width 4, such as [{TREES}.width2, {TREES}.width4]"
-        )
-    return cells
-
-
-def _solved(reached: Callable[[float], float], wanted: float, names: Sequence[str]) -> float:
-    """Solve `reached(slope) == wanted` for an increasing function by bisection."""
+def _solved(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
+    """Solve `acceptance(slope) == published` for an increasing function by bisection."""
     low, high = -STEEPEST, STEEPEST
-    if not reached(low) < wanted < reached(high):
+    if not acceptance(low) < published < acceptance(high):
         raise InputError(
-            f"match: heads with the acceptance length of {names[0]} have between {reached(low):.3f} and "
-            f"{reached(high):.3f} at width {WIDTHS[1]}, and {names[1]} is {wanted}; choose another pair"
+            f"match: heads with the acceptance length of {cells[0]} have between {acceptance(low):.3f} and "
+            f"{acceptance(high):.3f} at width {WIDTHS[1]}, and {cells[1]} is {published}; choose another pair"
         )
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if reached(middle) < wanted else (low, middle)
+        low, high = (middle, high) if acceptance(middle) < published else (low, middle)
     return middle
