@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.registry import unknown
 from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
 
@@ -71,19 +69,17 @@ def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedH
     return FittedHeads(cells, published, level, slope, tuple(map(tuple, raised(measured, level, slope))))
 
 
-def published_accuracies(path: Path | None = None, model: str = MODEL) -> list[list[float]]:
-    """`[head][n - 1]`: published top-n accuracy."""
-    path = path or conf_dir() / "reference" / "head_accuracies.csv"
+def published_accuracies() -> list[list[float]]:
+    """`[head][n - 1]`: published top-n accuracy of `MODEL`'s heads."""
+    path = conf_dir() / "reference" / "head_accuracies.csv"
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if model not in (known := {row["model"] for row in rows}):
-        raise InputError(unknown("model with published head accuracies", model, known))
-    heads = sorted((row for row in rows if row["model"] == model), key=lambda row: int(row["head"]))
+        heads = [row for row in csv.DictReader(file) if row["model"] == MODEL]
+    heads.sort(key=lambda row: int(row["head"]))
     return [[float(row[f"top{n}"]) for n in range(1, PRINTED + 1)] for row in heads]
 
 
-def cumulative(heads: Accuracies, ranks: int = TOP) -> list[list[float]]:
-    """Extrapolate cumulative accuracies to `ranks` ranks.
+def cumulative(heads: Accuracies) -> list[list[float]]:
+    """Extrapolate cumulative accuracies to `TOP` ranks.
 
     Deviation: nothing is published beyond rank 5. The accuracy that a rank adds is extrapolated as a power of
     the rank, with the exponent given by the published ranks 2 and 5.
@@ -93,7 +89,7 @@ def cumulative(heads: Accuracies, ranks: int = TOP) -> list[list[float]]:
         added = steps(head)
         power = math.log(added[1] / added[-1]) / math.log(len(head) / 2)
         sums = list(head)
-        while len(sums) < ranks:
+        while len(sums) < TOP:
             sums.append(sums[-1] + added[-1] * (len(head) / (len(sums) + 1)) ** power)
         out.append(sums)
     return out
