@@ -199,7 +199,7 @@ def findings(
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     right, before = (
-        [_is_right(prompt, row, metric, best) for prompt, row in zip(prompts, rows, strict=True)]
+        [int(is_right(prompt, row, metric, best)) for prompt, row in zip(prompts, rows, strict=True)]
         for rows in (scores, baseline)
     )
     own = score(["accuracy"], {"correct": right})
@@ -274,8 +274,9 @@ def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None
     return next(iter(_ranked(prompt, row, metric)), None)
 
 
-def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> int:
-    return int(prompt.answer in _ranked(prompt, row, metric)[:best])
+def is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> bool:
+    """Whether an example's correct continuation is among the `best` likeliest."""
+    return prompt.answer in _ranked(prompt, row, metric)[:best]
 
 
 def _ranked(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:

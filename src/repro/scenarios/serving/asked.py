@@ -31,7 +31,7 @@ from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.scenarios import versions
-from repro.scenarios.accuracy import best_of, metric_of
+from repro.scenarios.accuracy import best_of, is_right, metric_of
 from repro.scenarios.base import named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.named_models import read_model
@@ -321,21 +321,8 @@ class DatasetRequests:
 
     def is_right(self, row: int, said: Sequence[Likelihood]) -> bool:
         """Whether an example's correct continuation is among the `best_of` likeliest."""
-        prompt, scoring = self.prompt(row), scoring_of(self.dataset)
-        assert prompt.answer is not None
-        if metric_of(scoring) == "greedy":
-            return said[prompt.answer].greedy
-        divided = metric_of(scoring) == "acc_norm"
-        worth = [
-            one.nats / (len(c.text.encode()) if divided else 1)
-            for one, c in zip(said, prompt.continuations, strict=True)
-        ]
-        # Ties are broken by index.
-        before = sum(
-            other > worth[prompt.answer] or (other == worth[prompt.answer] and i < prompt.answer)
-            for i, other in enumerate(worth)
-        )
-        return before < best_of(scoring)
+        scoring = scoring_of(self.dataset)
+        return is_right(self.prompt(row), said, metric_of(scoring), best_of(scoring))
 
     def chance(self, row: int) -> float:
         """Probability that a random guess is correct."""
