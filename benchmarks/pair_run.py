@@ -26,8 +26,7 @@ from repro.methods.speculative.speculative import begin
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.scenarios.generation import figures
-from repro.scenarios.generation.run import opened_sessions, start
-from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.generation.scenario import GenerationScenario, opened_sessions, start
 
 NULL = "#null"
 """Ends the name of an arm that repeats another one, to see what noise does."""

@@ -42,7 +42,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import Record, Round, Scalar, Spread, canonical
 from repro.records.results import Results, open_results
 from repro.scenarios.base import Scenario, silent
-from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.real_passes import RealPasses
 from repro.scenarios.registry import made
 
 OTHER_HOST = 1e-3

@@ -25,7 +25,7 @@ from repro.experiments.compositions import composing_in
 from repro.methods.base import Generation
 from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints import hub
-from repro.scenarios.generation import run
+from repro.scenarios.generation import scenario
 from tiny_hub import place, write
 from tiny_project import Project
 
@@ -69,14 +69,14 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
     """The answers of the cells that ran."""
     found: list[Generation] = []
-    serve = run.serve
+    serve = scenario.serve
 
     def heard(*arguments: Any) -> list[Generation]:
         made = serve(*arguments)
         found.extend(made)
         return made
 
-    monkeypatch.setattr(run, "serve", heard)
+    monkeypatch.setattr(scenario, "serve", heard)
     return found
 
 

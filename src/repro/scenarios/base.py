@@ -20,7 +20,7 @@ from repro.records.code_version import source_hash, source_of
 from repro.records.effort import layers_so_far
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.records.record import Record, Round, Scalar, Spread, content_hash
+from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
 from repro.scenarios.settings import check_scalars, own_labels
 
@@ -195,6 +195,21 @@ class Scenario(ABC):
             "finished": _now(),
         }
         return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
+
+
+def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:
+    """95% intervals (`NAME_low`, `NAME_high`) or standard errors (`NAME_stderr`) among figures, by `NAME`.
+
+    Figures of fewer than `FEWEST` rows have none.
+    """
+    spread: dict[str, Spread] = {}
+    for name in values if rows >= FEWEST else ():
+        error, low, high = (values.get(f"{name}_{end}") for end in ("stderr", "low", "high"))
+        if isinstance(low, float) and isinstance(high, float):
+            spread[name] = (low, high)
+        elif isinstance(error, float):
+            spread[name] = error
+    return spread
 
 
 def silent(what: str, done: int, total: int) -> None:

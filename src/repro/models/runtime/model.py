@@ -403,9 +403,9 @@ class Model:
         """Logit cache file of this checkpoint, or of a variant of it."""
         return LogitCache(root / "memo" / f"{self.observed(variant)}-{self._host}.sqlite")
 
-    def texts(self, root: Path) -> TextStore:
-        """The file of the checkpoint's own greedy texts."""
-        return TextStore(root / "memo" / f"{self.observed()}-{self._host}-texts.sqlite")
+    def texts(self, root: Path, variant: str = "") -> TextStore:
+        """The file of own greedy texts of this checkpoint, or of a variant of it."""
+        return TextStore(root / "memo" / f"{self.observed(variant)}-{self._host}-texts.sqlite")
 
     def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
         """The checkpoint's own greedy texts, without any cache of logits.
