@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from repro.commands import table
+from repro import commands
 from repro.reports.spec.beside import as_typed, carried
 from tiny_project import Project, write_project
 
@@ -97,7 +97,9 @@ def test_an_experiments_command_is_recorded_as_it_was_typed(shared: Project, tmp
     assert again.returncode == 0, again.stderr
     assert project.store.finished() == keys
     results, before = project.out / "results", page.read_text(encoding="utf-8")
-    assert table.main([page.parent.relative_to(results).as_posix(), "--results", str(results)]) == 0
+    assert (
+        commands.run("table", [page.parent.relative_to(results).as_posix(), "--results", str(results)]) == 0
+    )
     assert page.read_text(encoding="utf-8") == before
 
 

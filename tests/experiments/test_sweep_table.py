@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 import records
-from repro.commands import table as table_command
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.recorded_tables import NumberLines
 from repro.experiments.summaries.sweep_table import SweepTable, sweep_table
 from repro.experiments.sweep import Note
 from repro.records.results import Results
@@ -252,10 +253,10 @@ def test_a_table_is_drawn_over_a_number_by_devices(project: Project, tmp_path: P
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "results").glob("sweeps/length-1-2-3-*")
     asked = [f"sweeps/{folder.name}", "--results", str(tmp_path / "results")]
-    assert table_command.main([*asked, "--x", "length"]) == 0
+    assert commands.run("table", [*asked, "--x", "length"]) == 0
     assert (folder / "over_length.png").read_bytes().startswith(b"\x89PNG")
-    assert table_command.main([*asked, "--x", "lengths"]) == 2
-    assert table_command.main([*asked, "--x", "length", "--by", "device"]) == 2
+    assert commands.run("table", [*asked, "--x", "lengths"]) == 2
+    assert commands.run("table", [*asked, "--x", "length", "--by", "device"]) == 2
 
 
 def test_lines_and_panels_are_the_labels_that_are_named() -> None:
@@ -267,9 +268,9 @@ def test_lines_and_panels_are_the_labels_that_are_named() -> None:
             {"key": "joules", "unit": "J", "heading": "J"},
         ],
     }
-    figure = table_command.NumberLines("length", "device").drawn(section)["figure"]
+    figure = NumberLines("length", "device").drawn(section)["figure"]
     assert (figure["x"], figure["panel"], figure["columns"]) == ("length", "method", ["speed"])
-    assert table_command.NumberLines("length").drawn(section)["figure"]["panel"] == ""
+    assert NumberLines("length").drawn(section)["figure"]["panel"] == ""
     section["rows"] = {"by": ["method", "device", "dataset", "length"]}
     with pytest.raises(InputError, match="--by device leaves method, dataset"):
-        table_command.NumberLines("length", "device").drawn(section)
+        NumberLines("length", "device").drawn(section)

@@ -52,8 +52,6 @@ from repro.experiments.guide.explaining import check_overrides, in_order, no_set
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
 from repro.experiments.progress import Watcher, alone
-from repro.experiments.renamed import check_overrides as renamed_ones
-from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
@@ -479,7 +477,7 @@ def tell_error(sentence: str) -> None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name.
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown name.
 
     What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
     """
@@ -506,7 +504,6 @@ def checked(arguments: list[str]) -> list[str]:
             )
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
-    renamed_ones(ordered)
     elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
     if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
         check_overrides(ordered)
@@ -537,8 +534,6 @@ def explain(wrong: Exception) -> str:
         cause.parent_node, DictConfig
     ):
         above = str(cause.full_key).rpartition(".")[0]
-        if not above and (sentence := renamed(str(cause.key))):
-            return sentence
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return file_error(wrong)
