@@ -351,12 +351,12 @@ def finish(config: DictConfig, watched: Watcher) -> int:
     sweep = Sweep(plain(config, "labels"), console)
     section, own = table_section(config), None
     if section is None and sweep.mode != "list":
-        own = sweep_table(notes, sweep.store, given(config), config.hydra.runtime.choices)
+        own = sweep_table(notes, sweep.store, given(config))
     if own is None:
         files = sweep.finish(asked(config), section, notes)
     else:
-        files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
-        files |= own.write_experiment(sweep.results)
+        own.command.write(own.name, sweep.results)
+        files = sweep.finish(Asked(own.name), own.section, own.notes)
     show_files(console, files)
     failed = [note for note in notes if note.error]  # a list has none of cells that failed before
     for error in dict.fromkeys(note.error for note in failed):

@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import require_choice, unknown
 from repro.experiments.cli import axes, composed, experiment_names, table_section
-from repro.experiments.summaries.sweep_table import SWEEPS, recorded_section
+from repro.experiments.summaries.sweep_table import SWEEPS, SweepCommand, sweep_section
 from repro.experiments.sweep import computes_nothing, write_read
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
 from repro.records.packed import Member
@@ -71,7 +71,8 @@ def recorded_table(name: str, results: Results) -> RecordedTable:
     """
     members = results.members(name)
     if name.startswith(SWEEPS):
-        return RecordedTable(Asked(name), recorded_section(name, results.root), members)
+        command = SweepCommand.read(name, results.root)
+        return RecordedTable(Asked(name), sweep_section(name, command, results.records(members)), members)
     config = composed(*overrides_of(name, members))
     section = table_section(config)
     if section is None:
