@@ -158,7 +158,7 @@ def page(found: Found, data_dir: str | None, longest: int | None) -> Iterator[st
         return
     if not found.answers:
         yield (
-            "\nThis record holds no answers, since it was made before records kept them; "
+            "\nThis record holds no answers; "
             f"`repro show {found.record.key[:12]} --compute` runs the cell for them."
         )
         return
