@@ -34,9 +34,8 @@ BELOW = {
     "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
     "validation": (
         *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
-        *("experiments.cli", "experiments.composing", "experiments.tables"),  # tables of committed cells
+        *("experiments.composing", "experiments.recorded_tables", "experiments.tables"),  # committed cells
     ),
-    "commands": ("core", "device", "records", "models", "reports", "experiments"),
     "experiments": (
         "core",
         "device",
@@ -51,7 +50,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "check.py", "compare.py", "fit.py", "list.py", "show.py"}
+ENTRANCES = {"__main__.py", "commands.py", "fit.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from repro.commands import run
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.guide import choices, explaining, help, listing, source
+from repro.experiments.guide import choices, explaining, help, source
 from repro.experiments.guide.completing import completed
 from repro.experiments.guide.explaining import in_order, nearest
 
@@ -21,7 +22,7 @@ FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert listing.main(arguments) == 0
+    assert run("list", arguments) == 0
     return capsys.readouterr().out
 
 
@@ -76,14 +77,14 @@ def test_one_file_in_full_and_the_groups(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listing.main(["methods", "leevr"]) == 2
+    assert run("list", ["methods", "leevr"]) == 2
     assert "Did you mean lever? All " in capsys.readouterr().err
-    assert listing.main(["methodes"]) == 2
+    assert run("list", ["methodes"]) == 2
     assert "there is no group 'methodes'. Did you mean methods" in capsys.readouterr().err
 
 
 def test_listing_imports_nothing_heavy() -> None:
-    code = "import sys; from repro.experiments.guide.listing import main; main(['methods', 'lever'])\n"
+    code = "import sys; from repro.commands import run; run('list', ['methods', 'lever'])\n"
     code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(project_root() / "src")}
     done = subprocess.run(

@@ -52,8 +52,6 @@ from repro.experiments.guide.explaining import check_overrides, in_order, no_set
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
 from repro.experiments.progress import Watcher, alone
-from repro.experiments.renamed import check_overrides as renamed_ones
-from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
@@ -353,12 +351,12 @@ def finish(config: DictConfig, watched: Watcher) -> int:
     sweep = Sweep(plain(config, "labels"), console)
     section, own = table_section(config), None
     if section is None and sweep.mode != "list":
-        own = sweep_table(notes, sweep.store, given(config), config.hydra.runtime.choices)
+        own = sweep_table(notes, sweep.store, given(config))
     if own is None:
         files = sweep.finish(asked(config), section, notes)
     else:
-        files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
-        files |= own.write_experiment(sweep.results)
+        own.command.write(own.name, sweep.results)
+        files = sweep.finish(Asked(own.name), own.section, own.notes)
     show_files(console, files)
     failed = [note for note in notes if note.error]  # a list has none of cells that failed before
     for error in dict.fromkeys(note.error for note in failed):
@@ -479,7 +477,7 @@ def tell_error(sentence: str) -> None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name.
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown name.
 
     What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
     """
@@ -506,7 +504,6 @@ def checked(arguments: list[str]) -> list[str]:
             )
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
-    renamed_ones(ordered)
     elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
     if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
         check_overrides(ordered)
@@ -537,8 +534,6 @@ def explain(wrong: Exception) -> str:
         cause.parent_node, DictConfig
     ):
         above = str(cause.full_key).rpartition(".")[0]
-        if not above and (sentence := renamed(str(cause.key))):
-            return sentence
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return file_error(wrong)

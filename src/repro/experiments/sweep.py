@@ -322,9 +322,11 @@ def write_read(
     """
     bibliography, folder = load_bibliography(), out or results.root
     if "claims" in section:
-        from repro.experiments.claim_draws import CommittedDraws  # late, as it composes experiments
+        from repro.experiments.recorded_tables import recorded_table  # late, as it composes experiments
+        from repro.reports.claims.committed_draws import CommittedDraws
 
-        spec, draws = ClaimsSpec.parse(experiment, section), CommittedDraws(results, samples)
+        spec = ClaimsSpec.parse(experiment, section)
+        draws = CommittedDraws(results, samples, lambda table: recorded_table(table, results).spec)
         return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
     if "facts" not in section:
         from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib

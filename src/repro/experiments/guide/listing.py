@@ -5,10 +5,8 @@ Owns the layout of these lists. Must not know where names come from.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,25 +21,15 @@ SETTING = re.compile(r"^(\w+): *(\$?\{.*?\}|[^#{]*?) *(?:# *(.*))?$")
 INDENT = "    "
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status: 0, or 2 for a wrong name."""
-    parser = argparse.ArgumentParser(
-        prog="repro list",
-        description="List what one can choose; with NAME, one choice and its settings.",
-    )
-    parser.add_argument("group", nargs="?", help=f"settings, {', '.join(GROUPS)}")
-    parser.add_argument("name", nargs="?", metavar="NAME")
-    given = parser.parse_args(arguments)
+def show_choices(group: str | None, name: str | None) -> None:
+    """Print the names of a group of choices, or one choice and its settings; the groups without arguments.
+
+    Raises:
+        InputError: there is no such group or choice.
+    """
     width = min(shutil.get_terminal_size((110, 24)).columns, 110)
-    try:
-        for line in _lines(given.group, given.name, width):
-            print(line)
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader of a pipe has read enough
-        sys.stderr.close()
-    return 0
+    for line in _lines(group, name, width):
+        print(line)
 
 
 def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
