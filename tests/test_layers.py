@@ -76,7 +76,7 @@ ONLY = {
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py"),
-        *(f"experiments/{name}.py" for name in ("computing", "dask_engine", "progress", "sweep")),
+        *(f"experiments/{name}.py" for name in ("dask_engine", "sweep")),
     },
 }
 """Libraries that one file imports for all; every file named must really do so."""

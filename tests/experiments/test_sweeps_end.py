@@ -20,9 +20,9 @@ from repro.core.errors import InputError
 from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
 from repro.experiments import sweep
-from repro.experiments.driver import chosen
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
+from repro.experiments.sweep import chosen
 from repro.reports.spec import experiment
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project

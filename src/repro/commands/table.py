@@ -25,8 +25,8 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
 from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
+from repro.experiments.pages import computes_nothing, write_read
 from repro.experiments.summaries.sweep_table import SWEEPS, recorded_section
-from repro.experiments.sweep import computes_nothing, write_read
 from repro.experiments.tables import Asked, asked_of, made_table, overrides_of, update_index
 from repro.records.results import Results, open_results
 from repro.reports.convert import convert

@@ -13,7 +13,6 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,11 @@ from repro.experiments.compositions import (
     opened,
     unswept,
 )
-from repro.experiments.computing import CellEngine
-from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
+from repro.experiments.pages import computes_nothing, written_out
 from repro.experiments.progress import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
@@ -58,7 +56,7 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
-from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
+from repro.experiments.sweep import Engine, PlannedCell, Sweep, checked_mode, planned
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
@@ -268,7 +266,7 @@ def run_cells(
     composer: ConfigLoader,
     jobs: Sequence[Sequence[str]],
     first: int,
-    engine: AbstractContextManager[CellEngine] | None = None,
+    engine: AbstractContextManager[Engine] | None = None,
 ) -> None:
     """Run the cells of a sweep, in this process or with an engine.
 
@@ -291,10 +289,16 @@ def run_cells(
         if config.table:  # a draft that a method does not take still names its row
             words = [word for word in words if not word.startswith("model@draft=")]
         unread = UnreadWords(words)
-        plan = partial(plan_cell, configs, unread=unread)
-        driver = Driver(plan, _watcher, screen(), partial(_require_used, config, unread))
+
+        def cells() -> Iterator[PlannedCell]:
+            for number, overrides in enumerate(jobs, first):
+                yield plan_cell(configs, number, overrides, unread)
+            _require_used(config, unread)
+
+        _watcher.announced = max(_watcher.announced, first + len(jobs))
+        sweep = Sweep(plain(config, "labels"), screen())
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
-            driver.run(jobs, first, workers)
+            sweep.run(cells(), _watcher, workers)
 
 
 def plan_cell(
@@ -434,7 +438,8 @@ def task(config: DictConfig) -> None:
         unread.see(given)
         unread.require_none()
         sweep = Sweep(given, screen())
-        note = sweep.cell(given, partial(alone, scenario_of(given).labels_of(given)["method"]))
+        with alone(scenario_of(given).labels_of(given)["method"]) as progress:
+            note = sweep.cell(given, progress)
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return
