@@ -67,7 +67,7 @@ ONLY = {
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
-    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
+    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
     "distributed": {"experiments/dask_engine.py"},
     "hydra": {f"experiments/{name}.py" for name in ("composing", "compositions", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},

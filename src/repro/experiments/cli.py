@@ -58,7 +58,7 @@ from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
 from repro.experiments.sweep import Engine, PlannedCell, Sweep, checked_mode, planned
 from repro.experiments.tables import Asked, matter
-from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
+from repro.experiments.tracking.tracker import Tracker
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.build_cache import file_error
 from repro.records.record import canonical
@@ -93,6 +93,8 @@ _shows_where = False
 """Whether an InputError is raised with its traceback; set by `main`."""
 _watcher: Watcher | None = None
 """Shows the progress of a sweep; in the command's own process, once the sweep has begun."""
+_sweep: Sweep | None = None
+"""The sweep that runs."""
 
 
 def publish() -> None:
@@ -169,7 +171,7 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs)
+        hydra.config_loader = Composer(hydra.config_loader, needless)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -191,7 +193,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
     The folders of the configuration are written out, before Hydra makes them.
     """
-    global _watcher
+    global _watcher, _sweep
+    _sweep = None
     try:
         checked_mode(plain_value(config, "sweep"))
         places = {name: plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
@@ -206,7 +209,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        if config.sweep != "list":
+            Tracker.parse(places["wandb"], Path(config.outputs)).check()
         _require_sweeper(config, sweeps)
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
@@ -250,17 +254,6 @@ def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
             raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
-def settle_runs(config: DictConfig, cells: int) -> None:
-    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not.
-
-    Under an agent of wandb none does: the run of the sweep is the agent's.
-    """
-    if isinstance(config.wandb, DictConfig) and under_agent():
-        config.wandb.cells = config.wandb.again = False
-    elif isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
-        config.wandb.cells = cells <= MOST_RUNS
-
-
 def run_cells(
     config: DictConfig,
     composer: ConfigLoader,
@@ -268,18 +261,17 @@ def run_cells(
     first: int,
     engine: AbstractContextManager[Engine] | None = None,
 ) -> None:
-    """Run the cells of a sweep, in this process or with an engine.
+    """Run the cells of a sweep, in this process or with an engine, which is opened for it.
 
     Args:
         config: the sweep's configuration.
         composer: the `Composer` of its cells.
-        jobs: the overrides of each cell.
-        first: the number of the first.
-        engine: opened for the sweep; a list is made without it.
+        jobs: the overrides of each cell, of which the first has the number `first`.
 
     Raises:
         InputError: the callback that ends a sweep is left out; or of a table without cells.
     """
+    global _sweep
     if _watcher is None or not isinstance(composer, Composer):
         raise InputError(WITHOUT_END)
     configs = composer.cells(config, shared_by(jobs))
@@ -296,9 +288,9 @@ def run_cells(
             _require_used(config, unread)
 
         _watcher.announced = max(_watcher.announced, first + len(jobs))
-        sweep = Sweep(plain(config, "labels"), screen())
+        _sweep = _sweep or Sweep(plain(config, "labels"), screen(), asked(config).folder)
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
-            sweep.run(cells(), _watcher, workers)
+            _sweep.run(cells(), _watcher, workers)
 
 
 def plan_cell(
@@ -354,7 +346,7 @@ def finish(config: DictConfig, watched: Watcher) -> int:
         return len(lost) or int(not watched.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
-    sweep = Sweep(plain(config, "labels"), console)
+    sweep = _sweep or Sweep(plain(config, "labels"), console)
     section, own = table_section(config), None
     if section is None and sweep.mode != "list":
         own = sweep_table(notes, sweep.store, given(config), config.hydra.runtime.choices)
@@ -591,5 +583,7 @@ def main() -> None:
             raise
         if _watcher is not None:
             _watcher.close()
+        if _sweep is not None:
+            _sweep.tracker.close()
         print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(stop.code if isinstance(stop, Terminated) else 130)

@@ -262,8 +262,11 @@ class Sweep:
     `tracked` is the wandb run of the last cell that was computed; `None` without one.
     """
 
-    def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
-        """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
+    def __init__(self, config: Mapping[str, Any], console: Console | None = None, group: str = "") -> None:
+        """Read the run's settings; InputError for an unknown setting or mode, or a place that is none.
+
+        `group` is the name of a sweep of several cells, for wandb.
+        """
         check_known(config)
         check_places(config)
         self.mode = checked_mode(config["sweep"])
@@ -273,6 +276,7 @@ class Sweep:
         self.tracker = Tracker.parse(config["wandb"], self.outputs)
         self.console = console or Console()
         self.tracked: Path | None = None
+        self.group = group
         self._notes: dict[str, Note] = {}
         self._checked = -CHECK_S
 
@@ -293,6 +297,7 @@ class Sweep:
         Raises:
             InputError: of a table without cells, or of an engine that cannot run any cell.
         """
+        self.tracker = self.tracker.of_sweep(watched.total)
         out: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
 
         def here(to_compute: Iterator[Cell]) -> Iterator[tuple[str, Outcome | None]]:
@@ -425,14 +430,15 @@ class Sweep:
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers)
+        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers, self.group)
         return record
 
     def _track(self, record: Record) -> None:
         """Write the wandb run of a record again."""
         trace = self.outputs / record.provenance.trace if record.provenance.trace else None
         rounds, answers = self.store.rounds(record.key), self.store.answers(record.key)
-        self.tracked = self.tracker.cell(record, rounds, trace if trace and trace.exists() else None, answers)
+        timeline = trace if trace and trace.exists() else None
+        self.tracked = self.tracker.cell(record, rounds, timeline, answers, self.group)
 
     def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
         """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
@@ -460,7 +466,7 @@ class Sweep:
             update_index(self.store)
         self.console.print(to_screen(page(table)))
         swept = [record for record in records if record.key in own_keys]
-        tracked = self.tracker.sweep(table, files, swept)
+        tracked = self.tracker.sweep(self.group or asked.folder, table, files, swept)
         files |= self._timelines(swept)
         if tracked:
             files["wandb"] = tracked
