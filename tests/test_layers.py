@@ -66,7 +66,7 @@ ONLY = {
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
-    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
+    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
     "distributed": {"experiments/dask_engine.py"},
     "hydra": {f"experiments/{name}.py" for name in ("composing", "compositions", "cli", "cell_configs")},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
@@ -75,7 +75,7 @@ ONLY = {
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py"),
-        *(f"experiments/{name}.py" for name in ("computing", "dask_engine", "progress", "sweep")),
+        *(f"experiments/{name}.py" for name in ("dask_engine", "sweep")),
     },
 }
 """Libraries that one file imports for all; every file named must really do so."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +34,6 @@ from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
 from repro.experiments.cell_configs import CellConfigs, plain
 from repro.experiments.cli import publish
-from repro.experiments.driver import Driver
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
@@ -146,8 +145,8 @@ class Project:
         """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
         config, watched = cli.composed(*self.overrides, *overrides), Watcher()
         configs = CellConfigs(lambda *_: config, lambda _: False)
-        plan = partial(cli.plan_cell, configs, unread=UnreadWords(()))
-        Driver(plan, watched, Console(file=io.StringIO()), lambda: None).run([()])
+        cell = cli.plan_cell(configs, 0, (), UnreadWords(()))
+        Sweep(plain(config, "labels"), Console(file=io.StringIO())).run([cell], watched)
         return watched.finished[0]
 
     def record(self, *overrides: str) -> Record:

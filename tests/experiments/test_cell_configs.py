@@ -33,7 +33,7 @@ def published() -> None:
 @pytest.fixture
 def composer() -> Iterator[Composer]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield Composer(GlobalHydra.instance().config_loader(), needless, lambda *_: None)
+        yield Composer(GlobalHydra.instance().config_loader(), needless)
 
 
 @pytest.fixture

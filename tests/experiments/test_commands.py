@@ -29,7 +29,7 @@ from repro.core.registry import registered
 from repro.experiments.cell_configs import plain
 from repro.experiments.cli import checked, table_section
 from repro.experiments.guide.choices import names, option_names
-from repro.experiments.sweep import computes_nothing
+from repro.experiments.pages import computes_nothing
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.scenarios.registry import made
 from tiny_project import composed

@@ -168,7 +168,7 @@ class TestComposer:
     @pytest.fixture
     def composer(self) -> Composer:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            yield Composer(GlobalHydra.instance().config_loader(), needless, lambda *_: None)
+            yield Composer(GlobalHydra.instance().config_loader(), needless)
 
     def test_a_cell_is_what_hydra_composes_without_its_table(self, composer: Composer) -> None:
         master = composer.load_configuration("config", ["experiment=quickstart"], RunMode.MULTIRUN)

@@ -14,8 +14,8 @@ import records
 from repro import commands
 from repro.core.errors import InputError
 from repro.experiments.recorded_tables import NumberLines
+from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import SweepCommand, SweepTable, sweep_table
-from repro.experiments.sweep import Note
 from repro.records.results import Results
 from tiny_project import Project, write_project
 

@@ -124,10 +124,7 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Tell the sweep's loader how many jobs there are; our launchers plan them while they run."""
-        loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if hasattr(loader, "total"):
-            loader.total = sum(map(len, self.overrides or [batch]))
+        """Nothing: our launchers plan the jobs while they run."""
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

@@ -13,7 +13,6 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +44,19 @@ from repro.experiments.compositions import (
     opened,
     unswept,
 )
-from repro.experiments.computing import CellEngine
-from repro.experiments.driver import Driver, PlannedCell, planned
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
+from repro.experiments.pages import computes_nothing, written_out
 from repro.experiments.progress import Watcher, alone
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
-from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
+from repro.experiments.sweep import Engine, PlannedCell, Sweep, checked_mode, planned
 from repro.experiments.tables import Asked, matter
-from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
+from repro.experiments.tracking.tracker import Tracker
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.build_cache import file_error
 from repro.records.record import canonical
@@ -93,6 +91,8 @@ _shows_where = False
 """Whether an InputError is raised with its traceback; set by `main`."""
 _watcher: Watcher | None = None
 """Shows the progress of a sweep; in the command's own process, once the sweep has begun."""
+_sweep: Sweep | None = None
+"""The sweep that runs."""
 
 
 def publish() -> None:
@@ -169,7 +169,7 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs)
+        hydra.config_loader = Composer(hydra.config_loader, needless)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -191,7 +191,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
     The folders of the configuration are written out, before Hydra makes them.
     """
-    global _watcher
+    global _watcher, _sweep
+    _sweep = None
     try:
         checked_mode(plain_value(config, "sweep"))
         places = {name: plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
@@ -206,7 +207,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        if config.sweep != "list":
+            Tracker.parse(places["wandb"], Path(config.outputs)).check()
         _require_sweeper(config, sweeps)
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
@@ -250,36 +252,24 @@ def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
             raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
-def settle_runs(config: DictConfig, cells: int) -> None:
-    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not.
-
-    Under an agent of wandb none does: the run of the sweep is the agent's.
-    """
-    if isinstance(config.wandb, DictConfig) and under_agent():
-        config.wandb.cells = config.wandb.again = False
-    elif isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
-        config.wandb.cells = cells <= MOST_RUNS
-
-
 def run_cells(
     config: DictConfig,
     composer: ConfigLoader,
     jobs: Sequence[Sequence[str]],
     first: int,
-    engine: AbstractContextManager[CellEngine] | None = None,
+    engine: AbstractContextManager[Engine] | None = None,
 ) -> None:
-    """Run the cells of a sweep, in this process or with an engine.
+    """Run the cells of a sweep, in this process or with an engine, which is opened for it.
 
     Args:
         config: the sweep's configuration.
         composer: the `Composer` of its cells.
-        jobs: the overrides of each cell.
-        first: the number of the first.
-        engine: opened for the sweep; a list is made without it.
+        jobs: the overrides of each cell, of which the first has the number `first`.
 
     Raises:
         InputError: the callback that ends a sweep is left out; or of a table without cells.
     """
+    global _sweep
     if _watcher is None or not isinstance(composer, Composer):
         raise InputError(WITHOUT_END)
     configs = composer.cells(config, shared_by(jobs))
@@ -289,10 +279,16 @@ def run_cells(
         if config.table:  # a draft that a method does not take still names its row
             words = [word for word in words if not word.startswith("model@draft=")]
         unread = UnreadWords(words)
-        plan = partial(plan_cell, configs, unread=unread)
-        driver = Driver(plan, _watcher, screen(), partial(_require_used, config, unread))
+
+        def cells() -> Iterator[PlannedCell]:
+            for number, overrides in enumerate(jobs, first):
+                yield plan_cell(configs, number, overrides, unread)
+            _require_used(config, unread)
+
+        _watcher.announced = max(_watcher.announced, first + len(jobs))
+        _sweep = _sweep or Sweep(plain(config, "labels"), screen(), asked(config).folder)
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
-            driver.run(jobs, first, workers)
+            _sweep.run(cells(), _watcher, workers)
 
 
 def plan_cell(
@@ -348,7 +344,7 @@ def finish(config: DictConfig, watched: Watcher) -> int:
         return len(lost) or int(not watched.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
-    sweep = Sweep(plain(config, "labels"), console)
+    sweep = _sweep or Sweep(plain(config, "labels"), console)
     section, own = table_section(config), None
     if section is None and sweep.mode != "list":
         own = sweep_table(notes, sweep.store, given(config))
@@ -432,7 +428,8 @@ def task(config: DictConfig) -> None:
         unread.see(given)
         unread.require_none()
         sweep = Sweep(given, screen())
-        note = sweep.cell(given, partial(alone, scenario_of(given).labels_of(given)["method"]))
+        with alone(scenario_of(given).labels_of(given)["method"]) as progress:
+            note = sweep.cell(given, progress)
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return
@@ -581,5 +578,7 @@ def main() -> None:
             raise
         if _watcher is not None:
             _watcher.close()
+        if _sweep is not None:
+            _sweep.tracker.close()
         print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(stop.code if isinstance(stop, Terminated) else 130)

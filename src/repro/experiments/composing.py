@@ -560,20 +560,15 @@ class Composer(PartsLoader):
 
     composes_sweeps: ClassVar[bool] = False
 
-    def __init__(
-        self, loader: ConfigLoader, needless: Needless, settle: Callable[[DictConfig, int], None]
-    ) -> None:
+    def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
         """Search where `loader` does.
 
         Args:
             loader: whose search path is used.
             needless: entries for which `needless(key, value)` is true are left out.
-            settle: called with each configuration that is composed, and the number of the sweep's cells.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
-        self._settle = settle
-        self.total = 1
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str], changed: Iterable[str] = ()
@@ -588,7 +583,6 @@ class Composer(PartsLoader):
         of_sweep, of_cell = (each.hydra.runtime.choices.get(EXPERIMENT) for each in (master_config, config))
         if of_cell != of_sweep and config.grid:
             raise InputError(f"experiment {of_cell} has a grid, which no cell can run; run it by itself")
-        self._settle(config, self.total)
         return config
 
     def cells(self, master_config: DictConfig, shared: frozenset[str] = frozenset()) -> CellConfigs:

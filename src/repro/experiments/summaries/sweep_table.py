@@ -81,8 +81,8 @@ LACKING = ""
 DELETED = "null"
 """The value of an override that deletes a setting (`~NAME`), as Hydra and a grid read it."""
 
-MOST_DRAWN = 60
-"""Rows of a table that a picture shows."""
+MOST_DRAWN, MOST_ON_LINES = 60, 1000
+"""Rows of a table that a picture shows; as points of lines there may be more."""
 
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
@@ -215,7 +215,7 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
         notes += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
     drawn = [metric for metric in DRAWN if metric in {metric.name for metric in compared_by}][:PANELS]
     figure = {"title": compared, **_picture(drawn, rows, ids)}
-    if drawn and len(ids) > MOST_DRAWN and "x" not in figure:
+    if drawn and len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
         notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
     elif drawn:
         section["figure"] = figure
