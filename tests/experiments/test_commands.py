@@ -26,9 +26,9 @@ from repro.__main__ import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cell_configs import plain
 from repro.experiments.cli import checked, table_section
 from repro.experiments.guide.choices import names, option_names
+from repro.experiments.plan import plain
 from repro.experiments.sweep import computes_nothing
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.scenarios.registry import made

@@ -19,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.cell_configs import parsed, selected
+from repro.experiments.command_words import parsed
 from repro.experiments.computing import CellEngine, Lost, Outcome, Showing, WaitingCell
+from repro.experiments.plan import selected
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note

@@ -21,8 +21,8 @@ from rich.progress import Progress
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
 from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation import draft_calibration
