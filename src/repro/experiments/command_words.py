@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
@@ -117,10 +116,11 @@ def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
 
 def _searched(words: Iterable[str]) -> list[str]:
     """The folders of a command's search path."""
-    paths: list[Any] = []
-    for value in (parsed(each).value() for each in words if SEARCHES.match(each)):
-        paths += value if isinstance(value, list) else [value]
-    return [*map(str, paths)]
+    paths: list[str] = []
+    for each in filter(SEARCHES.match, words):
+        value = parsed(each).value()
+        paths += map(str, value if isinstance(value, list) else [value])
+    return paths
 
 
 def judged_in_cells(words: Sequence[str]) -> list[str]:
@@ -149,7 +149,7 @@ def _axes(words: Sequence[str]) -> set[str]:
         if path.is_file():
             with suppress(InputError):  # composing says what is wrong
                 grid = grid_of({"name": named[-1], **read_mapping(path)})
-                return {str(name) for part in (grid.params, *grid.choices) for name in part}
+                return {*grid.params}.union(*grid.choices)
     return set()
 
 

@@ -67,17 +67,18 @@ def _command(table: str, overrides: Sequence[str]) -> list[str]:
 
 def _drifted(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:
     """What differs in the records of a command, by key."""
-    left = {record.key: _leaves(record.provenance.config) for record in records}
     today: list[Leaves] = []
     try:
-        for cell in plan.jobs(command):
+        cells = plan.jobs(command)
+        left = {record.key: _leaves(record.provenance.config) for record in records}
+        for cell in cells:
             today.append(_leaves(plan.cell(cell)))
             left = {key: leaves for key, leaves in left.items() if leaves != today[-1]}
             if not left:
                 break
     except (InputError, OmegaConfBaseException) as wrong:
         reason = f"`{shlex.join(command)}` composes no cell any more: {' '.join(str(wrong).split())}"
-        return dict.fromkeys(left, reason)
+        return {record.key: reason for record in records}
     return {
         key: _sentence(min((_changes(leaves, other) for other in today), key=len))
         for key, leaves in left.items()
