@@ -19,8 +19,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device
 from repro.device.trace import Trace
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
 from repro.methods.base import Generation, Serving
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.model import Model

@@ -18,10 +18,9 @@ from rich.console import Console
 from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import needless, publish
-from repro.experiments.compositions import composing_in
+from repro.experiments.composing import publish
 from repro.experiments.drift import drifted
+from repro.experiments.plan import planning
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
 from repro.records.identity import cell_key
@@ -64,7 +63,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     results = Results(tmp_path)
     results.put(cell)
     results.pack("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
-    monkeypatch.setattr("repro.experiments.compositions.instantiate", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("repro.experiments.plan.instantiate", lambda *_: pytest.fail("it ran"))
     said = drifted(results)[cell.key]
     assert "the command of a cell in these results s" in said
     with pytest.raises(InputError, match="the command of a cell in these results s"):
@@ -168,9 +167,9 @@ def listed(conf: Path, *overrides: str) -> dict[str, str]:
     """What `sweep=list` says of the quickstart's cells, by method, on a machine without datasets."""
     publish()
     states = {}
-    with composing_in(conf, needless) as compositions:
-        for cell in compositions.cells(["experiment=quickstart"]):
-            config = plain(compositions.config((*cell, *overrides)))
+    with planning(conf) as plan:
+        for cell in plan.jobs(["experiment=quickstart"]):
+            config = plan.cell((*cell, *overrides))
             config |= {"results": str(project_root() / "results"), "sweep": "list", "data_dir": None}
             note = Sweep(config, Console(file=io.StringIO())).cell(config)
             states[config["method"]["name"]] = note.state

@@ -115,7 +115,8 @@ METHODS = """
 import json, sys
 from repro.core.errors import InputError
 from repro.core.registry import registered
-from repro.experiments.cli import cell_config, publish, quiet
+from repro.experiments.cli import cell_config, quiet
+from repro.experiments.composing import publish
 from repro.experiments.sweep import Sweep
 
 INT8 = ("target.precision=int8", "draft.precision=int8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.methods.base import Request
 from repro.methods.ghidorah import heads_fit
 from repro.methods.ghidorah.heads_fit import cumulative, fit_heads, published_accuracies

@@ -26,9 +26,10 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError, warn
 from repro.core.paths import from_home
 from repro.core.registry import unknown
-from repro.experiments.cell_configs import parsed, selected
 from repro.experiments.cell_settings import RecordsBySettings
+from repro.experiments.command_words import parsed
 from repro.experiments.pages import write_read
+from repro.experiments.plan import selected
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note, in_words

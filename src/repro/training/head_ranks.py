@@ -23,8 +23,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
 from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.head_ranks import FILE, HeadRanks, joined
 from repro.models.runtime.placement import RESIDENT
