@@ -20,15 +20,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import yaml
+from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, in_checkout
-from repro.core.ranges import Range
 from repro.core.registry import require_choice
+from repro.core.typed import require
 from repro.device.device_file import facts
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
@@ -147,7 +148,7 @@ def from_llama_bench(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
 def known_memory(chosen: argparse.Namespace, conf: Path) -> ChipMemory | None:
     """The memory's bandwidth by --bandwidth, or of the device file that --device names."""
     if chosen.bandwidth is not None:
-        Range(0, above=True).require("--bandwidth", chosen.bandwidth)
+        require(Annotated[float, Interval(gt=0)], chosen.bandwidth, "--bandwidth")
         return ChipMemory(1e9 * chosen.bandwidth, "--bandwidth")
     if chosen.device is None:
         return None

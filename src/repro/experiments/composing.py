@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_origin, get_type_hints
 
 import hydra._internal.hydra
 import omegaconf.base
@@ -357,7 +357,10 @@ def _split(config_path: str) -> tuple[str, str]:
 def _fields(group: str, name: str) -> type:
     """A dataclass with the component's name and its fields."""
     cls = lookup(group, name)
-    types = get_type_hints(cls)
+    types = {
+        name: str if get_origin(kind) is Literal else kind  # OmegaConf knows no choices
+        for name, kind in get_type_hints(cls).items()
+    }
     rows: list[Any] = [("name", str, field(default=name))]
     rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
     return make_dataclass(cls.__name__, rows)
