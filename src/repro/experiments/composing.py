@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_origin, get_type_hints
 
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
@@ -277,7 +277,10 @@ def _split(config_path: str) -> tuple[str, str]:
 def _fields(group: str, name: str) -> type:
     """A dataclass with the component's name and its fields."""
     cls = lookup(group, name)
-    types = get_type_hints(cls)
+    types = {
+        name: str if get_origin(kind) is Literal else kind  # OmegaConf knows no choices
+        for name, kind in get_type_hints(cls).items()
+    }
     rows: list[Any] = [("name", str, field(default=name))]
     rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
     return make_dataclass(cls.__name__, rows)

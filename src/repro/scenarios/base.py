@@ -219,7 +219,7 @@ def silent(what: str, done: int, total: int) -> None:
 def component(group: str, given: Mapping[str, Any]) -> Any:
     """The component of a group, built from its section of the configuration; InputError if unknown."""
     fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
-    return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")
+    return typed(lookup(group, str(given["name"])), fields, group)
 
 
 def named(config: Mapping[str, Any], *groups: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide.choices import GROUPS, choices, described, group_named, header, names, yaml_file
+from repro.experiments.guide.components import Component, Setting
 from repro.experiments.guide.explaining import no_such
-from repro.experiments.guide.source import Component, Setting
 
 SETTING = re.compile(r"^(\w+): *(\$?\{.*?\}|[^#{]*?) *(?:# *(.*))?$")
 INDENT = "    "
@@ -70,9 +70,7 @@ def _one(group: str, name: str, width: int) -> Iterator[str]:
         yield f"file:       {_below_project(path)}"
         return
     found = described(GROUPS[group].option, name)
-    if found is None:
-        yield f"{name} has no source that can be read"
-        return
+    assert found is not None, "names are of files or of components"
     yield from _wrapped(re.split(r"\n(?:Attributes|Args|Raises):\n", found.doc)[0], width)
     yield f"choose it:  {GROUPS[group].how.replace('NAME', name)}"
     yield f"source:     {_below_project(found.path)}"
@@ -89,10 +87,8 @@ def _settings(option: str, settings: Sequence[Setting], width: int) -> Iterator[
     yield f"settings, each as {option}.NAME=VALUE:"
     first = max(len(one.name) for one in settings)
     for one in settings:
-        yield f"  {one.name:<{first}}  {one.type} = {one.default}"
-        about = [f"choices: {', '.join(one.choices)}"] if one.choices else []
-        for text in (*about, one.meaning):
-            yield from textwrap.wrap(text, width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 2)
+        yield f"  {one.name:<{first}} = {one.default}  ({one.values})"
+        yield from textwrap.wrap(one.meaning, width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 2)
 
 
 def _settings_of_a_run(width: int) -> Iterator[str]:

@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import yaml
+from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, in_checkout
-from repro.core.ranges import Range
 from repro.core.registry import require_choice
+from repro.core.typed import require
 from repro.device.device_file import facts
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
@@ -201,7 +202,7 @@ def write_of_file(
 def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:
     """The memory's bandwidth by --bandwidth in GB/s, or of the device file that --device names."""
     if bandwidth is not None:
-        Range(0, above=True).require("--bandwidth", bandwidth)
+        require(Annotated[float, Interval(gt=0)], bandwidth, "--bandwidth")
         return ChipMemory(1e9 * bandwidth, "--bandwidth")
     if device is None:
         return None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.ranges import Range
 from repro.core.registry import unknown
+from repro.core.typed import require
 from repro.methods.ghidorah.heads_fit import WIDTHS, FittedHeads, fit_heads
 from repro.models.drafting.calibrated_draft import (
     calibration_error,
@@ -45,7 +47,7 @@ WEIGHTS = "weights"
 
 PLACE = "calibrate_draft_to: "
 
-SHARE = Range(above=True, most=0.99)
+AgreedShare = Annotated[float, Interval(gt=0, le=0.99)]
 """An agreement that is asked for as a number."""
 
 NEAR, MISS = 0.005, 0.01
@@ -158,7 +160,7 @@ def goal_of(names: object) -> Goal | HeadMatch:
         InputError: as `published` and `head_match`, or the share is not between 0 and 1.
     """
     if isinstance(names, (bool, int, float)):
-        SHARE.require("calibrate_draft_to", names)
+        require(AgreedShare, names, "calibrate_draft_to")
         return Goal("", 100 * float(names))
     try:
         return head_match(names) if isinstance(names, (list, tuple)) else published(names)
