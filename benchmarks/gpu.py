@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import repro
-from repro.commands import calibrate
+from repro import commands
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import machine
@@ -286,7 +286,9 @@ class Bench:
 
         def measure() -> dict[str, Any]:
             quick = ["--quick"] if self.on != GPU else []
-            calibrate.main(["--name", NAME, "--device", str(self.torch_device), "--busy", *quick])
+            commands.VERBS["calibrate"](
+                ["--name", NAME, "--device", str(self.torch_device), "--busy", *quick]
+            )
             return {"file": f"conf/device/{NAME}.yaml"}
 
         self.figures.get("calibrate", measure)

@@ -15,8 +15,8 @@ from repro.models.calibration.written import Section, engine_of_costs
 from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.scenarios.base import Progress
-from repro.scenarios.generation import fidelity
-from repro.scenarios.generation.run import own_texts
+from repro.scenarios.generation.answers import ended
+from repro.scenarios.generation.prefixes import prepared
 from repro.validation.this_machine.cells import CellGroup
 from repro.validation.this_machine.measuring import MeasuredGroup
 from repro.validation.this_machine.predicting import best_bandwidth, device_of
@@ -83,13 +83,13 @@ def _answer(rounds: Sequence[Mapping[str, Any]]) -> Predicted:
 
 def target_texts(cell: PairCell, progress: Progress) -> list[GreedyText]:
     """The target's own greedy texts of a cell's prompts."""
-    return own_texts(cell, progress) or []
+    return [*(prepared(cell, progress).references or ())]
 
 
 def verdict(answer: Answer, cell: PairCell, text: GreedyText) -> str:
     """`equal` to the target's own text, `tie` if it leaves it at a tie of logits, else `differs`."""
     unit = answer.unit
     stop = cell.requests[unit.prompt].stop
-    own = fidelity.ended(text.tokens[: unit.asked], stop)
+    own = ended(text.tokens[: unit.asked], stop)
     left = divergence(answer.tokens, own, text.rows.__getitem__, cell.target.config.dtype)
     return "equal" if left is None else "tie" if left.tie else "differs"

@@ -19,15 +19,14 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device
 from repro.device.trace import Trace
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
 from repro.methods.base import Generation, Serving
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.scenarios.generation import figures
-from repro.scenarios.generation.run import opened_sessions, start
-from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.generation.scenario import GenerationScenario, opened_sessions, start
 
 NULL = "#null"
 """Ends the name of an arm that repeats another one, to see what noise does."""

@@ -35,10 +35,11 @@ import torch
 from other_load import Load, OtherLoad
 from pair_parts import CALIBRATION, GROUPS, PARTS, PROBING, Plan, Stored, append, stored
 from pair_run import NULL, Unit, opened_arms
+from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.core.ranges import Range
 from repro.core.registry import require_choice
+from repro.core.typed import require
 from repro.records.provenance import peak_resident_bytes
 from repro.validation.this_machine.measuring import MachineBench
 
@@ -273,7 +274,7 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
     for name in (parts := chosen.parts.split(",")):
         require_choice("part", name, (CALIBRATION, *PARTS))
     for name in ("prompts", "tokens", "rounds"):
-        Range(least=1, whole=True).require(f"--{name}", getattr(chosen, name))
+        require(Count, getattr(chosen, name), f"--{name}")
     methods = [arm for arm in chosen.methods.split(",") if arm]
     sizes = chosen.prompts, chosen.tokens, chosen.rounds
     return Plan(parts, chosen.datasets.split(","), *sizes, methods, chosen.overrides)

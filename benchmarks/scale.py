@@ -85,7 +85,7 @@ def measured(cells: int, workers: int, prompts: int, kill_every_s: float | None)
             if pid:
                 break
             look(process.pid, run)
-            if not run.first_record_s and any((root / "results" / "records").glob("*.json")):
+            if not run.first_record_s and has_record(root / "results" / "records"):
                 run.first_record_s = now - began
             if kill_every_s and now - killed_at > kill_every_s:
                 killed_at = now
@@ -94,11 +94,16 @@ def measured(cells: int, workers: int, prompts: int, kill_every_s: float | None)
         run.wall_s, run.exit_code = now - began, os.waitstatus_to_exitcode(status)
         run.all_cpu_s = usage.ru_utime + usage.ru_stime
         run.files = sum(len(files) for name in ("results", "outputs") for *_, files in os.walk(root / name))
-        packed = [*(root / "results").rglob("cells.jsonl")]
-        run.records = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in packed)
+        tables = (root / "results").rglob("members.jsonl")
+        run.records = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in tables)
         if run.exit_code:
             print((root / "log").read_text(encoding="utf-8")[-3000:], file=sys.stderr)
     return run
+
+
+def has_record(folder: Path) -> bool:
+    """Whether a cell's line stands in a file of a folder of records."""
+    return any(b'{"cell": ' in path.read_bytes() for path in folder.glob("*.jsonl"))
 
 
 def look(pid: int, run: Run) -> None:

@@ -51,7 +51,7 @@ else
         for other in "${HOSTS[@]}"; do
             check "pytest as $other" as_host "$other" "${tests[@]}"
         done
-        check "repro.check" .venv-test/bin/python -m repro.check --fixed
+        check "repro check" .venv-test/bin/python -m repro check --fixed
     fi
 fi
 

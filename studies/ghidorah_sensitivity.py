@@ -29,6 +29,7 @@ from repro.fitting.measures import model_cost
 from repro.fitting.specification import leaf
 from repro.methods.base import Serving
 from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
+from repro.methods.ghidorah.heads_fit import WIDTHS as FITTED_WIDTHS
 from repro.methods.ghidorah.medusa import Medusa
 from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.ghidorah.pass_profiling import Rehearsal
@@ -39,8 +40,7 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
-from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
-from repro.scenarios.generation.heads_fit import head_match
+from repro.scenarios.generation.draft_calibration import head_match
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)

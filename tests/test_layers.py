@@ -6,13 +6,16 @@ Everything is read from the source itself, so a new file is covered when it is t
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import repro
+from repro.experiments.hydra_private import TRIED
 
 SOURCE = Path(repro.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -29,14 +32,13 @@ BELOW = {
     "scenarios": ("core", "device", "records", "models", "data", "metrics", "methods", "reports.reference"),
     "training": (
         *("core", "device", "records", "models", "data", "methods", "scenarios"),
-        *("experiments.cli", "experiments.cell_configs"),  # which compose a configuration
+        *("experiments.composing", "experiments.plan"),  # which compose a configuration
     ),
     "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
     "validation": (
         *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
-        *("experiments.cli", "experiments.composing", "experiments.tables"),  # tables of committed cells
+        *("experiments.composing", "experiments.recorded_tables", "experiments.tables"),  # committed cells
     ),
-    "commands": ("core", "device", "records", "models", "reports", "experiments"),
     "experiments": (
         "core",
         "device",
@@ -51,7 +53,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "check.py", "compare.py", "fit.py", "list.py", "show.py"}
+ENTRANCES = {"__main__.py", "commands.py", "fit.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {
@@ -67,16 +69,18 @@ ONLY = {
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
-    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
+    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
     "distributed": {"experiments/dask_engine.py"},
-    "hydra": {f"experiments/{name}.py" for name in ("composing", "compositions", "cli", "cell_configs")},
+    "hydra": {
+        f"experiments/{name}.py" for name in ("composing", "command_words", "plan", "cli", "hydra_private")
+    },
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py"),
-        *(f"experiments/{name}.py" for name in ("computing", "dask_engine", "progress", "sweep")),
+        *(f"experiments/{name}.py" for name in ("dask_engine", "sweep")),
     },
 }
 """Libraries that one file imports for all; every file named must really do so."""
@@ -193,6 +197,20 @@ def test_all_top_rooms_are_known() -> None:
 def test_imports_point_down(top: str) -> None:
     wrong = {name(p): found for p in (SOURCE / top).rglob("*.py") if (found := climbs(top, tree(p)))}
     assert wrong == {}
+
+
+def test_private_parts_of_hydra_are_imported_in_one_file_and_none_is_replaced() -> None:
+    plugins = [path for path in (SOURCE.parent / "hydra_plugins").rglob("*.py")]
+    private = re.compile(r"hydra\._internal|omegaconf\.(_\w+|base\b|grammar)")
+    files = {path for path in (*FILES, *plugins) if any(map(private.match, imports(tree(path))))}
+    assert files == {SOURCE / "experiments" / "hydra_private.py"}
+    assigned = re.compile(r"\s*(hydra|omegaconf|defaults_list|ConfigStore)(\.\w+)+ = ")
+    assert not [path for path in (*FILES, *plugins) if any(map(assigned.match, text(path).split("\n")))]
+
+
+@pytest.mark.parametrize(("library", "tried"), TRIED.items())
+def test_private_parts_were_tried_with_the_version_that_is_installed(library: str, tried: str) -> None:
+    assert version(library).split(".")[:2] == tried.split(".")[:2], "the last number is of mended faults"
 
 
 def test_an_import_that_climbs_is_noticed() -> None:

@@ -41,7 +41,7 @@ from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
 from repro.records.record import content_hash
 from repro.scenarios import versions
-from repro.scenarios.generation import run as generation
+from repro.scenarios.generation import scenario as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer
 from tiny_project import Project, publish

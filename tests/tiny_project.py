@@ -14,7 +14,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,6 @@ import pytest
 import torch
 import transformers as hf
 from hydra import compose, initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -32,9 +31,9 @@ from rich.console import Console
 from repro.core.overrides import override
 from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
-from repro.experiments.cell_configs import CellConfigs, plain
-from repro.experiments.cli import publish
-from repro.experiments.driver import Driver
+from repro.experiments.composing import publish
+from repro.experiments.hydra_private import set_values
+from repro.experiments.plan import CellPlan, plain
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
@@ -145,9 +144,9 @@ class Project:
     def attempt(self, *overrides: str) -> Note:
         """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
         config, watched = cli.composed(*self.overrides, *overrides), Watcher()
-        configs = CellConfigs(lambda *_: config, lambda _: False)
-        plan = partial(cli.plan_cell, configs, unread=UnreadWords(()))
-        Driver(plan, watched, Console(file=io.StringIO()), lambda: None).run([()])
+        alone = CellPlan(lambda _: config, lambda _: False)
+        cell = cli.plan_cell(alone, 0, (), UnreadWords(()))
+        Sweep(plain(config, "labels"), Console(file=io.StringIO())).run([cell], watched)
         return watched.finished[0]
 
     def record(self, *overrides: str) -> Record:
@@ -249,7 +248,7 @@ def _composed(folder: Path, overrides: tuple[str, ...]) -> Any:
         return composed_by_hydra(folder, overrides)
     config = copy.deepcopy(_composed(folder, tuple(o for o in overrides if o not in settings)))
     parsed = OverridesParser.create().parse_overrides(settings)
-    ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
+    set_values(parsed, config)
     return config
 
 

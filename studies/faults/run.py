@@ -51,7 +51,7 @@ LIMIT = 900
 """Seconds after which a gate is stopped; it has found nothing then."""
 FLAGS = ("-q", "-p", "no:cacheprovider", "--tb=line")
 FAILS = 1
-"""Exit status of pytest with a failed test, and of `repro.check` with a cell that differs."""
+"""Exit status of pytest with a failed test, and of `repro check` with a cell that differs."""
 WORDS = 110
 """Characters of what a gate said that are kept."""
 

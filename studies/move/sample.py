@@ -171,7 +171,7 @@ def code() -> tuple[Any, Any, Any, dict[str, Any]]:
     try:
         from repro.experiments.composing import load_components
         from repro.records.provenance import circumstances
-        from repro.scenarios.generation import run
+        from repro.scenarios.generation import scenario as run
         from repro.scenarios.registry import made
     except ImportError:
         old = {

@@ -512,7 +512,7 @@ def test_a_builder_of_ones_own_needs_one_class(tmp_path: Path) -> None:
     config = simple(prompt={"builder": "loud", "template": "{question}{marks}", "times": 3})
     write(tmp_path, "mine.jsonl", [{"question": "a"}])
     assert prompts(config, load_rows(config, 1, tmp_path), Bytes())[0].text == "a!!!"
-    with pytest.raises(InputError, match="times: 'x' is a text; it must be a number"):
+    with pytest.raises(InputError, match="times is 'x'; it must be a number"):
         simple(prompt={"builder": "loud", "template": "{question}", "times": "x"})
 
 
@@ -528,13 +528,13 @@ def test_an_unknown_dataset_brings_near_misses() -> None:
     ("changes", "says"),
     [
         ({"chats": True}, "there is no field 'chats'. Did you mean chat"),
-        ({"version": "one"}, "version: 'one' is a text; it must be a whole number"),
-        ({"version": True}, "version: True is true or false; it must be a whole number"),
-        ({"columns": "question"}, "columns: 'question' is a text; it must be a list"),
-        ({"columns": ["question", 1]}, "columns.1: 1 is a whole number; it must be a text"),
+        ({"version": "one"}, "version is 'one'; it must be a whole number"),
+        ({"version": True}, "version is True; it must be a whole number"),
+        ({"columns": "question"}, "columns is 'question'; it must be a list"),
+        ({"columns": ["question", 1]}, "columns.1 is 1; it must be a text"),
         ({"hub": {"split": "test"}}, "hub: the field 'id' is lacking; it has split"),
-        ({"hub": "a/b"}, "hub: 'a/b' is a text; it must be a mapping"),
-        ({"where": {"question": 3}}, "where.question: 3 is a whole number; it must be a text"),
+        ({"hub": "a/b"}, "hub is 'a/b'; it must be null or a mapping"),
+        ({"where": {"question": 3}}, "where.question is 3; it must be a text"),
         ({"where": {"app": "x"}}, "uses app, which is not among its columns question"),
         (
             {"prompt": {"builder": "txt", "template": ""}},

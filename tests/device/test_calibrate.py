@@ -6,13 +6,15 @@ import pytest
 import torch
 import yaml
 
-from repro.commands import calibrate as script
+from repro.commands import VERBS
+from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
 from repro.device.engines.engine_file import with_engine
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
 from repro.device.probing import measure, quiet
+from repro.models.calibration import calibrated_files as script
 from repro.models.calibration import machine_files
 from repro.models.calibration.machine_files import Effort, Timings
 from repro.models.calibration.probe import PartTiming
@@ -169,7 +171,7 @@ def conf(tmp_path: Path) -> Path:
 def test_a_calibration_is_a_device_and_two_engines(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.main(
+    VERBS["calibrate"](
         ["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")]
     )
     files = {
@@ -193,13 +195,13 @@ def test_a_calibration_is_a_device_and_two_engines(
     measured = {fact.path for fact in facts(device) if fact.source == "measured"}
     assert {"processors.cpu.peak.int8", "flash.bandwidth", "dram.bandwidth", "dram.capacity"} <= measured
     assert list((tmp_path / "scratch").iterdir()) == []
-    script.free_places(conf, "my_phone", ("", "_streamed"))  # measuring again replaces them
+    script.Places(conf, "my_phone").free(("", "_streamed"))  # measuring again replaces them
     assert "device=my_phone engine=my_phone" in capsys.readouterr().out
 
 
 def fail(*given: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        script.main(list(given))
+    with pytest.raises(InputError) as stopped:
+        VERBS["calibrate"](given)
     return str(stopped.value)
 
 
@@ -232,9 +234,7 @@ def test_a_busy_machine_is_refused_in_one_sentence_unless_busy_is_said(
     busy = quiet.Quiet(0.010, 0.014, 0.5, 1.3, 0.0)
     monkeypatch.setattr(script, "self_test", lambda _: busy)
     said = fail("--conf", str(conf))
-    assert said.startswith(
-        "calibrate: this machine is too busy to measure: the same kernel took 10.00 and 14.00 ms"
-    )
+    assert said.startswith("this machine is too busy to measure: the same kernel took 10.00 and 14.00 ms")
     assert "1.3 cores" in said
     assert "\n" not in said
     assert script.require_quiet(busy=True) is busy

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from repro.commands import device
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import FITTED_TO, SOURCES, facts, machine
+from repro.device.engines import screen
 from repro.device.engines.engine_file import (
     device_file,
     device_files,
@@ -325,27 +326,22 @@ def test_one_value_stands_for_a_whole_curve() -> None:
     assert gpu.efficiency.at(1) == gpu.efficiency.at(1000) == 0.36
 
 
-@pytest.fixture(scope="module")
-def command() -> Any:
-    return device
-
-
 def counted(device: Mapping[str, Any], source: str) -> int:
     return sum(fact.source == source for fact in facts(device))
 
 
 @pytest.mark.parametrize(("option", "source"), [("--assumed", "assumed"), ("--fitted", "fitted")])
 def test_the_command_lists_every_fact_of_a_source(
-    option: str, source: str, command: Any, capsys: pytest.CaptureFixture[str]
+    option: str, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([option, *EMULATED]) == 0
+    assert commands.run("device", [option, *EMULATED]) == 0
     total = sum(counted(DEVICES[name], source) for name in EMULATED)
     assert total > 0
     assert f" {total} facts" in capsys.readouterr().out
 
 
-def test_the_command_lists_place_value_and_note(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--source", "paper", "jetson_tx2"]) == 0
+def test_the_command_lists_place_value_and_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("device", ["--source", "paper", "jetson_tx2"]) == 0
     out = capsys.readouterr().out
     assert "dram.budget" in out
     assert "2.1 GB" in out
@@ -357,7 +353,7 @@ def test_the_command_says_on_which_rows_a_processor_s_numbers_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """8 Gen 3: phones.csv has 3 prompts and 5 decodings of QNN, no dense row of llama.cpp on the CPU."""
-    assert device.main(["xiaomi_14", "--engine", "public"]) == 0
+    assert commands.run("device", ["xiaomi_14", "--engine", "public"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "xiaomi_14, npu: qnn_npu: this chip's rows, 5 of decoding and 3 of prompts" in said
     assert any(
@@ -365,26 +361,24 @@ def test_the_command_says_on_which_rows_a_processor_s_numbers_rest(
     )
 
 
-def test_the_summary_has_a_row_for_every_device(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([]) == 0
+def test_the_summary_has_a_row_for_every_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("device", []) == 0
     rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("│")}
     assert set(rows) >= set(EMULATED)
     assert "44.15" in rows["oneplus_12"]
 
 
-def test_an_unknown_device_is_named_with_the_choices(
-    command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["oneplus12"]) == 2
+def test_an_unknown_device_is_named_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("device", ["oneplus12"]) == 2
     said = capsys.readouterr().err
     assert "there is no device 'oneplus12'" in said
     assert "redmi_k70_pro" in said
 
 
-def test_an_error_in_a_file_names_the_device(command: Any, tmp_path: Path) -> None:
+def test_an_error_in_a_file_names_the_device(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"device mine: power.idle: 3 is a bare number"):
-        command.summary(command.device_files(tmp_path))
+        screen.summary(screen.device_files(tmp_path))
 
 
 def test_an_engine_has_rates_of_its_own() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from repro.experiments.driver import Driver, planned
 from repro.experiments.progress import Watcher
+from repro.experiments.sweep import Sweep, planned
 from tiny_project import Project
 
 
@@ -20,15 +20,10 @@ def test_an_error_that_nobody_foresees_is_noted(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("repro.experiments.driver.made", fail)
+    monkeypatch.setattr("repro.experiments.sweep.made", fail)
     config, watched = Project(tmp_path, tmp_path).config("method=chain_sd"), Watcher()
-    driver = Driver(
-        lambda number, overrides: planned(number, overrides, config),
-        watched,
-        Console(file=io.StringIO()),
-        lambda: None,
-    )
-    driver.run([(), ()])
+    sweep = Sweep(config, Console(file=io.StringIO()))
+    sweep.run([planned(number, (), config) for number in range(2)], watched)
     note, again = watched.finished[0], watched.finished[1]
     assert (note.state, again.state, note.key) == ("failed", "failed", "")
     assert note.error == f"{type(error).__name__}: {error}"

@@ -83,8 +83,6 @@ def complaint(project: Project, *overrides: str) -> str:
         ),
         ("skip=2", "prompts is 2 after skip=2, but dataset 'humaneval' has 3 rows; choose prompts=1 or"),
         ("device.dram.budget.value=0.0001", "of OnePlus 12's budget of 0.10 MB only"),
-        ("match=null", "the setting 'match' is called 'calibrate_draft_to' now; docs/changes.md"),
-        ("workload=t5_squad", "the setting 'workload' is called 'setup' now; docs/changes.md"),
         (
             "method.lenght=4",
             "method chain_sd has no setting 'lenght'. Did you mean length? Choices: length",

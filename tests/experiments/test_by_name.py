@@ -8,8 +8,8 @@ import pytest
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cell_configs import plain
 from repro.experiments.guide.explaining import check_overrides
+from repro.experiments.plan import plain
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.runtime.model import ModelConfig

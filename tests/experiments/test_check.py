@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from faults import dearer_launches, shorter_paths
-from repro import check as checking
-from repro.check import (
+from repro import commands
+from repro.core.errors import InputError
+from repro.experiments import check as checking
+from repro.experiments.check import (
     CheckedCell,
     beginning,
     beside_conf,
@@ -22,11 +24,9 @@ from repro.check import (
     differences,
     fixed,
     in_order,
-    main,
     other_rounds,
     report,
 )
-from repro.core.errors import InputError
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import open_results
@@ -63,7 +63,9 @@ def verdict(project: Project, record: Record | None = None) -> CheckedCell:
 
 
 def run(project: Project, *arguments: str) -> int:
-    return main([*arguments, "--results", str(project.out / "results"), "--data", str(project.root / "data")])
+    return commands.run(
+        "check", [*arguments, "--results", str(project.out / "results"), "--data", str(project.root / "data")]
+    )
 
 
 def elsewhere(record: Record) -> Record:
@@ -221,7 +223,7 @@ def test_cells_are_chosen_by_table_by_list_and_by_hash(
     assert run(project, "--sample", "0") == 2
     assert run(project, "--sample", "1") == 0
     assert "1 of 1 cells checked: 1 equal" in capsys.readouterr().out
-    assert main(["--results", str(Path("/nonexistent"))]) == 2
+    assert commands.run("check", ["--results", str(Path("/nonexistent"))]) == 2
 
 
 def test_the_list_of_the_project_names_committed_cells() -> None:

@@ -128,11 +128,13 @@ def test_cells_side_by_side(project: Project, tmp_path: Path) -> None:
     assert "| Std (resident) | 1.00" in md
 
 
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "submitit_slurm", "ray", "basic"])
-def test_a_launcher_that_is_no_more_says_what_is(project: Project, launcher: str) -> None:
+@pytest.mark.parametrize("launcher", ["joblib", "basic"])
+def test_a_launcher_that_is_none_of_ours_says_which_are(project: Project, launcher: str) -> None:
     done = project.here("-m", "method=std", f"hydra/launcher={launcher}")
     assert done.returncode == 2
-    assert f"error: hydra/launcher={launcher} is no more; write hydra/launcher=" in done.stderr
+    assert launcher in done.stderr
+    assert "cells" in done.stderr
+    assert "dask" in done.stderr
 
 
 @pytest.mark.parametrize(

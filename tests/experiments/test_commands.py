@@ -22,14 +22,14 @@ from omegaconf import OmegaConf
 from wandb.cli.cli import cli as wandb_cli
 
 from commands import COMMAND, ROOT, SETTINGS, Written, written_commands
-from repro.__main__ import VERBS
+from repro.commands import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cell_configs import plain
 from repro.experiments.cli import checked, table_section
 from repro.experiments.guide.choices import names, option_names
-from repro.experiments.sweep import computes_nothing
+from repro.experiments.pages import computes_nothing
+from repro.experiments.plan import plain
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.scenarios.registry import made
 from tiny_project import composed
@@ -37,12 +37,11 @@ from tiny_project import composed
 GUIDE = "src/repro/experiments/guide"
 WRONG = {
     "docs/changes.md",
-    "src/repro/experiments/renamed.py",
     f"{GUIDE}/explaining.py",
     f"{GUIDE}/completing.py",
 }
-"""They name what was replaced, is wrong or half typed; `test_renamed` and `test_guide` hold the answers."""
-RIGHT = ("python -m repro --help", "python -m repro.list NAME", "model/checkpoint@target.checkpoint=NAME")
+"""They name what was replaced, is wrong or half typed; `test_guide` holds the answers."""
+RIGHT = ("python -m repro --help", "model/checkpoint@target.checkpoint=NAME")
 """What is to be taken of these all the same."""
 LATER = {
     "my_laptop": "oneplus_12",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from repro.commands import errors
+from repro import commands
 from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
@@ -153,7 +153,7 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
 
 
 def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
-    assert errors.main(["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
+    assert commands.run("errors", ["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
     made = {
         path.relative_to(tmp_path): path.read_text(encoding="utf-8")
         for path in tmp_path.rglob("*")

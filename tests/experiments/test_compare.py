@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import records
-from repro import compare
+from repro.commands import run
 from repro.core.errors import InputError
 from repro.experiments.summaries.comparing import compare_records, compare_tables, counts, differing_settings
 from repro.records.record import Record, Round
@@ -34,20 +34,21 @@ def record(key: str, seconds: float, **settings: object) -> Record:
 
 
 def test_the_ratio_of_two_records_is_paired_over_their_prompts() -> None:
-    found = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)))
-    by_name = {one.name: one for one in found}
-    speed = by_name["decode_tokens_per_s"]
+    frame = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)))
+    speed = frame.loc["decode_tokens_per_s"]
     assert (speed.how, speed.change, speed.state) == ("ratio", pytest.approx(2.0), "different")
-    assert speed.interval == pytest.approx((2.0, 2.0)), "every prompt is twice as fast"
-    assert (by_name["rouge_l"].how, by_name["rouge_l"].change) == ("difference", -50.0)
-    assert by_name["mine"].state == "equal"
-    assert next(one.name for one in found) == "decode_tokens_per_s", "speed comes first"
-    assert counts(found) == "1 equal, 2 different, 0 gone, 0 fresh"
+    assert [*speed[["change_low", "change_high"]]] == pytest.approx([2.0, 2.0]), (
+        "every prompt is twice as fast"
+    )
+    assert [*frame.loc["rouge_l", ["how", "change"]]] == ["difference", -50.0]
+    assert frame.loc["mine", "state"] == "equal"
+    assert frame.index[0] == "decode_tokens_per_s", "speed comes first"
+    assert counts(frame) == "1 equal, 2 different, 0 gone, 0 fresh"
 
 
 def test_other_prompts_give_no_interval() -> None:
-    found = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)[:5]))
-    assert all(one.interval is None for one in found)
+    frame = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)[:5]))
+    assert frame["change_low"].isna().all()
 
 
 def test_the_settings_that_differ_are_named() -> None:
@@ -64,7 +65,7 @@ def test_two_records_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture
     store = Results(tmp_path)
     for one, seconds in ((record("a", 1.0), 1.0), (record("b", 0.5), 0.5)):
         store.put(one, rounds_of(seconds))
-    assert compare.main(["aaaa", "bbbb", "--results", str(tmp_path)]) == 0
+    assert run("compare", ["aaaa", "bbbb", "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "A  aaaaaaaa  std on Phone" in shown
     line = next(line for line in shown.splitlines() if line.strip().startswith("Decode"))
@@ -88,7 +89,7 @@ def test_wrong_keys(
     for key in ("aaaa0000", "aaaa1111", "bbbb0000"):
         store.put(records.record("std", {}, key=key))
     store.put(records.record("std", {}, key="cccc0000", status="failed", error="Traceback"))
-    assert compare.main([*keys, "--results", str(tmp_path)]) == 2
+    assert run("compare", [*keys, "--results", str(tmp_path)]) == 2
     assert sentence in capsys.readouterr().err
 
 
@@ -104,19 +105,19 @@ def test_folders_are_compared_by_artifact_row_and_column(
     one, other = tmp_path / "one", tmp_path / "other"
     write(one, "tables/lever/fig4", "Std,std,speed,x,1.0,2.0,2.0", "Draft,draft,speed,x,3.0,,")
     write(other, "lever/fig4/table", "Std,std,speed,x,1.5,2.0,2.5", "Lever,lever,speed,x,4.0,,")
-    found = {one.name: one for one in compare_tables(one, other)}
-    assert found["lever/fig4, std, speed"].change == 1.5
-    assert found["lever/fig4, std, speed, published high end"].state == "different"
-    assert found["lever/fig4, draft, speed"].state == "gone"
-    assert found["lever/fig4, lever, speed"].state == "fresh"
-    assert compare.main([str(one), str(other)]) == 0
+    frame = compare_tables(one, other)
+    assert frame.loc["lever/fig4, std, speed", "change"] == 1.5
+    assert frame.loc["lever/fig4, std, speed, published high end", "state"] == "different"
+    assert frame.loc["lever/fig4, draft, speed", "state"] == "gone"
+    assert frame.loc["lever/fig4, lever, speed", "state"] == "fresh"
+    assert run("compare", [str(one), str(other)]) == 0
     assert capsys.readouterr().out.endswith("1 equal, 2 different, 1 gone, 1 fresh\n")
 
 
 def test_equal_tables_print_only_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "a", "Std,std,speed,x,1.0,,")
     write(tmp_path, "b", "Std,std,speed,x,1.0000000000001,,")
-    assert compare.main([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]) == 0
+    assert run("compare", [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]) == 0
     assert capsys.readouterr().out == "1 equal, 0 different, 0 gone, 0 fresh\n"
 
 
@@ -159,7 +160,7 @@ def judged(folder: Path, ours: str, other: str, allowed: str = "5%") -> int:
             else f"{header}Std,std,speed,x,higher,1,,,,\n"
         )
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
-    return compare.main([str(folder / "a.csv"), str(folder / "b.csv"), f"--worse-than={allowed}"])
+    return run("compare", [str(folder / "a.csv"), str(folder / "b.csv"), f"--worse-than={allowed}"])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_what_is_allowed_is_a_percentage(
 
 def test_tables_without_directions_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "a", "Std,std,speed,x,1.0,,")
-    assert compare.main([str(tmp_path / "a.csv"), str(tmp_path / "a.csv"), "--worse-than", "5%"]) == 2
+    assert run("compare", [str(tmp_path / "a.csv"), str(tmp_path / "a.csv"), "--worse-than", "5%"]) == 2
     assert "no column `better`; make them again with `repro table`" in capsys.readouterr().err
 
 
@@ -220,7 +221,7 @@ def test_two_records_are_judged_by_their_common_prompts(
         made = record(key, each)
         store.put(replace(made, values={**made.values, "rouge_l": 1.0}), rounds_of(each))
     keys = ["aaaa", "bbbb", "--results", str(tmp_path)]
-    assert compare.main([*keys, "--worse-than", "5%"]) == status
+    assert run("compare", [*keys, "--worse-than", "5%"]) == status
     assert ("worse: decode_tokens_per_s" in capsys.readouterr().out) == bool(status)
 
 
@@ -231,4 +232,4 @@ def test_a_change_that_prompts_may_explain_is_not_worse(tmp_path: Path) -> None:
     for key, each in times.items():
         lines = [{**line, "end": seconds} for line, seconds in zip(rounds_of(1.0), each, strict=True)]
         store.put(replace(record(key, 1.0), values={"decode_tokens_per_s": 18 / sum(each)}), lines)
-    assert compare.main(["aaaa", "bbbb", "--results", str(tmp_path), "--worse-than", "5%"]) == 0
+    assert run("compare", ["aaaa", "bbbb", "--results", str(tmp_path), "--worse-than", "5%"]) == 0

@@ -11,9 +11,7 @@ import pytest
 from committed_results import RESULTS, cells
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import needless
-from repro.experiments.compositions import composing_in
+from repro.experiments.plan import plain, planning
 from repro.records.results import open_results
 from repro.reports.spec.experiment import experiment_file
 from repro.reports.tables.known import needs
@@ -64,8 +62,8 @@ def whole_rows(table: str) -> list[str]:
 def test_each_row_is_its_system_by_name(table: str) -> None:
     """Method, device, models, prompts: nothing else enters what the cell is asked."""
     checked = 0
-    with composing_in(conf_dir(), needless) as sweep:
-        swept = [plain(sweep.config(overrides)) for overrides in sweep.cells([f"experiment=compare/{table}"])]
+    with planning(conf_dir()) as sweep:
+        swept = [*map(sweep.cell, sweep.jobs([f"experiment=compare/{table}"]))]
     for config in swept:
         if config.get("service"):
             continue

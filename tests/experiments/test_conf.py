@@ -13,8 +13,8 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.data.traces import parse_trace
 from repro.device.device_file import machine
-from repro.experiments.cell_configs import plain
-from repro.experiments.sweep import fact_sources
+from repro.experiments.pages import fact_sources
+from repro.experiments.plan import plain
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
 from repro.models.runtime.model import ModelConfig

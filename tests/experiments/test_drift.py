@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,10 +18,9 @@ from rich.console import Console
 from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import needless, publish
-from repro.experiments.compositions import composing_in
+from repro.experiments.composing import publish
 from repro.experiments.drift import drifted
+from repro.experiments.plan import planning
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
 from repro.records.identity import cell_key
@@ -59,7 +63,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     results = Results(tmp_path)
     results.put(cell)
     results.set_members("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
-    monkeypatch.setattr("repro.experiments.compositions.instantiate", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("repro.experiments.plan.instantiate", lambda *_: pytest.fail("it ran"))
     said = drifted(results)[cell.key]
     assert "the command of a cell in these results s" in said
     with pytest.raises(InputError, match="the command of a cell in these results s"):
@@ -107,16 +111,42 @@ def test_a_table_is_configured_as_conf_says_today(table: str) -> None:
     assert drifted(committed(), keys(table)) == {}
 
 
+def settings_today(record: Record, **changes: object) -> Mapping[str, Any]:
+    """What enters the key of a record's settings today."""
+    return made({**record.provenance.config, **changes, "labels": {}, "data_dir": None}).asked
+
+
 def key_today(record: Record, **changes: object) -> str:
     """The key of a record's settings today, with the inputs and versions that it was made with."""
     made_with = record.provenance
-    scenario = made({**made_with.config, **changes, "labels": {}, "data_dir": None})
-    return cell_key(scenario.asked, made_with.inputs, made_with.versions)
+    return cell_key(settings_today(record, **changes), made_with.inputs, made_with.versions)
+
+
+def floats(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        yield from floats([*value.values()])
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(floats, value))
+    elif isinstance(value, float):
+        yield value
+
+
+def published_numbers() -> Iterator[float]:
+    for path in (conf_dir() / "reference").glob("*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            for text in chain.from_iterable(csv.reader(file)):
+                with suppress(ValueError):
+                    yield float(text)
 
 
 def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that came later makes no committed cell stale; another number of prompts does."""
+    """A setting that came later makes no committed cell stale; another number of prompts does.
+
+    Keys hold what was written, never what was computed, whose last digits another Python may give otherwise:
+    every float is a file's or an override's (an agreement that is asked for as a share is one in percent).
+    """
     publish()
+    published = set(published_numbers())
     recorded: dict[bool, str] = {}
     for table in committed().tables():
         for record in committed().records(committed().members(table)):
@@ -125,6 +155,9 @@ def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyP
             )  # elsewhere asked of the rows, which are not here
             monkeypatch.setattr(ServingScenario, "reads_corpus", calibrated)
             assert key_today(record) == record.key, table
+            written = published.union(floats(record.provenance.config))
+            computed = set(floats(settings_today(record))) - written
+            assert all(percent / 100 in written for percent in computed), (table, computed)
             recorded[calibrated] = record.key
     assert key_today(record, prompts=record.provenance.config["prompts"] + 1) != record.key
     assert recorded.keys() == {False, True}
@@ -134,9 +167,9 @@ def listed(conf: Path, *overrides: str) -> dict[str, str]:
     """What `sweep=list` says of the quickstart's cells, by method, on a machine without datasets."""
     publish()
     states = {}
-    with composing_in(conf, needless) as compositions:
-        for cell in compositions.cells(["experiment=quickstart"]):
-            config = plain(compositions.config((*cell, *overrides)))
+    with planning(conf) as plan:
+        for cell in plan.jobs(["experiment=quickstart"]):
+            config = plan.cell((*cell, *overrides))
             config |= {"results": str(project_root() / "results"), "sweep": "list", "data_dir": None}
             note = Sweep(config, Console(file=io.StringIO())).cell(config)
             states[config["method"]["name"]] = note.state

@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 import experiment_files
 from repro.core.paths import conf_dir
 from repro.experiments import cli
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec

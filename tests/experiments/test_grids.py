@@ -10,9 +10,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cli import composed, needless, publish
-from repro.experiments.composing import with_sweep
-from repro.experiments.compositions import composing_in
+from repro.experiments.cli import composed
+from repro.experiments.composing import publish, with_sweep
+from repro.experiments.plan import planning
 from repro.reports.spec.beside import carried
 from repro.reports.spec.grid import ExperimentGrid
 
@@ -146,7 +146,7 @@ def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_s
 def test_a_configuration_is_composed_within_another_of_hydra_s() -> None:
     """The claims of a table are drawn within a command, from other tables' experiments."""
     publish()
-    with composing_in(conf_dir(), needless) as outer:
+    with planning(conf_dir()) as outer:
         inner = composed("experiment=lever/table5", "device=xiaomi_14")
         assert inner.device.name == "Xiaomi 14"
-        assert outer.config(["device=oneplus_12"]).device.name == "OnePlus 12"
+        assert outer.unresolved(["device=oneplus_12"]).device.name == "OnePlus 12"

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import pytest
 
+from repro.commands import run
 from repro.core import registry
+from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.guide import choices, explaining, help, listing, source
+from repro.experiments.guide import choices, explaining, help
 from repro.experiments.guide.completing import completed
+from repro.experiments.guide.components import Component, Setting
 from repro.experiments.guide.explaining import in_order, nearest
 
 FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert listing.main(arguments) == 0
+    assert run("list", arguments) == 0
     return capsys.readouterr().out
 
 
@@ -62,7 +65,7 @@ def test_one_method_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "methods", "lever")
     assert "paper:      docs/lever.md" in text
     assert "construction" in text
-    assert "choices: greedy, opt_tree, specinfer" in text
+    assert "construction      = 'greedy'  (greedy, opt_tree or specinfer)" in text
     assert "maximum depth of draft tokens" in text
     assert said(capsys, "method", "lever") == text
 
@@ -76,14 +79,14 @@ def test_one_file_in_full_and_the_groups(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listing.main(["methods", "leevr"]) == 2
+    assert run("list", ["methods", "leevr"]) == 2
     assert "Did you mean lever? All " in capsys.readouterr().err
-    assert listing.main(["methodes"]) == 2
+    assert run("list", ["methodes"]) == 2
     assert "there is no group 'methodes'. Did you mean methods" in capsys.readouterr().err
 
 
 def test_listing_imports_nothing_heavy() -> None:
-    code = "import sys; from repro.experiments.guide.listing import main; main(['methods', 'lever'])\n"
+    code = "import sys; from repro.commands import run; run('list', ['methods', 'lever'])\n"
     code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(project_root() / "src")}
     done = subprocess.run(
@@ -92,26 +95,34 @@ def test_listing_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_literals_and_bases_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kinds_of_mine.py").write_text(
-        "from typing import Literal\nKind = Literal['a', 'b']\n", encoding="utf-8"
+class Base:
+    """Decodes.
+
+    Attributes:
+        depth: tokens.
+    """
+
+
+@dataclass(frozen=True)
+class Own(Base):
+    """Does it. As one does.
+
+    Attributes:
+        kind: which
+            one.
+    """
+
+    depth: Count = 2
+    kind: Literal["a", "b"] = "a"
+
+
+def test_a_class_says_its_settings() -> None:
+    component = Component.of(Own)
+    assert component.title == "Does it"
+    assert component.settings == (
+        Setting("depth", "2", "a whole number of at least 1", "tokens."),
+        Setting("kind", "'a'", "a or b", "which one."),
     )
-    (tmp_path / "mine.py").write_text(
-        "from kinds_of_mine import Kind\n\n\nclass Base:\n    depth: int = 2\n\n\n"
-        "@register('method', 'own')\nclass Own(Base):\n"
-        '    """Does it. As one does.\n\n    Attributes:\n        kind: which\n            one.\n    """\n\n'
-        "    kind: Kind = 'a'\n    _hidden: int = 0\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = source.component("mine", "method", "own")
-    assert found is not None
-    assert found.title == "Does it"
-    assert found.settings == (
-        source.Setting("depth", "int", "2"),
-        source.Setting("kind", "Kind", "'a'", ("a", "b"), "which one."),
-    )
-    assert source.component("mine", "method", "other") is None
 
 
 class TestNames:

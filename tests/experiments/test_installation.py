@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import re
@@ -116,7 +115,8 @@ METHODS = """
 import json, sys
 from repro.core.errors import InputError
 from repro.core.registry import registered
-from repro.experiments.cli import cell_config, publish, quiet
+from repro.experiments.cli import cell_config, quiet
+from repro.experiments.composing import publish
 from repro.experiments.sweep import Sweep
 
 INT8 = ("target.precision=int8", "draft.precision=int8")
@@ -176,12 +176,6 @@ def test_every_method_runs_by_name_from_the_wheels(tmp_path: Path) -> None:
     ZipFile(built(tmp_path / "assets", ROOT / "packages" / "assets", "wheel")).extractall(site)
     assert {*json.loads(answers(site, empty, "-c", METHODS).splitlines()[-1]).values()} <= {"done", "cached"}
     shutil.rmtree(site)
-
-
-@pytest.mark.parametrize(("script", "verb"), [("tables", "table"), ("fetch", "fetch"), ("devices", "device")])
-def test_a_script_is_the_verb(script: str, verb: str) -> None:
-    module = importlib.import_module(f"scripts.{script}")
-    assert module.main is importlib.import_module(command.VERBS[verb]).main
 
 
 def test_an_archive_knows_its_commit_and_a_stranger_s_clone_says_why_it_does_not(

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec

@@ -12,7 +12,7 @@ import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
 from repro.experiments import cli
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.experiments.tables import Asked
 from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select

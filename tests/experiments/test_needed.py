@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 
-from repro.commands.fetch import main
+from repro import commands
 from repro.core.errors import InputError
 from repro.experiments.needed import needs
 from tiny_checkpoints import alone
@@ -50,12 +50,12 @@ def test_the_hub_says_sizes_commits_and_who_must_log_in(monkeypatch: pytest.Monk
 def test_it_opens_what_the_hubs_cache_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hub").mkdir()
     folders = [write(tmp_path / "hub", name) for name in ("vicuna_7b_medusa", "vicuna_7b_v1_3")]
-    assert main(["--for", "experiment=ghidorah/table1_vicuna", "--offline"]) == 0
+    assert commands.run("fetch", ["--for", "experiment=ghidorah/table1_vicuna", "--offline"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("ghidorah/table1_vicuna with weights=own: 2 checkpoints, ")
     assert all(f"at hand in {folder}" in printed for folder in folders)
     assert described("vicuna_7b_v1_3").hub is not None
-    assert main(["--for", "experiment=lever/table5", "--offline"]) == 1
+    assert commands.run("fetch", ["--for", "experiment=lever/table5", "--offline"]) == 1
     assert "qwen3_8b is in none of its places" in capsys.readouterr().err
 
 

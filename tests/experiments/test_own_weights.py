@@ -20,12 +20,11 @@ from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
 from repro.experiments.cell_settings import decisive_settings
-from repro.experiments.cli import needless
-from repro.experiments.compositions import composing_in
+from repro.experiments.plan import planning
 from repro.methods.base import Generation
 from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints import hub
-from repro.scenarios.generation import run
+from repro.scenarios.generation import scenario
 from tiny_hub import place, write
 from tiny_project import Project
 
@@ -69,14 +68,14 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
     """The answers of the cells that ran."""
     found: list[Generation] = []
-    serve = run.serve
+    serve = scenario.serve
 
     def heard(*arguments: Any) -> list[Generation]:
         made = serve(*arguments)
         found.extend(made)
         return made
 
-    monkeypatch.setattr(run, "serve", heard)
+    monkeypatch.setattr(scenario, "serve", heard)
     return found
 
 
@@ -101,8 +100,8 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[Scored]:
 
 def sweep(*overrides: str) -> list[tuple[str, ...]]:
     """The cells of a sweep."""
-    with composing_in(conf_dir(), needless) as compositions:
-        return compositions.cells(overrides)
+    with planning(conf_dir()) as plan:
+        return plan.jobs(overrides)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +113,10 @@ def test_what_is_to_do_is_known_without_a_checkpoint(table: str, monkeypatch: py
 
     monkeypatch.setattr("repro.models.runtime.head_model.open_checkpoint", opened)
     monkeypatch.setattr("repro.models.checkpoints.checkpoint.open_checkpoint", opened)
-    with composing_in(conf_dir(), needless) as compositions:
-        cells = compositions.cells([f"experiment={table}", "weights=own"])
+    with planning(conf_dir()) as plan:
+        cells = plan.jobs([f"experiment={table}", "weights=own"])
         for cell in cells[:: max(1, len(cells) // 8)]:
-            assert decisive_settings(compositions.configs.plain(cell))
+            assert decisive_settings(plan.cell(cell))
 
 
 def greedy(folder: Path, generation: Generation) -> list[int]:

@@ -7,10 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from repro.experiments import progress
-from repro.experiments.computing import with_reason
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note, in_words
+from repro.experiments.sweep import with_reason
 from repro.records.effort import count, counting
 
 METHODS = ("std", "lever", "edgellm", "draft")
@@ -40,7 +39,7 @@ def test_in_words(seconds: float, words: str) -> None:
 def test_a_line_at_each_cell_s_end() -> None:
     watched, out = watching()
     watched.finish(0, ended("std", 10.0))
-    watched.finish(0, ended("std", 10.0))
+    watched.tell(1, "answering", 1, 4)
     watched.finish(1, ended("lever", 8.0, "failed"))
     watched.close()
     assert out.getvalue().splitlines() == [
@@ -49,18 +48,13 @@ def test_a_line_at_each_cell_s_end() -> None:
     ]
 
 
-def test_cells_done_before_are_one_line() -> None:
+def test_cells_done_before_are_counted_without_a_line() -> None:
     watched, out = watching()
     for number in range(3):
         watched.finish(number, ended(METHODS[number], 0.0, "cached"))
-    assert out.getvalue() == ""
     watched.finish(3, ended("draft", 5.0))
     watched.close()
-    assert out.getvalue().splitlines() == ["4 of 4 cells, 3 done before", "4 of 4 cells, draft done in 5 s"]
-    watched, out = watching()
-    watched.finish(0, ended("std", 0.0, "cached"))
-    watched.close()
-    assert out.getvalue() == "1 of 4 cells, 1 done before\n"
+    assert out.getvalue().splitlines() == ["4 of 4 cells, draft done in 5 s"]
 
 
 def test_cells_are_named_by_what_differs() -> None:
@@ -79,32 +73,13 @@ def test_cells_are_named_by_what_differs() -> None:
 def test_bars_show_all_cells_and_each_running_one() -> None:
     watched, out = watching(terminal=True)
     watched.finish(0, ended("std", 10.0))
-    with watched.running(1) as tell:
-        tell("answering", 1, 4)
+    watched.tell(1)
+    watched.tell(1, "answering", 1, 4)
     watched.finish(1, ended("lever", 4.0))
-    watched.tell(2)
-    watched.leave(2)
     watched.close()
     text = out.getvalue()
     assert "std done in 10 s" in text
     assert "lever done in 4 s" in text
-
-
-def test_a_stage_is_told_after_some_seconds_and_again_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    watched, out = watching()
-    for at, stage in ((0, "reading"), (4, "reading"), (6, "reading"), (30, "reading"), (31, "answering")):
-        now[0] = float(at)
-        watched.tell(1, stage, 1, 4)
-    now[0] = 92.0
-    watched.tell(1, "answering", 3, 4)
-    watched.close()
-    assert [line.split(", ")[1] for line in out.getvalue().splitlines()] == [
-        "lever reading 1/4",
-        "lever answering 1/4",
-        "lever answering 3/4",
-    ]
 
 
 def test_a_stage_says_why_it_takes_long() -> None:

@@ -1,4 +1,4 @@
-"""Commands import nothing heavy that they do not use, and cells composed once are what Hydra composes."""
+"""Commands import nothing heavy that they do not use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-from omegaconf._utils import get_yaml_loader
 
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.paths import conf_dir
 from repro.experiments import composing
-from repro.experiments.cli import needless
-from repro.experiments.composing import Composer
+from repro.experiments.hydra_private import get_yaml_loader
 from tiny_project import Project, write_project
 
 HEAVY = {
@@ -160,45 +153,3 @@ def test_the_c_parser_refuses_what_omegaconf_refuses(text: str) -> None:
     for loader in (composing._loader(), get_yaml_loader()):
         with pytest.raises(yaml.YAMLError):
             yaml.load(text, Loader=loader)
-
-
-class TestComposer:
-    OVERRIDES = ("experiment=quickstart", "method=std", "prompts=3", "hydra.job.num=0")
-
-    @pytest.fixture
-    def composer(self) -> Composer:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            yield Composer(GlobalHydra.instance().config_loader(), needless, lambda *_: None)
-
-    def test_a_cell_is_what_hydra_composes_without_its_table(self, composer: Composer) -> None:
-        master = composer.load_configuration("config", ["experiment=quickstart"], RunMode.MULTIRUN)
-        cell = composer.load_sweep_config(master, list(self.OVERRIDES))
-        whole = GlobalHydra.instance().config_loader().load_sweep_config(master, list(self.OVERRIDES))
-        assert whole.table is not None
-        assert cell.table is None
-        whole.table = None
-        assert OmegaConf.to_container(cell) == OmegaConf.to_container(whole)
-
-    def test_what_one_has_taken_the_next_has_too(self, composer: Composer) -> None:
-        master = composer.load_configuration("config", ["experiment=quickstart"], RunMode.MULTIRUN)
-        asked = [*self.OVERRIDES, "target.name=mine"]
-        first, second = (composer.load_sweep_config(master, [*asked]) for _ in range(2))
-        assert first.device is second.device, "they share what is only chosen"
-        first.target.name = "spoilt"
-        assert second.target.name == "mine"
-        assert composer.load_sweep_config(master, [*asked]).target == second.target
-
-    def test_a_table_that_is_overridden_stays(self, composer: Composer) -> None:
-        asked = [*self.OVERRIDES, "table.title=Mine"]
-        master = composer.load_configuration("config", asked, RunMode.MULTIRUN)
-        assert composer.load_sweep_config(master, asked).table.title == "Mine"
-
-    def test_what_a_section_reads_is_no_part_of_a_sweep_s_end(self, composer: Composer) -> None:
-        asked = ["experiment=edgellm/claims"]
-        master = composer.load_configuration("config", asked, RunMode.MULTIRUN)
-        assert composer.load_sweep_config(master, asked).table is not None
-
-    def test_bad_input_is_found_before(self, composer: Composer) -> None:
-        master = composer.load_configuration("config", [], RunMode.MULTIRUN)
-        with pytest.raises(HydraException, match="no_such"):
-            composer.load_sweep_config(master, ["method=no_such"])

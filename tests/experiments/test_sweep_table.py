@@ -1,26 +1,24 @@
-"""A sweep without a `table:` section ends with a table, and its experiment file makes the same one."""
+"""A sweep without a `table:` section ends with a table, which `repro table` makes again."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 import records
-from repro.commands import table as table_command
+from repro import commands
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.experiments.summaries.sweep_table import SweepTable, sweep_table
-from repro.experiments.sweep import Note
+from repro.experiments.recorded_tables import NumberLines
+from repro.experiments.summaries.notes import Note
+from repro.experiments.summaries.sweep_table import SweepCommand, SweepTable, sweep_table
 from repro.records.results import Results
-from repro.reports.spec import experiment
 from tiny_project import Project, write_project
 
-GROUPS = ("method", "device", "setup", "pair", "method_preset", "model@draft", "compression")
 VALUES = {"decode_tokens_per_s": 20.0, "time_per_token": 0.05, "ttft": 0.2, "prompts": 2}
 
 
@@ -38,7 +36,7 @@ def made(tmp_path: Path, cells: list[tuple[dict[str, str], dict[str, str]]], **v
         notes.append(Note(record.key, labels, "done", 1.0, chosen=chosen))
         for key, value in chosen.items():
             overrides[key] = ",".join(dict.fromkeys([*overrides.get(key, value).split(","), value]))
-    found = sweep_table(notes, store, overrides, GROUPS)
+    found = sweep_table(notes, store, overrides)
     assert found is not None
     return found
 
@@ -55,7 +53,6 @@ def test_rows_are_named_by_the_labels_of_what_varies(tmp_path: Path) -> None:
     ]
     table = made(tmp_path, cells)
     assert rows(table) == ["method", "device"]
-    assert table.labels == {}
     assert table.name.startswith("sweeps/std-edgellm-oneplus_12-xiaomi_14-")
 
 
@@ -63,7 +60,7 @@ def test_a_setting_that_varies_becomes_a_label(tmp_path: Path) -> None:
     cells = [({"method.length": n}, {"method": "chain_sd", "device": "OnePlus 12"}) for n in ("2", "4", "8")]
     table = made(tmp_path, cells)
     assert rows(table) == ["length"]
-    assert table.labels == {"length": "${oc.select:method.length,null}"}
+    assert table.command.rows == {"length": "method.length"}
     assert [note.labels["length"] for note in table.notes] == ["2", "4", "8"]
     assert table.name.startswith("sweeps/length-2-4-8-")
     assert table.section["title"] == "length 2, 4 and 8 (Chain-SD, OnePlus 12)"
@@ -90,19 +87,13 @@ def test_a_choice_without_a_label_gets_one(tmp_path: Path) -> None:
     cells = [({"method_preset": name}, {"method": "edgellm"}) for name in ("bnv", "bnv_sf")]
     table = made(tmp_path, cells)
     assert rows(table) == ["method_preset"]
-    assert table.labels == {"method_preset": "${hydra:runtime.choices.method_preset}"}
 
 
 def test_columns_are_what_the_cells_have_with_enough_digits(tmp_path: Path) -> None:
     table = made(tmp_path, [({"method": "std"}, {"method": "std"})], time_per_token=0.00123)
-    short = {"metric": "ttft", "digits": 3}
-    assert table.section["columns"] == [
-        "decode_tokens_per_s",
-        {"metric": "time_per_token", "digits": 5},
-        short,
-        "prompts",
-    ]
-    columns = {column["key"]: column for column in table.written_out()["columns"]}
+    columns = {column["key"]: column for column in table.section["columns"]}
+    assert [*columns] == ["decode_tokens_per_s", "time_per_token", "ttft", "prompts"]
+    assert columns["ttft"]["digits"] == 3
     assert columns["time_per_token"]["digits"] == 5
     assert columns["decode_tokens_per_s"]["unit"] == "tokens/s"
     assert columns["decode_tokens_per_s"]["better"] == "higher"
@@ -113,11 +104,11 @@ def test_folders_are_no_part_of_a_sweep_s_name_or_command(tmp_path: Path) -> Non
     record = records.record("std", VALUES)
     store.put(record)
     notes = [Note(record.key, {"method": "std"}, "done", chosen={"method": "std"})]
-    plain = sweep_table(notes, store, {"method": "std"}, GROUPS)
-    other = sweep_table(notes, store, {"method": "std", "results": "/x", "wandb.mode": "online"}, GROUPS)
+    plain = sweep_table(notes, store, {"method": "std"})
+    other = sweep_table(notes, store, {"method": "std", "results": "/x", "wandb.mode": "online"})
     assert plain is not None
     assert other == plain
-    assert plain.command == "python -m repro -m method=std"
+    assert str(plain.command) == "python -m repro -m method=std"
 
 
 DEVICES = {f"phone_{i}": f"Phone {i}" for i in range(6)}
@@ -150,7 +141,7 @@ def test_the_whole_answer_has_columns(tmp_path: Path) -> None:
     """Two prompts: a mean latency of 3 s; 4 J of prompts and 6 J of decoding are 5 J an answer."""
     joules = {"latency": 3.0, "prefill_joules": 4.0, "decode_joules": 6.0}
     table = made(tmp_path, [({"method": "std"}, {"method": "std"})], **joules)
-    names = [each if isinstance(each, str) else each["metric"] for each in table.section["columns"]]
+    names = [column["key"] for column in table.section["columns"]]
     assert {"answer_seconds", "answer_joules"} <= {*names}
     record = Results(tmp_path).get(table.notes[0].key)
     assert record is not None
@@ -161,14 +152,23 @@ def test_without_a_finished_cell_there_is_no_table(tmp_path: Path) -> None:
     failed = records.record("std", {}, status="failed", error="Traceback")
     Results(tmp_path).put(failed)
     note = Note(failed.key, {"method": "std"}, "failed", chosen={"method": "std"})
-    assert sweep_table([note], Results(tmp_path), {"method": "std"}, GROUPS) is None
+    assert sweep_table([note], Results(tmp_path), {"method": "std"}) is None
 
 
-def test_an_experiment_without_a_table_gets_only_that_section(tmp_path: Path) -> None:
-    table = made(tmp_path, [({"method": "std", "experiment": "mine"}, {"method": "std"})])
-    text = table.experiment_file()
-    assert "Add it to conf/experiment/mine.yaml" in text
-    assert set(yaml.safe_load(text)) == {"table"}
+def test_many_values_are_numbered_in_a_folder_s_name(tmp_path: Path) -> None:
+    cells = [({"prompt_tokens": str(n)}, {"method": "std"}) for n in range(64, 144)]
+    table = made(tmp_path, cells)
+    assert re.fullmatch(r"sweeps/prompt_tokens-80_values-\w{8}", table.name)
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", '{"overrides": 1, "rows": {}}', "{"])
+def test_a_damaged_sweep_file_is_said(tmp_path: Path, content: str) -> None:
+    (tmp_path / "sweeps" / "mine").mkdir(parents=True)
+    with pytest.raises(InputError, match="the sweep's own command makes its table again"):
+        SweepCommand.read("sweeps/mine", tmp_path)
+    (tmp_path / "sweeps" / "mine" / "sweep.json").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match="is no sweep's command"):
+        SweepCommand.read("sweeps/mine", tmp_path)
 
 
 def figures(path: Path) -> list[dict[str, str]]:
@@ -176,40 +176,23 @@ def figures(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
-def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_ends_with_a_table_that_is_made_again(project: Project, tmp_path: Path) -> None:
     mine = project.apart(tmp_path)
-    command = ("hydra.mode=MULTIRUN", "method=chain_sd", "method.length=2,4")
-    done = mine.here(*command)
+    done = mine.here("hydra.mode=MULTIRUN", "method=chain_sd", "method.length=2,4")
     assert done.returncode == 0, done.stderr
     assert any(line.split()[:2] == ["length", "(tokens/s)"] for line in done.stdout.splitlines())
-    (path,) = (tmp_path / "results").glob("sweeps/length-2-4-*/experiment.yaml")
-    own = path.parent
+    (folder,) = (tmp_path / "results").glob("sweeps/length-2-4-*")
     for file in ("table.md", "table.csv", "table.tex", "figure.png", "figure.pdf"):
-        assert str(own / file) in done.stdout
-    assert f"{'as an experiment':<20} {path}\n" in done.stdout
-    assert "made by `python -m repro -m " in (own / "table.md").read_text(encoding="utf-8")
-    assert {r["row"] for r in figures(own / "table.csv")} == {"2", "4"}
-
-    conf = tmp_path / "conf" / "experiment"
-    conf.mkdir(parents=True)
-    (conf / "lengths.yaml").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setattr(experiment, "conf_folders", lambda: [conf_dir(), conf.parent])
-    again = mine.here("experiment=lengths", f"hydra.searchpath=[conf://{conf.parent}]")
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.count("cached") == 2, "the experiment's cells are those of the sweep"
-    other = tmp_path / "results" / "lengths" / "table.csv"
-    assert figures(other) == figures(own / "table.csv")
-    table = [
-        line for line in (own / "table.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")
-    ]
-    assert len(table) == 4
-    assert table == [
-        line
-        for line in other.with_suffix(".md").read_text(encoding="utf-8").splitlines()
-        if line.startswith("|")
-    ]
+        assert str(folder / file) in done.stdout
+    text = (folder / "table.md").read_text(encoding="utf-8")
+    assert "made by `python -m repro -m " in text
+    assert {r["row"] for r in figures(folder / "table.csv")} == {"2", "4"}
+    again = ["--results", str(tmp_path / "results"), "--out", str(tmp_path / "again")]
+    assert commands.run("table", [f"sweeps/{folder.name}", *again]) == 0
+    for file in ("table.md", "table.csv", "table.tex", "figure.png"):
+        assert (tmp_path / "again" / "sweeps" / folder.name / file).read_bytes() == (
+            folder / file
+        ).read_bytes()
 
 
 def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tmp_path: Path) -> None:
@@ -252,10 +235,10 @@ def test_a_table_is_drawn_over_a_number_by_devices(project: Project, tmp_path: P
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "results").glob("sweeps/length-1-2-3-*")
     asked = [f"sweeps/{folder.name}", "--results", str(tmp_path / "results")]
-    assert table_command.main([*asked, "--x", "length"]) == 0
+    assert commands.run("table", [*asked, "--x", "length"]) == 0
     assert (folder / "over_length.png").read_bytes().startswith(b"\x89PNG")
-    assert table_command.main([*asked, "--x", "lengths"]) == 2
-    assert table_command.main([*asked, "--x", "length", "--by", "device"]) == 2
+    assert commands.run("table", [*asked, "--x", "lengths"]) == 2
+    assert commands.run("table", [*asked, "--x", "length", "--by", "device"]) == 2
 
 
 def test_lines_and_panels_are_the_labels_that_are_named() -> None:
@@ -267,9 +250,9 @@ def test_lines_and_panels_are_the_labels_that_are_named() -> None:
             {"key": "joules", "unit": "J", "heading": "J"},
         ],
     }
-    figure = table_command.NumberLines("length", "device").drawn(section)["figure"]
+    figure = NumberLines("length", "device").drawn(section)["figure"]
     assert (figure["x"], figure["panel"], figure["columns"]) == ("length", "method", ["speed"])
-    assert table_command.NumberLines("length").drawn(section)["figure"]["panel"] == ""
+    assert NumberLines("length").drawn(section)["figure"]["panel"] == ""
     section["rows"] = {"by": ["method", "device", "dataset", "length"]}
     with pytest.raises(InputError, match="--by device leaves method, dataset"):
-        table_command.NumberLines("length", "device").drawn(section)
+        NumberLines("length", "device").drawn(section)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.commands import calibrate
+from repro import commands
 from repro.core.paths import conf_dir, project_root
 from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
@@ -16,8 +16,8 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
-from repro.experiments.cell_configs import plain
 from repro.experiments.cli import checked
+from repro.experiments.plan import plain
 from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario
 from tiny_project import composed, write_project
@@ -68,7 +68,7 @@ def test_a_board_of_two_rows_runs_at_their_speed(tmp_path: Path) -> None:
         (tmp_path / "conf" / group).mkdir(parents=True)
     bench = project_root() / "docs" / "tour_bench.json"
     options = ["--name", "My board", "--conf", str(tmp_path / "conf")]
-    calibrate.main(["--from-llama-bench", str(bench), *options])
+    commands.run("calibrate", ["--from-llama-bench", str(bench), *options])
     device = read_mapping(tmp_path / "conf" / "device" / "my_board.yaml")
     engine = read_mapping(tmp_path / "conf" / "engine" / "my_board.yaml")
     weights, on = 1.0e9, machine(with_engine(device, engine))

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,26 +62,26 @@ def test_a_cell_is_one_finished_run(tmp_path: Path, capfd: pytest.CaptureFixture
     values = {"decode_tokens_per_s": 2.5, "rouge_l": None, "acceptance_histogram": "1 2", "invented": 3}
     kept = record("edgellm", values, labels={"device": "phone", "target": "t", "alpha": "0.3"})
     answers = [{"prompt": 0, "answer": "four", "target": "4", "score": 0.5}]
-    run = Tracker(folder=tmp_path / "out").cell(kept, ROUNDS, trace, answers)
+    kept = replace(kept, uncertainty={"decode_tokens_per_s": (2.25, 2.75)})
+    run = Tracker(outputs=tmp_path / "out").cell(kept, ROUNDS, trace, answers)
     found = summary(run)
     assert (found["state"], found["exit_code"], found["project"]) == ("finished", 0, "repro")
     assert found["name"] == f"edgellm phone alpha=0.3 {kept.key[:6]}"
-    assert found["config"]["method"] == {"length": 8}
-    assert found["config"]["labels"] == {
-        "method": "edgellm",
-        "device": "phone",
-        "target": "t",
-        "alpha": "0.3",
-    }
-    assert found["config"]["provenance"]["clock"] == "virtual"
+    labels = {"method": "edgellm", "device": "phone", "target": "t", "alpha": "0.3"}
+    settings = {"method.length": 8, "provenance.clock": "virtual"}
+    assert {n: v for n, v in found["config"].items() if n in {**labels, **settings}} == labels | settings
+    assert not [name for name, value in found["config"].items() if isinstance(value, dict) and name[0] != "_"]
     assert run is not None
     assert run.name.endswith(f"-edgellm-phone-alpha-0-3-{kept.key[:12]}")
     log = wandb_logs.lines(run)
     steps = history(run)
-    assert {k: v for k, v in steps[0].items() if "/" in k} == {
-        "speed/decode_tokens_per_s": 2.5,
-        "other/invented": 3,
-    }
+    (first,) = [{k: v for k, v in step.items() if "/" in k} for step in steps[:1]]
+    parts = ("_type", "values", "bins")
+    bars = [first.pop(f"acceptance/acceptance_histogram/bars.{part}") for part in parts]
+    assert bars == ["histogram", [1, 2], [-0.5, 0.5, 1.5]]
+    assert first == {"speed/decode_tokens_per_s": 2.5, "other/invented": 3}
+    ends = [found["summary"][f"speed/decode_tokens_per_s_{end}"] for end in ("low", "high")]
+    assert ends == [2.25, 2.75]
     told = {k: found["summary"][k] for k in ("acceptance/acceptance_histogram", "status", "key")}
     assert told == {"acceptance/acceptance_histogram": "1 2", "status": "done", "key": kept.key}
     rounds = table_file(run, "rounds")
@@ -111,7 +112,7 @@ def test_settings_go_to_every_run(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_runs_again_takes_the_place_of_its_run(tmp_path: Path) -> None:
-    tracker = Tracker(folder=tmp_path)
+    tracker = Tracker(outputs=tmp_path)
     failed = record("std", {}, status="failed", error="Traceback")
     runs = [
         tracker.cell(each) for each in (failed, record("std", {"ttft": 1.0}), record("std", {"ttft": 2.0}))
@@ -133,7 +134,7 @@ def test_runs_hold_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.
     made = invented_table(kept)
     files = write_all(made, tmp_path / "results", BIBTEX)
     tracker = Tracker()
-    runs = [tracker.cell(kept, ROUNDS, trace, [{"answer": "a"}]), tracker.sweep(made, files, [kept])]
+    runs = [tracker.cell(kept, ROUNDS, trace, [{"answer": "a"}]), tracker.sweep("mine", made, files, [kept])]
     for run in runs:
         assert run is not None
         text = json.dumps([wandb_logs.lines(run), wandb_logs.summary(run)])
@@ -146,7 +147,7 @@ def test_runs_hold_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.
 def test_one_command_uploads_all_runs(tmp_path: Path) -> None:
     """`wandb sync` takes many folders; without a network it can only list them."""
     for method in ("std", "edgellm"):
-        Tracker(folder=tmp_path / "outputs").cell(record(method, {"ttft": 1.0}))
+        Tracker(outputs=tmp_path / "outputs").cell(record(method, {"ttft": 1.0}))
     command = f"{sys.executable} -m wandb sync --dry-run outputs/wandb/offline-run-*"
     done = subprocess.run(
         command, shell=True, check=True, capture_output=True, text=True, cwd=tmp_path, encoding="utf-8"
@@ -155,7 +156,7 @@ def test_one_command_uploads_all_runs(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_readme_shows_a_run(tmp_path: Path) -> None:
-    run = Tracker(folder=tmp_path).cell(record("std", {"speed": 2.5}))
+    run = Tracker(outputs=tmp_path).cell(record("std", {"speed": 2.5}))
     assert run is not None
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json", str(run)]
     text = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
@@ -164,7 +165,7 @@ def test_the_command_of_the_readme_shows_a_run(tmp_path: Path) -> None:
 
 def test_a_failed_cell_is_a_failed_run(tmp_path: Path) -> None:
     failed = record("edgellm", {}, status="failed", error="Traceback\nOSError: gone")
-    found = summary(Tracker(folder=tmp_path).cell(failed))
+    found = summary(Tracker(outputs=tmp_path).cell(failed))
     assert (found["state"], found["exit_code"]) == ("failed", 1)
     assert found["summary"]["error"] == "Traceback\nOSError: gone"
 
@@ -174,7 +175,7 @@ def test_many_cells_of_many_processes(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         runs = pool.starmap(one_cell, [(str(tmp_path), method) for method in methods], chunksize=1)
     found = [summary(Path(run)) for run in runs]
-    assert [each["config"]["labels"]["method"] for each in found] == methods
+    assert [each["config"]["method"] for each in found] == methods
     assert {each["state"] for each in found} == {"finished"}
     assert {each["summary"]["other/speed"] for each in found} == {1}
 
@@ -199,10 +200,21 @@ def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_pat
     records = [record("std", {"ttft": 2.0, "target_calls": 7}), record("edgellm", {"ttft": 1.0})]
     table = invented_table(*records)
     files = write_all(table, tmp_path / "results", BIBTEX)
-    run = Tracker(folder=tmp_path / "out").sweep(table, files, records)
+    tracker = Tracker(outputs=tmp_path / "out")
+    cells = [tracker.cell(each, group="mine") for each in records]
+    (live,) = (tmp_path / "out" / "wandb").glob("offline-run-*mine-table-*")
+    assert "exit" not in {line["type"] for line in wandb_logs.lines(live)}, "it is open while cells run"
+    run = tracker.sweep("mine", table, files, records)
+    groups = [
+        next(x["run"]["run_group"] for x in wandb_logs.lines(r) if x["type"] == "run") for r in (run, *cells)
+    ]
+    assert groups == ["mine"] * 3
+    steps = [step for step in history(run) if "cells/done" in step]
+    assert [step["cells/done"] for step in steps] == [1, 2]
+    assert [step["latency/ttft"] for step in steps] == [2, 1]
     found = summary(run)
     assert found["state"] == "finished"
-    assert found["name"].startswith("table table ")
+    assert found["name"] == "table table"
     assert found["config"]["command"] == "python -m repro experiment=table"
     assert "commit 0123456789" in found["summary"]["notes"]
     assert run is not None
@@ -219,11 +231,12 @@ def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_pat
     assert table_file(run, "bars")["data"] == [["EdgeLLM", 1], ["Std", 2]]
     assert "wandb/bar/v0" in json.dumps(wandb_logs.lines(run))
     cells = table_file(run, "cells")
-    assert cells["columns"] == ["method", "status", "latency/ttft", "acceptance/target_calls", "key"]
-    assert cells["data"] == [
-        ["std", "done", 2, 7, records[0].key],
-        ["edgellm", "done", 1, None, records[1].key],
+    rows = [dict(zip(cells["columns"], row, strict=True)) for row in cells["data"]]
+    assert [(row["key"], row["method"], row["ttft"], row["target_calls"]) for row in rows] == [
+        (records[0].key, "std", 2, 7),
+        (records[1].key, "edgellm", 1, None),
     ]
+    assert {"method.length", "provenance.clock", "status"} <= {*cells["columns"]}
     assert len(list((run / "files" / "media" / "images").glob("*.png"))) == len(
         [path for path in files.values() if path.suffix == ".png"]
     )
@@ -236,7 +249,7 @@ def test_disabled_writes_and_imports_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from records import record\n"
         "from repro.experiments.tracking.tracker import Tracker\n"
-        "tracker = Tracker(mode='disabled', folder=Path(sys.argv[1]) / 'out'); tracker.check()\n"
+        "tracker = Tracker(mode='disabled', outputs=Path(sys.argv[1]) / 'out'); tracker.check()\n"
         "assert tracker.cell(record('std', {'speed': 1.0})) is None\n"
         "assert 'wandb' not in sys.modules"
     )
@@ -250,10 +263,10 @@ def test_disabled_writes_and_imports_nothing(tmp_path: Path) -> None:
 def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with caplog.at_level(logging.ERROR):
-        assert Tracker(folder=tmp_path / "file").cell(record("std", {"speed": 1.0})) is None
+        assert Tracker(outputs=tmp_path / "file").cell(record("std", {"speed": 1.0})) is None
     assert "wandb could not write the run 'std' of 'table'; its record is kept" in caplog.messages
     caplog.clear()
-    tracker = Tracker(folder=tmp_path / "out")
+    tracker = Tracker(outputs=tmp_path / "out")
     assert tracker.cell(record("std", {"speed": 1.0}), trace=tmp_path / "gone.json") is None
     said = [each.message for each in caplog.records if each.name.startswith("repro")]
     assert said == ["wandb could not write the run 'std' of 'table'; its record is kept"]
@@ -266,48 +279,53 @@ NULL = dict.fromkeys(("mode", "project", "entity", "tags", "notes", "dir"))
 
 
 @pytest.mark.parametrize(
-    ("environment", "section", "found"),
+    ("environment", "section", "expected"),
     [
-        ({}, {}, {"mode": "offline", "project": "repro", "folder": Path("out")}),
+        ({}, {}, {"mode": "offline", "project": "repro", "root_dir": "out"}),
         ({"WANDB_MODE": "disabled"}, {}, {"mode": "disabled"}),
-        ({"WANDB_MODE": "dryrun"}, {}, {"mode": "offline"}),
-        ({"WANDB_MODE": "run"}, {}, {"mode": "online"}),
-        ({"WANDB_DISABLED": "true"}, {}, {"mode": "disabled"}),
-        ({"WANDB_DISABLED": "1", "WANDB_MODE": "online"}, {}, {"mode": "disabled"}),
-        ({"WANDB_DISABLED": "false"}, {}, {"mode": "offline"}),
-        ({"WANDB_DISABLED": "true", "WANDB_MODE": "online"}, {"mode": "offline"}, {"mode": "offline"}),
-        ({"WANDB_DIR": "/runs"}, {}, {"folder": Path("/runs")}),
-        ({"WANDB_DIR": "/runs"}, {"dir": "here"}, {"folder": Path("here")}),
-        ({"HOME": "/home/me"}, {"dir": "~/runs"}, {"folder": Path("/home/me/runs")}),
+        ({"WANDB_MODE": "online"}, {"mode": "offline"}, {"mode": "offline"}),
+        ({"WANDB_DIR": "/runs"}, {}, {"root_dir": "/runs"}),
+        ({"WANDB_DIR": "/runs"}, {"dir": "here"}, {"root_dir": "here"}),
+        ({"HOME": "/home/me"}, {"dir": "~/runs"}, {"root_dir": "/home/me/runs"}),
         ({"WANDB_PROJECT": "theirs"}, {}, {"project": "theirs"}),
         ({"WANDB_PROJECT": "theirs"}, {"project": "mine"}, {"project": "mine"}),
-        ({"WANDB_TAGS": "a, b", "WANDB_ENTITY": "team"}, {}, {"tags": ("a", "b"), "entity": "team"}),
-        ({"WANDB_TAGS": "a"}, {"tags": []}, {"tags": ()}),
+        ({"WANDB_TAGS": "a"}, {"tags": []}, {"run_tags": ()}),
     ],
 )
 def test_wandb_s_variables_count_where_a_setting_is_not_given(
     environment: dict[str, str],
     section: dict[str, Any],
-    found: dict[str, Any],
+    expected: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    tracker = Tracker.parse(NULL | section, Path("out"))
-    assert {name: getattr(tracker, name) for name in found} == found
+    settings = Tracker.parse(NULL | section, Path("out")).settings
+    assert {name: settings[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("name", ["team/edge", "a\\b", "a#b", "a?", "50%", "a:b", " ", "", "x" * 129])
+def test_the_switches_of_wandb_itself_are_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that are read where a run is opened: the run itself says what counted."""
+    for name, value in {"MODE": "dryrun", "TAGS": "a, b", "ENTITY": "team", "NOTES": "why"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    wandb.teardown()
+    run = Tracker(outputs=tmp_path).cell(record("std", {"ttft": 1.0}))
+    assert run is not None
+    about = next(line["run"] for line in wandb_logs.lines(run) if line["type"] == "run")
+    assert (about["entity"], about["notes"]) == ("team", "why")
+    assert {"a", "b"} < set(about["tags"])
+
+
+@pytest.mark.parametrize("name", ["team/edge", "a#b", "x" * 129])
 def test_a_name_that_wandb_refuses_is_refused_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="it must be a name of at most 128 characters"):
-        Tracker.parse({"project": name}, Path("outputs"))
-    if name.strip():
-        with pytest.raises((wandb.UsageError, ValueError)):
-            wandb.Settings(project=name)
-        monkeypatch.setenv("WANDB_PROJECT", name)
-        with pytest.raises(InputError, match="it must be a name of at most 128 characters"):
-            Tracker.parse(NULL, Path("outputs"))
-    assert Tracker.parse({"project": "a b.c-d_é"}, Path("outputs")).project == "a b.c-d_é"
+    with pytest.raises(InputError, match="wandb refuses its settings: Invalid project name"):
+        Tracker.parse({"project": name}, Path("outputs")).check()
+    monkeypatch.setenv("WANDB_PROJECT", name)
+    wandb.teardown()
+    with pytest.raises(InputError, match="wandb refuses its settings: Invalid project name"):
+        Tracker.parse(NULL, Path("outputs")).check()
+    with pytest.raises(InputError, match=r"wandb\.project is ' '; it must be a name, or null"):
+        Tracker.parse({"project": " "}, Path("outputs"))
 
 
 def test_a_folder_that_runs_cannot_be_written_to_is_an_error_at_once(tmp_path: Path) -> None:
@@ -315,9 +333,9 @@ def test_a_folder_that_runs_cannot_be_written_to_is_an_error_at_once(tmp_path: P
     with pytest.raises(
         InputError, match=r"file is no folder that can be written to; choose another wandb\.dir"
     ):
-        Tracker(folder=tmp_path / "file" / "below").check()
-    Tracker(folder=tmp_path / "new" / "folder").check()
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+        Tracker(outputs=tmp_path / "file" / "below").check()
+    Tracker(outputs=tmp_path / "new" / "folder").check()
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "home"}, "home is wandb's own"
 
 
 def test_a_mode_that_cannot_work_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +353,11 @@ def test_a_mode_that_cannot_work_is_an_error_at_once(monkeypatch: pytest.MonkeyP
     ("place", "text", "found"),
     [
         ("wandb", "mode = disabled", {"mode": "disabled"}),  # as `wandb disabled` writes it
-        (".wandb", "mode = dryrun", {"mode": "offline"}),
+        (".wandb", "mode = offline", {"mode": "offline"}),
         (
             "home",
             "project = theirs\nentity = team\nbase_url = https://x",
-            {"project": "theirs", "entity": "team"},
+            {"project": "theirs"},
         ),
     ],
 )
@@ -349,11 +367,12 @@ def test_what_wandb_wrote_to_the_folder_counts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / place).mkdir()
     (tmp_path / place / "settings").write_text(f"[default]\n{text}\n", encoding="utf-8")
-    tracker = Tracker.parse(NULL, Path("out"))
-    assert {name: getattr(tracker, name) for name in found} == found
-    assert Tracker.parse(NULL | {"mode": "offline", "project": "a"}, Path("out")).project == "a"
+    settings = Tracker.parse(NULL, Path("out")).settings
+    assert {name: settings[name] for name in found} == found
+    assert Tracker.parse(NULL | {"project": "a"}, Path("out")).settings["project"] == "a"
     monkeypatch.setenv("WANDB_MODE", "online")
-    assert Tracker.parse(NULL, Path("out")).mode == "online", "a variable goes before a file"
+    wandb.teardown()
+    assert Tracker.parse(NULL, Path("out")).settings["mode"] == "online", "a variable goes before a file"
 
 
 @pytest.fixture
@@ -389,7 +408,6 @@ def test_without_network_one_run_is_tried_and_the_remedy_named(
         tried.append(settings["name"])
         raise wandb.errors.CommError("Run initialization has timed out after 90.0 sec")
 
-    monkeypatch.setattr("repro.experiments.tracking.tracker._unreachable", set())
     monkeypatch.setattr("wandb.init", no_network)
     monkeypatch.setattr("wandb.login", lambda **_: True)
     done = project.here("-m", "method=std,draft", "wandb.mode=online")

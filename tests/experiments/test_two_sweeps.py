@@ -1,4 +1,4 @@
-"""Two sweeps at once compute no cell twice; killed sweeps, resumed, give the unbroken one's table."""
+"""Two sweeps at once both end with all records; killed sweeps, resumed, give the unbroken one's table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def counted(project: Project, name: str, overrides: tuple[str, ...], together: A
 
 
 @pytest.mark.parametrize("overrides", [(), ("sweep=force",)], ids=["run", "force"])
-def test_two_sweeps_at_once_leave_whole_records(
+def test_two_sweeps_at_once_wait_for_nothing_and_leave_whole_records(
     shared: Project, tmp_path: Path, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = shared.apart(tmp_path)
@@ -73,8 +73,11 @@ def test_two_sweeps_at_once_leave_whole_records(
         process.join()
     assert [process.exitcode for process in both] == [0, 0]
     computed = Counter((tmp_path / "computed").read_text(encoding="utf-8").split())
+    assert set(computed) == set(METHODS)
     states = Counter(" ".join((tmp_path / name).read_text(encoding="utf-8") for name in "ab").split())
-    assert states == {"done": computed.total(), "cached": 2 * len(METHODS) - computed.total()}
+    assert (states["done"], states.total()) == (computed.total(), 2 * len(METHODS))
+    assert states["done"] + states["cached"] == states.total()
+    assert Counter(record.status for record in project.store.all()) == {"done": len(METHODS)}
     assert project.store.problems() == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from repro import data
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from tiny_project import composed
 

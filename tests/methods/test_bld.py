@@ -225,19 +225,6 @@ def test_sampling_is_refused() -> None:
         rounds(BigLittle(), TARGET, DRAFT, sampling=Sampling(0.7))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"fallback": 1.5}, "method.fallback is 1.5; it must be a number from 0 to 1"),
-        ({"rollback": -1.0}, "method.rollback is -1.0; it must be a number from 0"),
-        ({"most": 0}, "method.most is 0; it must be a whole number from 1"),
-    ],
-)
-def test_impossible_settings_are_refused(given: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        BigLittle(**given)
-
-
 def test_it_does_not_claim_the_target_s_text() -> None:
     assert not BigLittle.lossless
     assert (BigLittle().fallback, BigLittle().rollback, BigLittle().most) == (0.6, 5.0, 10)

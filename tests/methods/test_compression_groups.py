@@ -1,7 +1,5 @@
 """Scales that move between norms and linears, and the compressions that round in groups."""
 
-import re
-from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -298,20 +296,6 @@ def test_clips_are_those_of_the_least_error_of_each_group() -> None:
             expected[output, first : first + 5] = cuts[int(torch.stack(errors).argmin())]
     assert torch.allclose(Awq(bits=3, group=5).clipped(weight, rows), expected, atol=1e-6)
     assert not torch.equal(expected, weight)
-
-
-@pytest.mark.parametrize(
-    ("compression", "message"),
-    [
-        (lambda: KQuant("q4_km"), "there is no compression.mix 'q4_km'. Did you mean q4_k_m"),
-        (lambda: PerGroup(bits=1), "compression.bits is 1; it must be a whole number from 2 to 16"),
-        (lambda: Awq(bits=9), "compression.bits is 9; it must be a whole number from 2 to 8"),
-    ],
-    ids=["k_quant", "per_group", "awq"],
-)
-def test_wrong_settings_are_named(compression: Callable[[], Compression], message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        compression().compress(decoder("llama-2"), corpus())
 
 
 def test_packed_weights_cannot_be_compressed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -257,23 +256,6 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
     }
     assert max(errors["smooth"], errors["rowwise"], errors["shadow"]) < 0.5 * errors["naive"]
     assert errors["clamped"] > 2 * errors["shadow"]
-
-
-@pytest.mark.parametrize(
-    ("compression", "said"),
-    [
-        (lambda: Shadow(pruned=1.5), "pruned"),
-        (lambda: Shadow(quantile=0.0), "quantile"),
-        (lambda: Shadow(rest="drop"), "no compression.rest 'drop'. Choices: clamp, rescale"),
-        (lambda: Shadow(weights="rows"), "no compression.weights 'rows'. Did you mean row"),
-        (lambda: Shadow(keeps="all"), "no compression.keeps 'all'. Choices: ends, ranked, release"),
-        (lambda: SmoothQuant(alpha=-0.1), "alpha"),
-        (lambda: LlmInt8(threshold=0.0), "threshold"),
-    ],
-)
-def test_settings_that_cannot_work(compression: Callable[[], Compression], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        compression().compress(dense("llama-2"), CORPUS)
 
 
 def test_a_corpus_of_nothing_calibrates_nothing() -> None:

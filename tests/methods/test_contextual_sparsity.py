@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -92,20 +91,6 @@ def test_a_predicted_linear_is_stored_like_the_whole_one_and_weighs_what_it_read
     again = one.with_tensors({name: 2 * tensor for name, tensor in one.tensors().items()})
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(again(x), 2 * one(x))
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"share": 0.0}, "share is 0.0"),
-        ({"share": 1.5}, "share is 1.5"),
-        ({"rank": 0}, "rank is 0"),
-        ({"epochs": 0}, "epochs is 0"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        ContextualSparsity(**fields).compress(dense("llama-2"), CORPUS)
 
 
 def test_predictors_need_tokens() -> None:

@@ -8,7 +8,6 @@ from math import log
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.speculative.edgellm import EdgeLLM, tree_confidence
@@ -204,20 +203,3 @@ def test_below_a_wrong_token_nothing_is_kept() -> None:
 )
 def test_places(provisional: str, target: Placement, draft: Placement) -> None:
     assert EdgeLLM(provisional=provisional).places() == {"target": target, "draft": draft}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"update": "linear"}, "'linear'.*exponential.*printed"),
-        ({"verification": "batch"}, "'batch'.*branches.*tree|'batch'.*tree.*branches"),
-        ({"provisional": "always"}, "'always'.*gaps.*naive.*never"),
-        ({"alpha": 1.0}, r"method.alpha is 1.0; it is a probability between 0 and 1"),
-        ({"choices": 0}, r"method.choices is 0; it must be a whole number from 1"),
-        ({"limit": 0}, r"method.limit is 0; it must be a whole number from 1"),
-        ({"length": 0}, r"method.length is 0; it must be a whole number from 1"),
-    ],
-)
-def test_what_cannot_work_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        EdgeLLM(**given)

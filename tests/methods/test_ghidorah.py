@@ -131,18 +131,6 @@ def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
     assert heads.asked == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("method", "sentence"),
-    [
-        (lambda: Medusa(width=65), "width is 65; it must be a whole number from 1 to 64"),
-        (lambda: Ghidorah(attention="dinamic"), r"no method\.attention 'dinamic'. Did you mean dynamic"),
-    ],
-)
-def test_bad_settings_are_said(method: type[Medusa], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        method()
-
-
 def test_a_device_without_a_second_processor_is_said() -> None:
     device, sessions = opened(machine(both=False))
     with pytest.raises(InputError, match="no cpu beside its gpu"):

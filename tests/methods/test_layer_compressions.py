@@ -41,13 +41,6 @@ def test_at_level_1_nothing_changes(name: str, family: str) -> None:
     assert (found.figures["true_ratio"], found.figures["kept_layers"]) == (1.0, 4)
 
 
-@pytest.mark.parametrize("level", [0.0, -0.5, 1.01])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_level_is_a_share(name: str, level: float) -> None:
-    with pytest.raises(InputError, match=f"level is {level}; it must be a number above 0 and at most 1"):
-        compressed(name, dense("llama-2"), level=level)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_given_decoder_stays_as_it_is(name: str) -> None:
     made = dense("llama-2")
@@ -244,10 +237,6 @@ def test_only_the_first_texts_are_looked_at() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"merged": 1}, "merged is 1"),
-        ({"interval": 0}, "interval is 0"),
-        ({"step": 0.0}, "step is 0.0"),
-        ({"texts": 0}, "texts is 0"),
         ({"lowest": 2}, "lowest is 2, and 2 layers are to be left; choose 0 to 1"),
     ],
 )

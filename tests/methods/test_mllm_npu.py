@@ -203,12 +203,7 @@ def test_without_an_npu_the_fastest_processor_stands_in() -> None:
 @pytest.mark.parametrize(
     ("settings_", "sentence"),
     [
-        ({"chunk": 0}, r"method\.chunk is 0"),
-        ({"order": "inorder"}, r"no method\.order 'inorder'. Did you mean in_order"),
         ({"chunks": False}, "a prompt without chunks has one order"),
-        ({"hot": 2.0}, r"method\.hot is 2\.0"),
-        ({"window": -1.0}, r"method\.window is -1\.0"),
-        ({"window": float("inf")}, r"method\.window is inf"),
     ],
 )
 def test_bad_settings_are_said(settings_: dict[str, Any], sentence: str) -> None:

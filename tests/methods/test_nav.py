@@ -89,7 +89,5 @@ def test_other_branches_are_wrong_from_their_first_token_on() -> None:
 
 
 def test_what_cannot_be_verified_is_refused() -> None:
-    with pytest.raises(InputError, match=r"method.batch is 0; it must be a whole number from 1"):
-        Nav(batch=0)
     with pytest.raises(InputError, match=r"sampling.temperature is 1.0; nav is greedy, at 0"):
         verified(Nav(), sampling=Sampling(temperature=1.0))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from math import prod
-from typing import Any
 
 import pytest
 import torch
 
-from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Decoding, Request
 from repro.methods.speculative.opt_tree import OptTree
@@ -145,18 +143,3 @@ def test_sampled_answers_have_the_targets_distribution() -> None:
             third = sampling.probabilities(target.logits(Prefix.of((*ASKED.prompt, one, two))))
             expected[two] += first[one] * second[two] * third
     assert chance_of(counts, expected) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"nodes": 0}, "method.nodes is 0; it must be a whole number from 1 to 64"),
-        ({"nodes": 65}, "method.nodes is 65"),
-        ({"threshold": -0.1}, "method.threshold is -0.1; it must be a number from 0 to 1"),
-        ({"threshold": 1.1}, "method.threshold is 1.1"),
-        ({"depth": 0}, "method.depth is 0; it must be a whole number from 1"),
-    ],
-)
-def test_impossible_settings_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        OptTree(**given)

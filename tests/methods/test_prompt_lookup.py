@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from repro.core.errors import InputError
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
@@ -61,9 +60,3 @@ def test_a_text_without_repetition_takes_a_verification_a_token() -> None:
         PromptLookup(), Request("", (1,), 9), EmulatedDevice(FREE), {"target": Counting(50, 0)}
     )
     assert [(r.drafted, r.rows, r.emitted, r.reason) for r in generation.rounds] == [(0, 1, 1, "text")] * 8
-
-
-@pytest.mark.parametrize(("setting", "value"), [("ngram", 0), ("length", 0), ("length", 5000)])
-def test_numbers_out_of_range_are_refused(setting: str, value: int) -> None:
-    with pytest.raises(InputError, match=f"method.{setting} is {value}"):
-        PromptLookup(**{setting: value})

@@ -141,15 +141,6 @@ def test_what_is_kept_is_a_tree_with_its_backbone(seed: int) -> None:
     assert set(higher) <= set(bare)
 
 
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [({"threshold": 1.5}, "1.5"), ({"temperature": 0.0}, "temperature"), ({"backbone": -1}, "backbone")],
-)
-def test_bad_settings_are_named(changed: dict[str, float], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        PruningRule(**changed)  # type: ignore[arg-type]
-
-
 def test_a_child_that_is_no_candidate_is_named() -> None:
     with pytest.raises(InputError, match=r"children \[2\]"):
         BARE.keep(a_tree((0, 1), (0, 2)), [(1,), (), ()], [shares(1.0), [], []])

@@ -42,7 +42,6 @@ from tiny_services import (
     PREDICTORS,
     SEVEN,
     TABLES,
-    built,
     default,
     moved,
     of_conf,
@@ -65,8 +64,6 @@ def test_each_system_pays_its_own_switch() -> None:
     assert moved(system("laco", ideal=True), 0.5) == moved(system("pfs", ideal=True), small) == {}
     with pytest.raises(InputError, match=r"fetched is 0\.5"):
         Relayout(0.5)
-    with pytest.raises(InputError, match=r"service.relayout.*paper"):
-        built("llm_pruner", relayout="slow")
 
 
 def test_a_pointer_is_a_launch_a_matrix() -> None:

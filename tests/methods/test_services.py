@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from inspect import getdoc
-from typing import Any
 
 import pytest
 import torch
@@ -69,21 +67,6 @@ def test_fields_are_plain_and_every_one_is_told_of(name: str) -> None:
     assert cls(**{f.name: f.default for f in fields(cls)}) == cls()
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"decider": "greatest"}, "largest"),
-        ({"scorer": "head"}, "score_head"),
-        ({"check": "none"}, "nominal"),
-        ({"fallback": "none"}, "release"),
-        ({"granule": 0}, r"granule is 0"),
-    ],
-)
-def test_a_setting_that_is_none_names_the_choices(given: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        built("layerwise", **given)
-
-
 def test_who_decides_and_who_scores_unless_told_otherwise() -> None:
     chosen = {name: (built(name).decider, built(name).scorer) for name in NAMES}
     assert chosen.pop("elastilm") == ("decision_head", "score_head")
@@ -139,8 +122,6 @@ def test_what_makes_the_real_model_of_a_level(name: str) -> None:
 def test_elastilms_settings_come_to_its_compression() -> None:
     made = built("elastilm", anchors=0.0, rule="release", lora=False, order="none")
     assert made.compression(0.3) == ElastiLM(0.3, 0.0, "release", "none", lora=False)
-    with pytest.raises(InputError, match=r"service.order.*corpus"):
-        built("elastilm", order="old")
 
 
 def test_without_an_order_units_stay_where_they_are() -> None:
@@ -252,12 +233,6 @@ def test_inefficient_kernels_cost_as_more_neurons(efficiency: float, neurons: in
     step = system("llmlingua2_cs", efficiency=efficiency).steps[0.5]
     assert isinstance(step, UnevenCost)
     assert {block.intermediate for block in step.blocks} == {neurons}
-
-
-@pytest.mark.parametrize(("given", "says"), [({"efficiency": 0.0}, "efficiency is 0"), ({"rank": 0}, "rank")])
-def test_sparse_steps_need_a_rate_and_a_rank(given: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        built("llmlingua2_cs", **given)
 
 
 def test_llmlingua2_reads_a_prompt_chunk_by_chunk() -> None:

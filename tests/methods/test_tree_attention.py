@@ -62,8 +62,3 @@ def test_an_emulated_device_runs_no_kernel() -> None:
     sessions["draft"].calibration = KNOWN
     with pytest.raises(InputError, match="toy runs no kernel for real; choose device=local_cpu"):
         device.play(TreeAttention(width=4, heads=2, head_dim=8, rounds=2).prepare(device, sessions))
-
-
-def test_sizes_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match=r"method\.head_dim is 0; it must be a whole number from 1"):
-        TreeAttention(head_dim=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.commands import fetch
+from repro import commands
 from repro.core.errors import InputError
 from repro.models.checkpoints.checkpoint import (
     Checkpoint,
@@ -184,20 +184,15 @@ def test_a_pair_must_share_its_tokenizer(tmp_path):
 # --- the command --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fetch_script():
-    return fetch
-
-
-def test_the_command_says_where_each_lies_and_from_where(fetch_script, tmp_path, monkeypatch, capsys):
+def test_the_command_says_where_each_lies_and_from_where(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("REPRO_MODELS", str(tmp_path / "shelf"))
     folder = write_folder(tmp_path / "shelf" / "gpt2")
-    assert fetch_script.main(["gpt2"]) == 0
+    assert commands.run("fetch", ["gpt2"]) == 0
     assert capsys.readouterr().out == f"gpt2: {folder}\n  from folder ({folder})\n"
 
 
-def test_the_command_knows_its_names(fetch_script, capsys):
-    assert fetch_script.main(["gpt3"]) == 2
+def test_the_command_knows_its_names(capsys):
+    assert commands.run("fetch", ["gpt3"]) == 2
     assert "there is no checkpoint 'gpt3'. Did you mean gpt2" in capsys.readouterr().err
-    assert fetch_script.main(["--list"]) == 0
+    assert commands.run("fetch", ["--list"]) == 0
     assert f"{len(list(CONF.glob('*.yaml')))} checkpoints" in capsys.readouterr().out

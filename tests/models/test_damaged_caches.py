@@ -44,7 +44,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import computed_once
 from repro.records.record import CHECKSUM, Record
 from repro.records.store import Store
-from repro.scenarios.serving.answer_cache import AnswerStore
+from repro.scenarios.serving.scenario import AnswerStore
 from tiny_checkpoints import NOWHERE, write_folder
 
 PROMPT = Prefix.of([3, 1, 4])

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from repro.commands import calibrate as script
+from repro.commands import VERBS
+from repro.commands import run as run_verb
+from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
@@ -45,7 +47,7 @@ def run(conf: Path, content: object, *options: str) -> tuple[dict[str, Any], dic
     """The device and the engine of a file with some tests, or with some bytes."""
     path = conf.parent / "bench.json"
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    script.main(["--from-llama-bench", str(path), "--conf", str(conf), *options])
+    VERBS["calibrate"](["--from-llama-bench", str(path), "--conf", str(conf), *options])
     files = [
         yaml.safe_load((conf / group / "bench.yaml").read_text(encoding="utf-8"))
         for group in ("device", "engine")
@@ -55,7 +57,7 @@ def run(conf: Path, content: object, *options: str) -> tuple[dict[str, Any], dic
 
 def refused(conf: Path, content: object, *options: str) -> str:
     before = list(conf.rglob("*.yaml"))
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(InputError) as stopped:
         run(conf, content, *options)
     assert list(conf.rglob("*.yaml")) == before
     assert "\n" not in str(stopped.value)
@@ -516,13 +518,12 @@ def test_a_wrong_file_gets_one_sentence(conf: Path, content: object, said: str) 
 
 
 def test_a_file_that_is_not_there_is_said(conf: Path) -> None:
-    with pytest.raises(SystemExit, match="No such file"):
-        script.main(["--from-llama-bench", str(conf / "no.json"), "--conf", str(conf)])
+    with pytest.raises(InputError, match="No such file"):
+        VERBS["calibrate"](["--from-llama-bench", str(conf / "no.json"), "--conf", str(conf)])
 
 
 def test_options_of_a_file_need_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        script.main(["--quick", "--bandwidth", "17"])
+    assert run_verb("calibrate", ["--quick", "--bandwidth", "17"]) == 2
     assert "--bandwidth goes with --from-llama-bench" in capsys.readouterr().err
 
 

@@ -192,7 +192,7 @@ def test_a_record_says_which_passes_are_replayed() -> None:
     event = SimpleNamespace(wait=lambda: None, seconds_since=lambda earlier: 0.0)
     stream = SimpleNamespace(record=lambda: event)
     from repro.device.local import LocalDevice, LocalMachine
-    from repro.scenarios.generation.run import pass_forms
+    from repro.scenarios.generation.scenario import pass_forms
 
     replayed = RecordedNetwork(decoder("llama-2"), 8, as_it_is)
     sessions = {

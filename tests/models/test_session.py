@@ -302,19 +302,6 @@ def test_loading_reads_once_what_stays() -> None:
     assert (load.on, load.kind, load.bytes) == ("flash", "load", TABLE_BYTES + 2 * LAYER_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"on": "tpu"}, "'tpu'.*cpu.*gpu.*npu"),
-        ({"resident": 1.5}, "placement.resident is 1.5; it must be a number from 0 to 1"),
-        ({"prefetch": -1}, "placement.prefetch is -1"),
-    ],
-)
-def test_a_placement_that_cannot_be_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Placement(**given)
-
-
 @pytest.mark.parametrize(("share", "held"), [(0.0, 0), (0.24, 0), (0.25, 1), (0.3, 1), (0.99, 3), (1.0, 4)])
 def test_a_share_of_the_layers(share: float, held: int) -> None:
     assert Placement(resident=share).held(4) == held

@@ -20,8 +20,7 @@ from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
-from repro.scenarios.generation.compared_rows import UnfaithfulRowError
-from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.real_passes import RealPasses, UnfaithfulRowError
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 from workshop.packs import __main__ as command

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from records import provenance, record
-from repro.commands.cells import main
+from repro import commands
 from repro.core.paths import project_root
 from repro.records.members import Member
 from repro.records.record import Record
@@ -92,7 +92,7 @@ def test_units_are_those_of_the_numbers_and_not_of_how_tables_show_them() -> Non
 
 def test_a_folder_without_records_has_a_frame_without_rows(tmp_path: Path) -> None:
     assert list(cell_frame([])) == ["key", "experiment", "status"]
-    assert main(["--results", str(tmp_path)]) == 2
+    assert commands.run("cells", ["--results", str(tmp_path)]) == 2
 
 
 def test_a_value_that_no_cell_has_is_an_absent_number() -> None:
@@ -124,7 +124,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     results.put(record("std", {}, status="failed", error="Traceback"))
     monkeypatch.chdir(tmp_path)
-    assert main(["--results", "results", "--out", "all.parquet"]) == 0
+    assert commands.run("cells", ["--results", "results", "--out", "all.parquet"]) == 0
     return tmp_path
 
 
@@ -141,19 +141,24 @@ def test_pandas_reads_the_file_as_it_was_written(stored: Path, capsys: pytest.Ca
     assert [*lever["part"]] == ["lever/fig10 8"]
     assert frame["status"].value_counts().to_dict() == {"done": 3, "failed": 1}
     pd.testing.assert_frame_equal(frame, cell_frame(Results("results").all()))
-    assert main(["--results", "results", "--experiment", "lever/fig10", "--out", "lever.parquet"]) == 0
+    assert (
+        commands.run(
+            "cells", ["--results", "results", "--experiment", "lever/fig10", "--out", "lever.parquet"]
+        )
+        == 0
+    )
     assert len(pd.read_parquet("lever.parquet")) == 2
-    assert main(["--results", "results", "--out", "absent/all.parquet"]) == 2
+    assert commands.run("cells", ["--results", "results", "--out", "absent/all.parquet"]) == 2
     assert "choose another --out" in capsys.readouterr().err
 
 
 def test_the_file_is_of_the_kind_that_its_name_says(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--results", "results", "--out", "all.CSV"]) == 0
+    assert commands.run("cells", ["--results", "results", "--out", "all.CSV"]) == 0
     frame = pd.read_csv("all.CSV")
     assert [*frame.columns] == [*cell_frame(Results("results").all()).columns]
     assert sorted(frame["method.length"].dropna()) == [4, 8, 8, 8]
     for name in ("all.json", "all.tsv", "all"):
-        assert main(["--results", "results", "--out", name]) == 2
+        assert commands.run("cells", ["--results", "results", "--out", name]) == 2
         assert f"{name} ends in " in capsys.readouterr().err
         assert not Path(name).exists()
 
@@ -185,7 +190,7 @@ def test_the_cells_of_a_sweep_s_table_are_found_with_its_labels_and_intervals(
     results.put(record("std", {"ttft": 1.0}))
     results.set_members("sweeps/length-2-4", members)
     out = str(tmp_path / "cells.parquet")
-    assert main(["--results", str(tmp_path), "--experiment", name, "--out", out]) == 0
+    assert commands.run("cells", ["--results", str(tmp_path), "--experiment", name, "--out", out]) == 0
     frame = pd.read_parquet(out)
     assert sorted(frame["length"]) == ["2", "4"]
     assert (frame["decode_tokens_per_s_low"] < 18 / 21).all()
@@ -198,7 +203,7 @@ def test_the_cells_of_a_sweep_s_table_are_found_with_its_labels_and_intervals(
 def test_a_name_that_is_nowhere_is_refused_with_the_nearest(
     stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--results", "results", "--experiment", "lever/fig11"]) == 2
+    assert commands.run("cells", ["--results", "results", "--experiment", "lever/fig11"]) == 2
     assert (
         "there is no experiment or table 'lever/fig11'. Did you mean lever/fig10" in capsys.readouterr().err
     )

@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 
-from repro.commands import errors
+from repro import commands
 from repro.core.paths import project_root
 
 Line = Mapping[str, str]
@@ -21,7 +21,7 @@ Line = Mapping[str, str]
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
-    assert errors.main(["--results", str(project_root() / "results"), "--out", str(folder)]) == 0
+    assert commands.run("errors", ["--results", str(project_root() / "results"), "--out", str(folder)]) == 0
     return folder
 
 

@@ -292,7 +292,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"notes": [{"a": 1}]}, r"notes\.0: {'a': 1} must be a text"),
     ({"figure": {"columns": 5}}, "figure, columns: 5 must be a list"),
     ({"figure": {"without": ["nope"]}}, "figure, without: there is no row 'nope'"),
-    ({"title": ["a"]}, "title: .* must be a text"),
+    ({"title": ["a"]}, "title is .* must be a text"),
     ({"columns": []}, "has no columns"),
     ({"columns": [{"metric": "ttft", "digits": -3}]}, "column 'ttft' has -3 digits; choose 0 to 15"),
     ({"columns": [{"metric": "ttft", "digits": 400}]}, "column 'ttft' has 400 digits"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from latex_structure import problems, tabulars
 from records import record
 from repro.core.errors import InputError
-from repro.reports.paper import TWO_COLUMNS, PaperTable, add_options, paper_table
+from repro.reports.paper import TWO_COLUMNS, PaperTable, paper_table
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
@@ -86,11 +85,8 @@ def test_the_float_is_sound_and_intervals_are_left_out() -> None:
 
 
 def test_any_option_asks_for_a_paper() -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    assert paper_table(parser.parse_args([])) is None
-    asked = paper_table(parser.parse_args(["--columns", "a", "b", "--two-column"]))
-    assert asked == PaperTable(columns=("a", "b"), width=252.0)
+    assert paper_table() is None
+    assert paper_table(["a", "b"], two_column=True) == PaperTable(columns=("a", "b"), width=252.0)
 
 
 @pytest.mark.xfail(strict=True, reason="each table has a .bib of its own before reports on one frame (63)")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.commands import table
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.reports.marked_block import block, filled, markers
@@ -56,7 +56,7 @@ def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
 def test_the_quickstarts_table_can_be_made_again_from_records_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert table.main(["quickstart", "--results", str(tmp_path)]) == 0
+    assert commands.run("table", ["quickstart", "--results", str(tmp_path)]) == 0
     assert "No records" in capsys.readouterr().out
     text = (tmp_path / "quickstart" / "table.md").read_text(encoding="utf-8")
     assert "No records" in text

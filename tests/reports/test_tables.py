@@ -4,14 +4,13 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from records import record
-from repro.commands import table as tables_command
+from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -556,9 +555,8 @@ def test_every_paper_of_the_reference_has_an_entry() -> None:
 
 class TestScript:
     @pytest.fixture
-    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    def project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """`repro table` over a configuration of its own, in a folder with two records."""
-        script = tables_command
         conf = tmp_path / "conf"
         (conf / "experiment" / "lever").mkdir(parents=True)
         (conf / "reference").mkdir()
@@ -582,10 +580,9 @@ class TestScript:
         for each in made:
             Results("outputs/results").put(each)
         Results("outputs/results").set_members("lever/tiny", [Member(each.key, each.labels) for each in made])
-        return script
 
-    def test_makes_all_tables_again(self, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-        assert script.main([]) == 0
+    def test_makes_all_tables_again(self, project: None, capsys: pytest.CaptureFixture[str]) -> None:
+        assert commands.run("table", []) == 0
         shown = Path("outputs/results/lever/tiny/table.md").read_text(encoding="utf-8")
         assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in shown
         assert "n: 2 cells" in shown
@@ -594,19 +591,19 @@ class TestScript:
             encoding="utf-8"
         )
 
-    def test_also_of_cells_that_were_computed_for_others(self, script: ModuleType) -> None:
+    def test_also_of_cells_that_were_computed_for_others(self, project: None) -> None:
         results = Results("outputs/results")
         (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
         results.set_members("other", [Member(key, {"method": "ours"})])
         spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
         Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
-        assert script.main(["other"]) == 0
+        assert commands.run("table", ["other"]) == 0
         shown = Path("outputs/results/other/table.md").read_text(encoding="utf-8")
         assert "| ours | 4.00 o |" in shown
         assert "- o made by an older version of a component" in shown, "these records have no versions"
 
     def test_a_damaged_table_is_named_and_the_others_are_made(
-        self, script: ModuleType, capsys: pytest.CaptureFixture[str]
+        self, project: None, capsys: pytest.CaptureFixture[str]
     ) -> None:
         results = Results("outputs/results")
         results.set_members("other", [Member(record.key, record.labels) for record in results.all()])
@@ -614,15 +611,15 @@ class TestScript:
         Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
         with Path("outputs/results/lever/tiny/members.jsonl").open("a", encoding="utf-8") as file:
             file.write("[" * 200_000 + "\n")
-        assert script.main([]) == 2
+        assert commands.run("table", []) == 2
         said = capsys.readouterr().err
         assert said.startswith("error: outputs/results/lever/tiny/members.jsonl, line 3, is damaged (")
         assert said.count("\n") == 1
         assert Path("outputs/results/other/table.md").exists()
         assert not Path("outputs/results/lever/tiny/table.md").exists()
 
-    def test_formats_and_folder(self, script: ModuleType) -> None:
-        assert script.main(["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
+    def test_formats_and_folder(self, project: None) -> None:
+        assert commands.run("table", ["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
         assert [path.as_posix() for path in Path("paper").rglob("*.*")] == ["paper/lever/tiny/table.csv"]
 
     @pytest.mark.parametrize(
@@ -638,7 +635,7 @@ class TestScript:
         ],
     )
     def test_bad_input(
-        self, script: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+        self, project: None, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
     ) -> None:
-        assert script.main(arguments) == 2
+        assert commands.run("table", arguments) == 2
         assert sentence in capsys.readouterr().err

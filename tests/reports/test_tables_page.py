@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from repro.experiments.sweep import computes_nothing, fact_sources, written_out
+from repro.experiments.pages import computes_nothing, fact_sources, written_out
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells

@@ -16,7 +16,7 @@ from repro.models.drafting.calibrated_draft import coin
 from repro.models.forward.greedy import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration
-from repro.scenarios.generation import run as generation
+from repro.scenarios.generation import scenario as generation
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import alone
 from tiny_project import Project, write_project
@@ -222,7 +222,7 @@ def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: 
 
 
 def test_the_published_value_is_the_file_s() -> None:
-    assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Wanted(
+    assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Goal(
         "edgellm.table1.cnn_daily", 90.7
     )
 

@@ -15,6 +15,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import discover
 from repro.data import read_config
+from repro.data.corpus import Corpus
 from repro.data.prompts import Prompt
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.serving.shortening import AnyToken, Scorer
@@ -22,9 +23,10 @@ from repro.methods.serving.slo import Decision
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
-from repro.scenarios.serving import answer_cache
-from repro.scenarios.serving.answer_cache import AnswerCache, DatasetRequests, Query, Shortening
-from repro.scenarios.serving.scenario import ServingScenario
+from repro.scenarios.base import silent
+from repro.scenarios.serving import scenario
+from repro.scenarios.serving.asked import DatasetRequests
+from repro.scenarios.serving.scenario import AnswerCache, Query, ServingScenario, Shortening
 from tiny import decoder
 from tiny_project import Project, write_project
 from tiny_requests import PREAMBLE, REQUEST, ROWS, SET, SPARE, Bytes, Last, write_rows
@@ -58,7 +60,7 @@ class Uncalibrated(Halved):
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
     """No model is kept from the test before."""
-    answer_cache._made.clear()
+    scenario._compressed.clear()
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             told.append(Bytes().decode(list(pairs[0][0])))
             return [Likelihood(-float(len(said)), False) for _, said in pairs]
 
-    monkeypatch.setattr(answer_cache, "Reader", Told)
+    monkeypatch.setattr(scenario, "Reader", Told)
     return told
 
 
@@ -113,7 +115,8 @@ def asked(
     digest: str = "digest",
 ) -> AnswerCache:
     shortening = Shortening(scorer, granule)
-    return AnswerCache(digest, opens, compression, (), corpus, {SET.name: requests}, shortening, root)
+    texts = Corpus((), corpus)
+    return AnswerCache(digest, opens, compression, texts, {SET.name: requests}, shortening, root)
 
 
 def right(these: AnswerCache, rows: Sequence[int] = (0,), decision: Decision = WHOLE) -> list[bool]:
@@ -243,11 +246,11 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
         fields += ["service.decider=random", "service.scorer=none"]
     served = ServingScenario(made.config("trace=standalone", f"service={name}", "app.dataset=piqa", *fields))
     questions = [Query("piqa", row, Decision(1.0, 0.5)) for row in range(8)]
-    found = served.level_models.right(questions, served.corpus, lambda *_: None)
+    found = served.right(questions, silent)
     given = [f"compression={name}", "compression.level=0.5", *(f"compression.{one}" for one in settings)]
     scored = AccuracyScenario(made.config(*given)).find(lambda *_: None)
     assert [int(found[one]) for one in questions] == [one["right"] for one in scored.rounds]
-    plain = served.level_models.plain(questions, lambda *_: None)
+    plain = served.right_in_full(questions, silent)
     assert [int(plain[one]) for one in questions] == [one["baseline_right"] for one in scored.rounds]
 
 

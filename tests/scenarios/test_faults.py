@@ -29,7 +29,7 @@ from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.records.results import open_results
-from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.real_passes import RealPasses
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_outcomes import ours
 from tiny_project import Project

@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, searched
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
-from repro.scenarios.generation.heads_fit import head_match
+from repro.scenarios.generation.draft_calibration import head_match
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.training import head_ranks
 from tiny_project import SHAPE, Project, write_project

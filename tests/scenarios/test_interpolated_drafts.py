@@ -18,8 +18,9 @@ from repro.models.forward.network import Logits
 from repro.models.runtime.interpolated_model import InterpolatedModel, interpolated
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import PlainLinear
-from repro.scenarios.generation import run as generation
-from repro.scenarios.generation.draft_calibration import Agreement, MatchedWeights, Wanted, match_weights
+from repro.scenarios.base import silent
+from repro.scenarios.generation import prefixes
+from repro.scenarios.generation.draft_calibration import Agreement, Goal, MatchedWeights, match_weights
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import alone
 from tiny_project import Project, write_project
@@ -117,11 +118,12 @@ def test_confidences_are_what_agreement_is(project: Project) -> None:
 def test_a_larger_share_agrees_less_often(project: Project) -> None:
     """From all to nearly none; a draft of share 0 is the target, bit for bit."""
     cell = cell_of(project, "method=chain_sd", "calibrate_draft_to=0.8")
-    texts = generation._texts_after(cell, cell.calibration, lambda done, total: None)
+    (planned,) = (each for each in prefixes.plan(cell) if each.needed_for == prefixes.CALIBRATION)
+    texts = prefixes.texts_after(cell, planned, silent)
     shares = []
     for share in (0.0, 0.02, 0.1, 0.3, 1.0):
         cell.take_share(share)
-        shares.append(generation.agreement(cell, cell.calibration, texts).share)
+        shares.append(prefixes.agreement(cell, cell.calibration, texts).share)
     assert shares[0] == 1.0
     assert all(after <= before + 0.02 for before, after in pairwise(shares))
     assert shares[-1] < 0.2
@@ -210,7 +212,7 @@ def test_a_share_that_no_draft_meets_is_said() -> None:
         return Agreement(right, 1, [certain()], [right])
 
     with pytest.raises(InputError, match=r"within a point of 80\.0%.*agrees in (100|0)\.0% of 1 tokens"):
-        match_weights(Wanted("", 80.0), 0, coarse)
+        match_weights(Goal("", 80.0), 0, coarse)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.experiments.cell_configs import plain
+from repro.experiments.plan import plain
 from repro.methods.base import Request
+from repro.methods.ghidorah import heads_fit
+from repro.methods.ghidorah.heads_fit import cumulative, fit_heads, published_accuracies
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding
 from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
@@ -26,14 +28,8 @@ from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
 from repro.models.forward.network import Logits, Network
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells
-from repro.scenarios.generation import draft_calibration, heads_fit
-from repro.scenarios.generation.heads_fit import (
-    HeadMatch,
-    cumulative,
-    fitted,
-    head_match,
-    published_accuracies,
-)
+from repro.scenarios.generation import draft_calibration
+from repro.scenarios.generation.draft_calibration import HeadMatch, head_match
 from tiny import TableNetwork
 from tiny_heads import VOCAB, TableHeads, beside
 from tiny_project import composed
@@ -52,7 +48,7 @@ def ids(row: str) -> list[str]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_estimated_trees_have_the_two_published_acceptances(row: str) -> None:
-    heads, cells = fitted(tuple(ids(row))), load_cells()
+    heads, cells = head_match(ids(row)).heads, load_cells()
     for name, width in zip(ids(row), (2, 4), strict=True):
         value = expected_acceptance(grown(heads.accuracies, width), heads.accuracies)
         assert value == pytest.approx(cells[name].value_low, abs=1e-9)
@@ -79,7 +75,7 @@ def test_mt_benchs_trees_meet_the_other_widths_of_all_rows() -> None:
 def test_trees_are_mt_bench_s_whatever_the_heads() -> None:
     match = head_match(ids("mbpp"))
     assert match.heads.published == (1.78, 2.54)
-    assert match.trees == fitted(tuple(ids("mt_bench")))
+    assert match.trees == head_match(ids("mt_bench")).heads
     assert match.cells == (*ids("mbpp"), *ids("mt_bench"))
     assert head_match(ids("mt_bench")).cells == tuple(ids("mt_bench"))
 
@@ -114,22 +110,22 @@ def test_what_no_rank_is_published_of_goes_on_falling() -> None:
 )
 def test_what_is_no_pair_is_said(names: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        draft_calibration.wanted(names)
+        draft_calibration.goal_of(names)
 
 
 def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads_fit, "STEEPEST", 0.1)
-    fitted.cache_clear()
+    fit_heads.cache_clear()
     with pytest.raises(InputError, match=r"between \d\.\d+ and \d\.\d+ at width 4, and .*width4 is 2\.54"):
         head_match(ids("mbpp"))
-    fitted.cache_clear()
+    fit_heads.cache_clear()
 
 
 def test_one_id_is_an_agreement_as_before() -> None:
-    assert draft_calibration.wanted("edgellm.table1.squad") == draft_calibration.published(
+    assert draft_calibration.goal_of("edgellm.table1.squad") == draft_calibration.published(
         "edgellm.table1.squad"
     )
-    assert isinstance(draft_calibration.wanted(ids("gsm8k")), HeadMatch)
+    assert isinstance(draft_calibration.goal_of(ids("gsm8k")), HeadMatch)
 
 
 # One row

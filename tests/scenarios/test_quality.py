@@ -8,7 +8,7 @@ from repro.models.forward.exactness import Divergence, divergence
 from repro.models.forward.network import Logits
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.tokens.prefix import Prefix
-from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
+from repro.scenarios.generation.answers import NotLosslessError, require_lossless, scores
 
 
 def row(position: int) -> Logits:

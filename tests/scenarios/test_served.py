@@ -19,7 +19,7 @@ from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
 from repro.reports.intervals.rounds import SERVING, totals
 from repro.scenarios.registry import is_current
-from repro.scenarios.serving import answer_cache, level_models
+from repro.scenarios.serving import asked
 from repro.scenarios.serving import scenario as serving
 from repro.scenarios.serving.scenario import ServingScenario
 from tiny_project import Project, write_project
@@ -44,18 +44,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The same, with results of its own; what was answered is remembered from test to test."""
     monkeypatch.setenv("REPRO_CACHE", str(made.root / "cache"))
-    monkeypatch.setattr(serving, "read_config", lambda name: SET if name == "ways" else read_config(name))
+    monkeypatch.setattr(asked, "read_config", lambda name: SET if name == "ways" else read_config(name))
     return made.apart(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_open() -> Iterator[None]:
     """No model or row is kept from other tests, or for them."""
-    answer_cache._made.clear()
-    level_models._made.clear()
+    serving._compressed.clear()
+    asked._tokenized.clear()
     yield
-    answer_cache._made.clear()
-    level_models._made.clear()
+    serving._compressed.clear()
+    asked._tokenized.clear()
 
 
 def done(project: Project, *overrides: str) -> tuple[Record, Sequence[Round]]:

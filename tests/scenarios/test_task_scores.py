@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from repro import show
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.data import load_rows, read_config
@@ -219,7 +219,7 @@ def test_the_first_different_token(one: str, other: str, at: int | None) -> None
 def shown(project: Project, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What the command prints of the project's records."""
     data = ("--data", str(project.root / "data"))
-    assert show.main([*arguments, *data, "--results", str(project.out / "results")]) == 0
+    assert commands.run("show", [*arguments, *data, "--results", str(project.out / "results")]) == 0
     return capsys.readouterr().out
 
 
@@ -245,7 +245,10 @@ def test_without_the_dataset_only_the_answers_are_shown(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = project.record("method=draft", "dataset=gsm8k", "prompts=2")
-    assert show.main([record.key, "--data", "/nowhere", "--results", str(project.out / "results")]) == 0
+    assert (
+        commands.run("show", [record.key, "--data", "/nowhere", "--results", str(project.out / "results")])
+        == 0
+    )
     page = capsys.readouterr().out
     assert "No references: " in page
     assert "  answer " in page
@@ -272,9 +275,9 @@ def test_a_record_without_answers_is_computed_again_for_them(
 def test_a_name_of_several_records_brings_them(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     records = [project.record(f"method={name}", "dataset=gsm8k", "prompts=1") for name in ("std", "draft")]
     results = ("--results", str(project.out / "results"))
-    assert show.main([records[0].experiment, *results]) == 2
+    assert commands.run("show", [records[0].experiment, *results]) == 2
     said = capsys.readouterr().err
     assert "is the name of 2 records" in said
     assert all(record.key[:12] in said for record in records)
-    assert show.main(["nosuch", *results]) == 2
+    assert commands.run("show", ["nosuch", *results]) == 2
     assert "does not hold a finished record 'nosuch'" in capsys.readouterr().err

@@ -140,11 +140,12 @@ def test_rows_of_a_revised_text_have_its_latest_values_and_name_the_version() ->
     rows = [row for row in module.reference("phones.csv") if "2603.23640" in row["source"]]
     revised = [row for row in rows if "2603.23640 as revised in June 2026" in row["source"]]
     assert [(row["device"], row["decode_tok_s"]) for row in revised] == [
+        ("iPhone 16 Pro", "40.49"),
         ("iPhone 16 Pro", "24.96"),
         ("iPhone 16 Pro", "23.67"),
         ("Galaxy S24 Ultra", "12.21"),
         ("Galaxy S24 Ultra", "10.38"),
     ]
     first = [row["device"] for row in rows if "2603.23640v1" in row["source"]]
-    assert first == ["iPhone 16 Pro", "Raspberry Pi 5 + Hailo-10H"]
+    assert first == ["Raspberry Pi 5 + Hailo-10H"]
     assert len(rows) == len(revised) + len(first)

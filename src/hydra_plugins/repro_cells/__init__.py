@@ -1,6 +1,6 @@
 """Hydra launchers that plan a sweep's cells and run them meanwhile: `cells`, the default, and `dask`.
 
-They are here because Hydra accepts launchers of the package `hydra_plugins` only. `experiments.driver` and
+They are here because Hydra accepts launchers of the package `hydra_plugins` only. `experiments.sweep` and
 `experiments.dask_engine` do the work.
 """
 

@@ -12,14 +12,14 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString, RangeSweep, Transformer
 from hydra.errors import HydraException
 
 from repro.core.errors import InputError
 from repro.core.overrides import word
-from repro.reports.spec.beside import CARRIED, BesideSetting, beside, label
+from repro.experiments.hydra_private import BasicSweeper
+from repro.reports.spec.beside import CARRIED, BesideSetting, as_typed, beside, label
 
 LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
@@ -70,6 +70,7 @@ class GridSweeper(BasicSweeper):
         for name, most in (("max_batch_size", max_batch_size), ("max_cells", self.max_cells)):
             if most is not None and not (isinstance(most, int) and most >= 1):
                 raise InputError(f"hydra.sweeper.{name} is {most!r}; it must be a number of cells, from 1")
+        overrides = [*map(_uncarried, overrides)]
         varied = _beside(override for override in overrides if override.get_key_element().startswith(CARRIED))
         overrides = [one for one in overrides if not one.get_key_element().startswith(CARRIED)]
         axes = {override.get_key_element(): override for override in overrides}
@@ -124,10 +125,15 @@ class GridSweeper(BasicSweeper):
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Tell the sweep's loader how many jobs there are; our launchers plan them while they run."""
-        loader: Any = self.hydra_context and self.hydra_context.config_loader
-        if hasattr(loader, "total"):
-            loader.total = sum(map(len, self.overrides or [batch]))
+        """Nothing: our launchers plan the jobs while they run."""
+
+
+def _uncarried(override: Override) -> Override:
+    """An override as it was typed, if it was carried here and is of no single component."""
+    key = override.get_key_element().removeprefix(CARRIED)
+    if key == override.get_key_element() or beside(key):
+        return override
+    return OverridesParser.create().parse_override(as_typed(str(override.input_line)))
 
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:

@@ -56,12 +56,6 @@ def names(group: str) -> list[str]:
     return sorted(_components.get(group, {}).keys() | _modules.get(group, {}).keys())
 
 
-def module_of(group: str, name: str) -> str | None:
-    """The module that registers a name, without importing it; `None` if there is none."""
-    known = _components.get(group, {}).get(name)
-    return _modules.get(group, {}).get(name) or (known.__module__ if known else None)
-
-
 def registered(group: str) -> dict[str, type]:
     """All classes of a group by name, in alphabetical order; imports their modules."""
     return {name: lookup(group, name) for name in names(group)}

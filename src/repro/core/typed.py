@@ -1,27 +1,41 @@
-"""Build dataclasses from YAML content, checking every key and type.
+"""Check plain content against types, and build dataclasses from it.
 
-Owns the errors for unknown or missing keys and for values of the wrong type. Must not know what the fields
-mean.
+A setting's type says what it may be: `Annotated[int, Interval(ge=1, le=16)]`, `Literal["full", "off"]`.
+Pydantic checks; this module owns the sentences about what is wrong. Must not know what the fields mean.
 """
 
 from __future__ import annotations
 
+import json
 from collections import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from math import isfinite
+from dataclasses import fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
 T = TypeVar("T")
 
-_hints: dict[type, dict[str, Any]] = {}
-"""The types of dataclasses' fields; resolving them takes longer than reading the fields."""
-
-_KINDS: dict[type, str] = {
+NOUNS: Mapping[Any, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -30,73 +44,121 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "a mapping",
     abc.Mapping: "a mapping",
-    NoneType: "nothing",
+    NoneType: "null",
 }
 
 
 def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
-    """Build a dataclass whose fields are plain values, tuples, dicts, dataclasses, or optional ones of these.
+    """Build a dataclass from plain content.
 
     Args:
         cls: the dataclass.
         mapping: its fields by name.
-        where: what is being read, for error messages.
+        where: what is being read, for error messages: `method`, "dataset 'gsm8k'".
 
     Raises:
-        InputError: a key is unknown or missing, a value has the wrong type, or a number is not finite.
+        InputError: a key is unknown or missing, a value is not what its field's type says, a number is not
+            finite, or the class refuses its values itself.
     """
-    if not isinstance(mapping, Mapping):
-        raise InputError(f"{where}: {mapping!r} is {_kind(type(mapping))}; it must be a mapping")
-    hints = _hints.get(cls) or _hints.setdefault(cls, get_type_hints(cls))
-    wanted = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
-    for key in mapping:
-        if key not in wanted:
-            raise InputError(f"{where}: {unknown('field', str(key), wanted)}")
-    for name, field in wanted.items():
-        if name not in mapping and field.default is MISSING and field.default_factory is MISSING:
-            raise InputError(
-                f"{where}: the field {name!r} is lacking; it has {', '.join(mapping) or 'nothing'}"
-            )
-    return cls(**{key: _value(hints[key], value, f"{where}, {key}") for key, value in mapping.items()})
+    built: T = _validated(cls, mapping, where)
+    return built
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (Union, UnionType):
-        if value is None and NoneType in arguments:
-            return None
-        return _value(next(kind for kind in arguments if kind is not NoneType), value, where)
-    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(_value(arguments[0], item, f"{where}.{i}") for i, item in enumerate(value))
-    if origin is Literal and value in arguments:
-        return value
-    if origin is Literal:
-        raise InputError(f"{where} is {value!r}; choices: {', '.join(map(repr, arguments))}")
-    if origin is abc.Mapping and isinstance(value, Mapping):
-        return {str(key): str(item) for key, item in value.items()}
-    if origin is dict and isinstance(value, Mapping):
-        return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
-        return typed(hint, value, where)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _finite(value, where)
-    # bool is an int to Python, yet `version: true` is a mistake.
-    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    raise InputError(f"{where}: {value!r} is {_kind(type(value))}; it must be {_kind(origin or hint)}")
+def require(kind: Any, value: object, place: str) -> None:
+    """InputError unless a value is what a type says; `place` is the setting's name."""
+    _validated(kind, value, place)
 
 
-def _finite(value: float, where: str) -> float:
-    """A number that is finite, also as a float."""
+def _validated(kind: Any, value: object, where: str) -> Any:
+    from pydantic import ValidationError  # late: 60 ms, and most commands read no settings
+
+    text = json.dumps([value], default=_plain)  # in JSON lists are tuples, and mappings dataclasses
     try:
-        if isfinite(value):
-            return float(value)
-    except OverflowError as wrong:
-        raise InputError(f"{where}: {value!r} is larger than any float") from wrong
-    raise InputError(f"{where}: {value!r} is not a finite number")
+        return _adapter(kind).validate_json(text)[0]
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False)
+        error = next((e for e in errors if e["type"] == "unexpected_keyword_argument"), errors[0])
+        if error["type"] == "value_error":  # a class's own sentence
+            raise error["ctx"]["error"] from wrong
+        raise InputError(_sentence(kind, error, where)) from wrong
 
 
-def _kind(cls: type) -> str:
-    return "a mapping" if is_dataclass(cls) else _KINDS.get(cls, f"a {cls.__name__}")
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """What checks a list of one value; a dataclass by itself would take no settings of how to check."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InputError(f"{value!r} is a {type(value).__name__}; quote it to make it a text")
+
+
+def _sentence(kind: Any, error: ErrorDetails, where: str) -> str:
+    """What is wrong: the setting, its value, and what it must be."""
+    path = list(error["loc"][1:])
+    if error["type"] in ("unexpected_keyword_argument", "missing"):
+        name, (place, cls) = str(path.pop()), _at(kind, path, where)
+        if error["type"] == "missing":
+            return f"{place}: the field {name!r} is lacking; it has {', '.join(error['input']) or 'nothing'}"
+        choices = [field.name for field in fields(_without_null(cls)) if field.init]
+        return f"{place}: {unknown('field', name, choices)}"
+    place, kind = _at(kind, path, where)
+    if error["type"] == "literal_error" and get_origin(kind) is Literal:
+        return unknown(place, error["input"], choices_of(kind))
+    finite = ", and finite" if error["type"] == "finite_number" else ""
+    return f"{place} is {error['input']!r}; it must be {words(kind)}{finite}"
+
+
+def _at(kind: Any, path: Sequence[int | str], where: str) -> tuple[str, Any]:
+    """The name of a place in a value, and the type of what is there."""
+    names = []
+    for name in path:
+        inner = _without_null(kind)
+        if is_dataclass(inner):
+            kind = get_type_hints(inner, include_extras=True)[str(name)]
+        elif get_origin(inner) in (tuple, dict, abc.Mapping):
+            kind = next(one for one in reversed(get_args(inner)) if one is not ...)
+        else:  # which of several types pydantic tried
+            break
+        names.append(str(name))
+    return (": " if " " in where else ".").join(part for part in (where, ".".join(names)) if part), kind
+
+
+def words(kind: Any) -> str:
+    """What a value of a type must be, such as "a whole number from 1 to 16"."""
+    if get_origin(kind) is Annotated:
+        base, *bounds = get_args(kind)
+        return words(base) + "".join(_range(bound) for bound in bounds if isinstance(bound, Interval))
+    if get_origin(kind) in (Union, UnionType):
+        nullable = sorted(get_args(kind), key=lambda one: one is not NoneType)
+        return " or ".join(map(words, nullable))
+    if choices := choices_of(kind):
+        return " or ".join(", ".join(choices).rsplit(", ", 1))
+    kind = get_origin(kind) or kind
+    return "a mapping" if is_dataclass(kind) else NOUNS.get(kind, f"a {getattr(kind, '__name__', kind)}")
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """The values of a `Literal`; empty for another type."""
+    return tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
+
+
+def _without_null(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return next(one for one in get_args(kind) if one is not NoneType)
+
+
+def _range(bounds: Interval) -> str:
+    if bounds.ge is not None and bounds.le is not None:
+        return f" from {_short(bounds.ge)} to {_short(bounds.le)}"
+    ends = {"above": bounds.gt, "of at least": bounds.ge, "below": bounds.lt, "at most": bounds.le}
+    return " " + " and ".join(f"{side} {_short(end)}" for side, end in ends.items() if end is not None)
+
+
+def _short(number: Any) -> str:
+    return str(int(number)) if number == int(number) and number < 1e15 else f"{number:g}"

@@ -2,7 +2,7 @@
 
 from repro.data.config import DatasetConfig, parse, read_config
 from repro.data.prompts import Continuation, Prompt, prompts
-from repro.data.rows import Rows, digest, load_rows, require_enough
+from repro.data.rows import Rows, digest, load_rows, rows_after, rows_in_use
 
 __all__ = [
     "Continuation",
@@ -14,5 +14,6 @@ __all__ = [
     "parse",
     "prompts",
     "read_config",
-    "require_enough",
+    "rows_after",
+    "rows_in_use",
 ]

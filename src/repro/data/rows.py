@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repro.core.errors import InputError
@@ -84,14 +84,27 @@ def _load(config: DatasetConfig, limit: int | None, folder: Path | None) -> Rows
     return Rows(tuple(rows), digest(config, rows, shots), source, tuple(shots))
 
 
-def require_enough(config: DatasetConfig, found: Rows, skip: int, count: int) -> None:
-    """InputError if a run asks for more examples than a dataset has after the first `skip`."""
+def rows_in_use(config: DatasetConfig, skip: int, count: int, data_dir: Path | str | None = None) -> Rows:
+    """`count` examples of a dataset after the first `skip`.
+
+    Raises:
+        InputError: as `load_rows`, or there are fewer.
+    """
+    found = load_rows(config, skip + count, data_dir)
     there = len(found.rows)
-    if there >= skip + count:
-        return
-    after = f" after skip={skip}" if skip else ""
-    best = f"choose prompts={there - skip} or fewer" if there > skip else f"skip fewer than {there}"
-    raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {there} rows; {best}")
+    if there < skip + count:
+        after = f" after skip={skip}" if skip else ""
+        best = f"choose prompts={there - skip} or fewer" if there > skip else f"skip fewer than {there}"
+        raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {there} rows; {best}")
+    return rows_after(config, found, skip)
+
+
+def rows_after(config: DatasetConfig, rows: Rows, used: int) -> Rows:
+    """The examples after the first `used`, with a digest of their own."""
+    if not used:
+        return rows
+    later = rows.rows[used:]
+    return replace(rows, rows=later, digest=digest(config, later, rows.shots))
 
 
 def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonRow] = ()) -> str:

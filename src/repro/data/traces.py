@@ -10,14 +10,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
+
+from repro.core.bounds import Part, Text, Tokens
 from repro.core.errors import InputError
-from repro.core.ranges import Range, require
 from repro.core.typed import typed
-
-LENGTH = Range(least=1, most=1_000_000, whole=True)
-"""Tokens of a prompt or an answer."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class App:
 
     name: str
     dataset: str | None = None
-    tokens: int | None = None
-    ttft: float | None = None
-    tpot: float | None = None
-    time: float | None = None
-    energy: float | None = None
+    tokens: Tokens | None = None
+    ttft: Part | None = None
+    tpot: Part | None = None
+    time: Part | None = None
+    energy: Part | None = None
 
     @property
     def source(self) -> str:
@@ -63,13 +62,13 @@ class TraceConfig:
         apps: the apps, tightest SLO first (the paper's i = 1).
     """
 
-    name: str
-    requests: int
-    alpha: float
-    rate: float
-    seed: int
-    answer: int
-    concise: float
+    name: Text
+    requests: Annotated[int, Interval(ge=1, le=100_000)]
+    alpha: Annotated[float, Interval(ge=-100, le=100)]
+    rate: Annotated[float, Interval(gt=0, le=1e9)]
+    seed: Annotated[int, Interval(ge=0)]
+    answer: Tokens
+    concise: Part
     apps: tuple[App, ...]
 
 
@@ -87,23 +86,16 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
     Raises:
         InputError: an entry is missing, unknown or invalid.
     """
-    config = typed(TraceConfig, mapping, "a trace")
+    config = typed(TraceConfig, mapping, "trace")
     names = [app.name for app in config.apps]
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"trace {config.name}: apps are {names}; name at least one, and none twice")
-    if not config.name:
-        raise InputError("trace.name is empty; it must be a text")
-    ranges = {"requests": Range(least=1, most=100_000, whole=True), "rate": Range(above=True, most=1e9)}
-    ranges |= {"answer": LENGTH, "concise": Range(above=True, most=1.0), "alpha": Range(least=-100, most=100)}
-    require("trace", config, ranges | {"seed": Range(whole=True)})
     for app in config.apps:
         if (app.dataset is None) == (app.tokens is None) or app.dataset == "":
             raise InputError(
                 f"trace {config.name}: app {app.name} has dataset {app.dataset} and tokens {app.tokens}; "
                 "give one of them"
             )
-        shares = dict.fromkeys(("ttft", "tpot", "time", "energy"), Range(above=True, most=1.0))
-        require(f"trace {config.name}: app {app.name}", app, shares | {"tokens": LENGTH})
     return config
 
 

@@ -15,9 +15,9 @@ from math import inf, isfinite
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.ranges import Range
 from repro.core.registry import unknown
 from repro.core.remembered import remembered
+from repro.core.typed import require, words
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
@@ -161,7 +161,7 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
         raise InputError(f"{path}: value {leaf['value']!r} is a list, and it is one number")
     value, points = _numbers(path, leaf, units[unit])
     printed = f"{leaf.get('points', leaf.get('value'))} {unit}".strip()
-    _require_range(path, printed, kind.range.over(units[unit]), value / units[unit], points, units[unit])
+    _require_range(path, printed, kind, value / units[unit], points, units[unit])
     if not points and "points" in leaf:
         raise InputError(f"{path}: {printed} has no point")
     return Fact(path, kind, value, points, printed, source, str(leaf.get("note", "")), cells)
@@ -170,15 +170,18 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
 def _require_range(
     path: str,
     printed: str,
-    allowed: Range,
+    kind: Kind,
     value: float,
     points: tuple[tuple[float, float], ...],
     scale: float,
 ) -> None:
     """InputError for a value or a point out of range, and for points whose first numbers do not rise."""
+    allowed = kind.in_units(scale)
     for number in [y / scale for _, y in points] or [value]:
-        if wrong := allowed.wrong(number):
-            raise InputError(f"{path}: {printed} must be {wrong}")
+        try:
+            require(allowed, int(number) if kind.whole and number.is_integer() else number, path)
+        except InputError as wrong:
+            raise InputError(f"{path}: {printed} must be {words(allowed)}") from wrong
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")

@@ -13,15 +13,12 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra import compose
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -34,38 +31,47 @@ from repro.core.errors import InputError
 from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
-from repro.experiments import composing
-from repro.experiments.cell_configs import CellConfigs, parsed, plain, plain_value, shared_by
-from repro.experiments.composing import Composer, load_components
-from repro.experiments.compositions import (
+from repro.experiments.command_words import (
+    EXPERIMENT,
+    SEARCH_PATH,
     by_experiment,
-    composing_in,
-    hydra_lock,
-    jobs_of,
-    opened,
+    judged_in_cells,
+    parsed,
     unswept,
+    with_checked_folders,
 )
-from repro.experiments.computing import CellEngine
-from repro.experiments.driver import Driver, PlannedCell, planned
+from repro.experiments.composing import load_components, publish
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
+from repro.experiments.hydra_private import get_args_parser
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
+from repro.experiments.pages import computes_nothing, written_out
+from repro.experiments.plan import (
+    CellPlan,
+    has_group,
+    hydra_lock,
+    jobs_of,
+    opened,
+    plain,
+    plain_value,
+    planning,
+    shared_by,
+)
 from repro.experiments.progress import Watcher, alone
-from repro.experiments.renamed import check_overrides as renamed_ones
-from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import DELETED, sweep_table
-from repro.experiments.sweep import Sweep, checked_mode, computes_nothing, written_out
+from repro.experiments.sweep import Engine, PlannedCell, Sweep, checked_mode, planned
 from repro.experiments.tables import Asked, matter
-from repro.experiments.tracking.tracker import MOST_RUNS, Tracker, under_agent
+from repro.experiments.tracking.tracker import Tracker
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.build_cache import file_error
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed, carried
-from repro.scenarios.registry import GROUPS, scenario_of
+from repro.reports.spec.experiment import experiments
+from repro.scenarios.registry import scenario_of
 from repro.scenarios.sections import FOLDERS, WEIGHTS, check_places
 
 FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
@@ -78,6 +84,7 @@ HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
 AMBIGUOUS = re.compile("Ambiguous value for argument '(.*)'")
 ABOUT = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
 """Lines in which OmegaConf names classes."""
+FOLDER_FLAGS = ("--config-dir", "-cd")
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 """Flags of which a command has one."""
 OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
@@ -95,33 +102,21 @@ _shows_where = False
 """Whether an InputError is raised with its traceback; set by `main`."""
 _watcher: Watcher | None = None
 """Shows the progress of a sweep; in the command's own process, once the sweep has begun."""
-
-
-def publish() -> None:
-    """Make every registered method, compression, probe and service a Hydra option."""
-    composing.publish(*GROUPS)
+_sweep: Sweep | None = None
+"""The sweep that runs."""
 
 
 def experiment_names() -> list[str]:
-    """Names of all experiments on Hydra's search path, as a command accepts them."""
-    publish()
-    with opened(conf_dir()) as loader:
-        return sorted(_options(loader, "experiment"))
-
-
-def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
-    for name in loader.get_group_options(group):
-        yield f"{group}/{name}".partition("/")[2]
-    for name in loader.list_groups(group):
-        yield from _options(loader, f"{group}/{name}")
+    """Names of all experiments, as a command accepts them."""
+    return sorted(experiments())
 
 
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with opened(conf_dir()):
-        settings = unswept(carried(overrides))
-        return compose("config", overrides=settings, return_hydra_config=True)
+        words = judged_in_cells(with_checked_folders(carried(overrides)))
+        return compose("config", overrides=unswept(words), return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:
@@ -151,11 +146,11 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
             if (section := table_section(config)) and computes_nothing(section):
                 raise InputError(f"{config.name} has no cells; the command makes its page")
             if axes(config):
-                with composing_in(conf_dir(), needless) as compositions:
-                    return [*map(compositions.configs.plain, jobs_of(config, overrides))]
+                with planning(conf_dir()) as plan:
+                    return [*map(plan.cell, jobs_of(config, overrides))]
             HydraConfig.instance().set_config(config)  # labels may name the choices that were made
             return [plain(config)]
-    except (HydraException, OmegaConfBaseException) as wrong:
+    except (HydraException, OmegaConfBaseException, RecursionError) as wrong:
         raise InputError(explain(wrong)) from wrong
 
 
@@ -167,11 +162,8 @@ class Finish(Callback):
         _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check the table and the launcher, install `Composer`, and watch the cells."""
+        """Check the table and the launcher, and watch the cells."""
         _require_run(config, sweeps=True)
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, settle_runs)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -193,7 +185,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
     The folders of the configuration are written out, before Hydra makes them.
     """
-    global _watcher
+    global _watcher, _sweep
+    _sweep = None
     try:
         checked_mode(plain_value(config, "sweep"))
         places = {name: plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
@@ -208,7 +201,8 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        if config.sweep != "list":
+            Tracker.parse(places["wandb"], Path(config.outputs)).check()
         _require_sweeper(config, sweeps)
         if not sweeps:
             for component, settings in (config.get("beside") or {}).items():
@@ -252,67 +246,73 @@ def _require_sweeper(config: DictConfig, sweeps: bool) -> None:
             raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
 
 
-def settle_runs(config: DictConfig, cells: int) -> None:
-    """Say whether a cell of a sweep of so many gets a wandb run of its own, where the command does not.
-
-    Under an agent of wandb none does: the run of the sweep is the agent's.
-    """
-    if isinstance(config.wandb, DictConfig) and under_agent():
-        config.wandb.cells = config.wandb.again = False
-    elif isinstance(config.wandb, DictConfig) and config.wandb.cells is None:
-        config.wandb.cells = cells <= MOST_RUNS
-
-
 def run_cells(
     config: DictConfig,
-    composer: ConfigLoader,
+    loader: ConfigLoader,
     jobs: Sequence[Sequence[str]],
     first: int,
-    engine: AbstractContextManager[CellEngine] | None = None,
+    engine: AbstractContextManager[Engine] | None = None,
 ) -> None:
-    """Run the cells of a sweep, in this process or with an engine.
+    """Run the cells of a sweep, in this process or with an engine, which is opened for it.
 
     Args:
         config: the sweep's configuration.
-        composer: the `Composer` of its cells.
-        jobs: the overrides of each cell.
-        first: the number of the first.
-        engine: opened for the sweep; a list is made without it.
+        loader: composes its cells.
+        jobs: the overrides of each cell, of which the first has the number `first`.
 
     Raises:
         InputError: the callback that ends a sweep is left out; or of a table without cells.
     """
-    if _watcher is None or not isinstance(composer, Composer):
+    global _sweep
+    if _watcher is None:
         raise InputError(WITHOUT_END)
-    configs = composer.cells(config, shared_by(jobs))
     quiet()
     with env_override(dict(config.hydra.job.env_set)):
         words = _typed(config.hydra)
         if config.table:  # a draft that a method does not take still names its row
             words = [word for word in words if not word.startswith("model@draft=")]
         unread = UnreadWords(words)
-        plan = partial(plan_cell, configs, unread=unread)
-        driver = Driver(plan, _watcher, screen(), partial(_require_used, config, unread))
+        plan = sweep_plan(config, loader, jobs)
+
+        def cells() -> Iterator[PlannedCell]:
+            for number, overrides in enumerate(jobs, first):
+                yield plan_cell(plan, number, overrides, unread)
+            _require_used(config, unread)
+
+        _watcher.announced = max(_watcher.announced, first + len(jobs))
+        _sweep = _sweep or Sweep(plain(config, "labels"), screen(), asked(config).folder)
         with nullcontext() if engine is None or config.sweep == "list" else engine as workers:
-            driver.run(jobs, first, workers)
+            _sweep.run(cells(), _watcher, workers)
 
 
-def plan_cell(
-    configs: CellConfigs, number: int, overrides: Sequence[str], unread: UnreadWords
-) -> PlannedCell:
-    """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
-    section = configs.choices(overrides).config.table
+def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]]) -> CellPlan:
+    """The plan of a sweep's cells; arguments as of `run_cells`."""
+    of_hydra = [str(override) for override in config.hydra.overrides.hydra]
+
+    def composed(choices: list[str]) -> DictConfig:
+        cell = loader.load_sweep_config(config, choices)
+        experiment = cell.hydra.runtime.choices.get(EXPERIMENT)
+        if experiment != config.hydra.runtime.choices.get(EXPERIMENT) and cell.grid:
+            raise InputError(f"experiment {experiment} has a grid, which no cell can run; run it by itself")
+        return cell
+
+    return CellPlan(composed, lambda key: has_group(loader, key, of_hydra), shared_by(jobs))
+
+
+def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: UnreadWords) -> PlannedCell:
+    """CellPlan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
+    section = plan.composed(overrides).table
     if section and computes_nothing(section):
         unread.see_unread(OF_NO_CELL)
-        whole = configs.composed(overrides)
+        whole = plan.unresolved(overrides)
         named = {"method": str(whole.name)}
-        return PlannedCell(number, overrides, configs.plain(overrides), named, table=table_section(whole))
+        return PlannedCell(number, overrides, plan.cell(overrides), named, table=table_section(whole))
     try:
-        config = configs.plain(overrides)
+        config = plan.cell(overrides)
         unread.see(config)
         return planned(number, overrides, config)
     except (InputError, OmegaConfBaseException) as wrong:
-        return PlannedCell(number, overrides, None, _labels(configs.composed(overrides)), str(wrong))
+        return PlannedCell(number, overrides, None, _labels(plan.unresolved(overrides)), str(wrong))
 
 
 def _require_used(config: DictConfig, unread: UnreadWords) -> None:
@@ -350,15 +350,15 @@ def finish(config: DictConfig, watched: Watcher) -> int:
         return len(lost) or int(not watched.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
-    sweep = Sweep(plain(config, "labels"), console)
+    sweep = _sweep or Sweep(plain(config, "labels"), console)
     section, own = table_section(config), None
     if section is None and sweep.mode != "list":
-        own = sweep_table(notes, sweep.store, given(config), config.hydra.runtime.choices)
+        own = sweep_table(notes, sweep.store, given(config))
     if own is None:
         files = sweep.finish(asked(config), section, notes)
     else:
-        files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
-        files |= own.write_experiment(sweep.results)
+        own.command.write(own.name, sweep.results)
+        files = sweep.finish(Asked(own.name), own.section, own.notes)
     show_files(console, files)
     failed = [note for note in notes if note.error]  # a list has none of cells that failed before
     for error in dict.fromkeys(note.error for note in failed):
@@ -408,11 +408,6 @@ def table_section(config: DictConfig) -> dict[str, Any] | None:
     return written_out(str(config.name), {str(name): value for name, value in section.items()})
 
 
-def needless(key: str, value: Any) -> bool:
-    """Whether a cell of a sweep can skip this entry: its `table:` section is only used at the sweep's end."""
-    return key == "table" and bool(value) and not computes_nothing(value)
-
-
 def task(config: DictConfig) -> None:
     """Run one cell, or write a table that has no cells (claims, facts, drawings).
 
@@ -434,7 +429,8 @@ def task(config: DictConfig) -> None:
         unread.see(given)
         unread.require_none()
         sweep = Sweep(given, screen())
-        note = sweep.cell(given, partial(alone, scenario_of(given).labels_of(given)["method"]))
+        with alone(scenario_of(given).labels_of(given)["method"]) as progress:
+            note = sweep.cell(given, progress)
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return
@@ -479,7 +475,7 @@ def tell_error(sentence: str) -> None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name.
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown name.
 
     What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
     """
@@ -492,26 +488,28 @@ def checked(arguments: list[str]) -> list[str]:
     for flag in (one.partition("=")[0] for one in ordered if one.startswith("-")):
         if flag in NOT_TAKEN:
             raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
-    asked = [one for one in ordered if one.startswith("-") and flags[one.partition("=")[0]].dest in COMMANDS]
+    asked = [one for one in ordered if getattr(flags.get(one.partition("=")[0]), "dest", "") in COMMANDS]
     if len({flags[one.partition("=")[0]].dest for one in asked}) > 1:
         raise InputError(
             f"{' and '.join(asked)} exclude each other; leave one out (sweep=list shows a sweep's cells)"
         )
     for flag in OF_A_SHOWN_CONFIG:
-        if flag in ordered and not {"--cfg", "-c", "--help", "-h"} & {
-            one.partition("=")[0] for one in ordered
-        }:
+        if flag in ordered and not any(re.match("(--cfg|-c|--help|-h)(=|$)", each) for each in ordered):
             raise InputError(
                 f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job"
             )
-    if {"-sc", "--shell-completion"} & set(ordered):
+    if {"-sc", "--shell-completion"} & {*ordered}:
         return ordered
-    renamed_ones(ordered)
-    elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
-    if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
-        check_overrides(ordered)
-    sweep = {"-m", "--multirun"} & {*ordered} or any(one.startswith("experiment=") for one in ordered)
-    return carried(ordered, bool(sweep))
+    folders = []
+    while at := next((n for n, each in enumerate(ordered) if each.partition("=")[0] in FOLDER_FLAGS), -1) + 1:
+        flag, _, folder = ordered.pop(at - 1).partition("=")
+        folders.append(folder or ordered.pop(at - 1))
+        if not Path(folders[-1]).is_dir():
+            raise InputError(f"{flag} {folders[-1]}: there is no such folder")
+    if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in ordered):
+        check_overrides(ordered)  # of folders beside ours only Hydra knows the names
+    sweep = {"-m", "--multirun"} & {*ordered} or any(each.startswith(f"{EXPERIMENT}=") for each in ordered)
+    return carried(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
 
 
 def complete(arguments: list[str]) -> bool:
@@ -530,6 +528,8 @@ def complete(arguments: list[str]) -> bool:
 def explain(wrong: Exception) -> str:
     """An error of the command line or of the disk as a sentence that names the valid choices."""
     cause = wrong.__cause__
+    if isinstance(wrong, RecursionError):
+        return "the defaults list of a configuration file leads back to the file"
     if isinstance(wrong, MissingConfigException) and wrong.options:
         group, _, name = str(wrong.missing_cfg_file).rpartition("/")
         return no_such(group, name, wrong.options)
@@ -537,8 +537,6 @@ def explain(wrong: Exception) -> str:
         cause.parent_node, DictConfig
     ):
         above = str(cause.full_key).rpartition(".")[0]
-        if not above and (sentence := renamed(str(cause.key))):
-            return sentence
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return file_error(wrong)
@@ -554,7 +552,8 @@ def explain(wrong: Exception) -> str:
 
 def main() -> None:
     """The command `python -m repro`. An input error prints one sentence; HYDRA_FULL_ERROR=1 its traceback."""
-    global _shows_where
+    global _shows_where, _watcher
+    _watcher = None
     _shows_where = whole = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors, which are explained here
     try:
@@ -569,14 +568,15 @@ def main() -> None:
             commands = by_experiment(sys.argv[1:])
             run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)
             failed: list[SystemExit] = []
-            for sys.argv[1:] in commands:
+            for command in commands:
+                sys.argv[1:] = judged_in_cells(command)
                 try:
                     run()
                 except SystemExit as end:  # the next experiment has its own cells
                     failed += [end] if end.code else []
         if failed:
             raise failed[0]
-    except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
+    except (InputError, HydraException, OmegaConfBaseException, OSError, RecursionError) as wrong:
         if whole:
             raise
         tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
@@ -586,5 +586,7 @@ def main() -> None:
             raise
         if _watcher is not None:
             _watcher.close()
+        if _sweep is not None:
+            _sweep.tracker.close()
         print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(stop.code if isinstance(stop, Terminated) else 130)

@@ -14,8 +14,9 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -27,10 +28,8 @@ from distributed.utils import TimeoutError as DaskTimeout
 from repro.core.errors import InputError, warn
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
-from repro.experiments.computing import Lost, Outcome, WaitingCell, computed
+from repro.experiments.sweep import Cell, Engine, Lost, Outcome, compute
 from repro.records.provenance import usable_cores
-from repro.scenarios.base import silent
-from repro.scenarios.registry import made
 
 LOSSES = 3
 """Workers that may die in a cell before it is given up."""
@@ -118,54 +117,50 @@ class Cluster:
         return self.workers or usable_cores()
 
 
-class DaskEngine:
-    """A `CellEngine` of a cluster, which ends with the block."""
+def run(
+    client: Client, threads: int, queue: QueueAnswers | None, cells: Iterator[Cell]
+) -> Iterator[tuple[str, Outcome | None]]:
+    """An `Engine`: cells on a cluster's workers, each with so many threads, of which `queue` may start jobs.
 
-    def __init__(self, client: Client, threads: int, queue: QueueAnswers | None = None) -> None:
-        """Use a cluster's workers, with so many threads each; `queue` gets their jobs, if it does."""
-        self._client = client
-        self._threads = threads
-        self._queue = queue
+    A worker has one cell at a time, so that no other cell is lost with it.
 
-    def run(self, cells: Iterator[WaitingCell]) -> Iterator[tuple[int, Outcome | None]]:
-        """See `CellEngine`; InputError if the cluster cannot run cells, or is gone.
+    Raises:
+        InputError: the cluster cannot run cells, or is gone.
+    """
+    ended: SimpleQueue[str] = SimpleQueue()
+    out: dict[str, Future] = {}
+    begun, looked, workers, has_warned = time.monotonic(), -LOOK_S, 0, False
+    try:
+        while True:
+            if time.monotonic() - looked >= LOOK_S:
+                looked, workers = time.monotonic(), sum(client.nthreads().values())
+            if queue and not workers:
+                queue.require_any_taken()
+            if not workers and not has_warned and time.monotonic() - begun > TELL_S:
+                has_warned = True
+                warn("there is no worker yet; the sweep waits for the first")
+            while len(out) < max(1, workers) and (cell := next(cells, None)):
+                key, config = cell
+                out[key] = _submit(client, config, threads)
+                out[key].add_done_callback(lambda _, key=key: ended.put(key))
+                yield key, None
+            if not out:
+                return
+            try:
+                key = ended.get(timeout=LOOK_S)
+            except Empty:
+                continue
+            yield key, _outcome(out.pop(key))
+    except (OSError, DaskTimeout) as wrong:
+        raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
+    finally:
+        for future in out.values():
+            future.cancel(force=True)
 
-        A worker has one cell at a time, so that no other cell is lost with it.
-        """
-        ended: SimpleQueue[int] = SimpleQueue()
-        out: dict[int, Future] = {}
-        begun, looked, there, told = time.monotonic(), -LOOK_S, 0, False
-        try:
-            while True:
-                if time.monotonic() - looked >= LOOK_S:
-                    looked, there = time.monotonic(), sum(self._client.nthreads().values())
-                if self._queue and not there:
-                    self._queue.require_any_taken()
-                if not there and not told and time.monotonic() - begun > TELL_S:
-                    told = True
-                    warn("there is no worker yet; the sweep waits for the first")
-                while len(out) < max(1, there) and (cell := next(cells, None)):
-                    out[cell.number] = self._submit(cell, ended)
-                    yield cell.number, None
-                if not out:
-                    return
-                try:
-                    number = ended.get(timeout=LOOK_S)
-                except Empty:
-                    continue
-                yield number, _outcome(out.pop(number))
-        except (OSError, DaskTimeout) as wrong:
-            raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
-        finally:
-            for future in out.values():
-                future.cancel(force=True)
 
-    def _submit(self, cell: WaitingCell, ended: SimpleQueue[int]) -> Future:
-        payload = zlib.compress(pickle.dumps(cell.config), 1)
-        key = f"cell-{uuid.uuid4().hex}"
-        future = self._client.submit(run_cell, payload, self._threads, pure=False, key=key)
-        future.add_done_callback(lambda _: ended.put(cell.number))
-        return future
+def _submit(client: Client, config: Mapping[str, Any], threads: int) -> Future:
+    payload = zlib.compress(pickle.dumps(config), 1)
+    return client.submit(run_cell, payload, threads, pure=False, key=f"cell-{uuid.uuid4().hex}")
 
 
 @dataclass
@@ -221,7 +216,7 @@ def _outcome(future: Future) -> Outcome:
 
 
 @contextmanager
-def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
+def dask_engine(cluster: Cluster) -> Iterator[Engine]:
     """An engine with the workers of a cluster, which is ended unless it was there before.
 
     Raises:
@@ -239,7 +234,7 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
                     f"no cluster answers at hydra.launcher.address={cluster.address}: {wrong}"
                 ) from wrong
             with client:
-                yield DaskEngine(client, threads)
+                yield partial(run, client, threads, None)
             return
         if cluster.queue is None:
             local = LocalCluster(
@@ -251,13 +246,13 @@ def dask_engine(cluster: Cluster) -> Iterator[DaskEngine]:
                 silence_logs="CRITICAL",
             )
             with local, Client(local, set_as_default=False) as client:
-                yield DaskEngine(client, threads)
+                yield partial(run, client, threads, None)
             return
         count = cluster.workers or 1
         answers = QueueAnswers(count)
         with _queued(cluster, threads, answers) as jobs, Client(jobs, set_as_default=False) as client:
             jobs.adapt(minimum=count, maximum=count)
-            yield DaskEngine(client, threads, answers)
+            yield partial(run, client, threads, answers)
 
 
 def _queued(cluster: Cluster, threads: int, answers: QueueAnswers) -> Any:
@@ -276,9 +271,8 @@ def run_cell(payload: bytes, threads: int) -> bytes:
 
     torch.set_num_threads(threads)
     load_components()
-    config = pickle.loads(zlib.decompress(payload))
     try:
-        outcome: Outcome = computed(made(config), config, lambda: nullcontext(silent))
+        outcome: Outcome = compute(pickle.loads(zlib.decompress(payload)))
     except Exception as wrong:  # it cannot be made here, as without a dataset
         outcome = f"{type(wrong).__name__}: {wrong}"
     return zlib.compress(pickle.dumps(outcome), 1)

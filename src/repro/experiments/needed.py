@@ -16,9 +16,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import experiment_names, needless
-from repro.experiments.compositions import composing_in
+from repro.experiments.cli import experiment_names
+from repro.experiments.plan import plain, planning
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
 from repro.models.costs.model_cost import Shape
@@ -89,9 +88,9 @@ def needs(experiment: str) -> Needs:
     command = [f"experiment={experiment}", f"weights={OWN_WEIGHTS}"]
     models: dict[str, NeededModel] = {}
     memory_bytes = 0
-    with composing_in(conf_dir(), needless) as compositions:
-        for cell in compositions.cells(command):
-            config = plain(compositions.config([*command[:1], *cell]), "labels")
+    with planning(conf_dir()) as plan:
+        for cell in plan.jobs(command):
+            config = plain(plan.unresolved([*command[:1], *cell]), "labels")
             used = dict(_models(config))
             models |= {model.checkpoint.name: model for model in used.values()}
             memory_bytes = max(memory_bytes, sum(_held_bytes(config[role], used[role]) for role in used))

@@ -1,53 +1,57 @@
-"""Sweeps: find cached cells, run and store the others, and build the table at the end.
+"""A sweep: its cells are looked up, computed here or by other workers, stored as they end, and make a table.
 
-Must not know Hydra. Each cell writes a note with its key to the sweep's folder, whichever process ran it, so
-that the end of the sweep finds all cells (`experiments.progress`).
+Cells with a finished record are not computed, equal ones (by their key) once. `compute` works in whatever
+process and writes nothing; the sweep's process alone writes. Must not know Hydra.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError, warn
-from repro.core.paths import conf_dir, from_home
+from repro.core.paths import from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
-from repro.experiments.computing import Computed, Showing, computed, not_stored
+from repro.experiments.command_words import parsed
+from repro.experiments.pages import write_read
+from repro.experiments.plan import selected
+from repro.experiments.progress import Watcher
+from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
-from repro.models.costs.model_cost import PRECISIONS
+from repro.records.build_cache import file_error, one_at_a_time
+from repro.records.effort import ResultCount, counting
+from repro.records.identity import portable_text
 from repro.records.members import Member
-from repro.records.record import Record, write_atomically
-from repro.records.results import Results, open_results
-from repro.reports.claims.claims import ClaimsSpec, claims_written_out
-from repro.reports.claims.claims_page import write_claims
-from repro.reports.files import FORMATS, write_all
-from repro.reports.formats.layout import Page, page
+from repro.records.record import Record, Round, write_atomically
+from repro.records.results import open_results
+from repro.reports.files import write_all
+from repro.reports.formats.layout import page
 from repro.reports.formats.render import MOST_ROWS, to_screen
-from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import OF_STAND_INS
-from repro.reports.reference.reference import load_cells
-from repro.reports.spec.expand import expand, with_notes
-from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
 from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
-from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.base import Progress, Scenario, silent
-from repro.scenarios.registry import made
+from repro.scenarios.registry import made, scenario_of
 from repro.scenarios.sections import check_known, check_places
 
 MODES = ("run", "list", "retry", "force")
@@ -60,10 +64,179 @@ NEED = 20_000_000
 CHECK_S = 1.0
 """How often it is checked at most that records can be stored."""
 
+AHEAD = 100
+"""Cells that are planned before the first one runs; an error of one of them comes before any runs."""
 
-def unseen() -> AbstractContextManager[Progress]:
-    """A progress callback that shows nothing."""
-    return nullcontext(silent)
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell of a sweep.
+
+    Attributes:
+        number: its place in the sweep.
+        overrides: what its command sets beside the sweep's.
+        config: its resolved configuration; `None` if that cannot be resolved.
+        labels: short names.
+        error: why its configuration cannot be resolved.
+        table: the `table:` section of an experiment without cells (claims, facts, drawings).
+    """
+
+    number: int
+    overrides: Sequence[str]
+    config: Mapping[str, Any] | None
+    labels: Mapping[str, str]
+    error: str = ""
+    table: Mapping[str, Any] | None = None
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """Its target, draft and dataset, which the next cell need not load again if it has the same."""
+        return tuple(self.labels.get(name, "") for name in ("target", "draft", "dataset"))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The values of its overrides, by key."""
+        return {} if self.config is None else chosen(self.config, self.overrides)
+
+
+def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
+    """A cell whose configuration is resolved."""
+    labels = scenario_of(config).labels_of(config)
+    own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
+    return PlannedCell(number, overrides, config, labels | own)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What comes of a cell: plain data.
+
+    Attributes:
+        record: its record, of a failed cell with the traceback.
+        rounds: one line for each round.
+        answers: one line for each answer.
+        timeline: its Chrome trace, gzipped, which lies where the record says; empty if it has none.
+        seconds: how long it took; `None` if it failed.
+        error: why it failed, in a sentence.
+    """
+
+    record: Record
+    rounds: Sequence[Round] = ()
+    answers: Sequence[Round] = ()
+    timeline: bytes = b""
+    seconds: float | None = None
+    error: str = ""
+
+
+class Lost(str):
+    """Why a cell was given up whose workers died."""
+
+
+Outcome = Computed | str
+"""What comes of a cell, or the sentence why nothing does."""
+
+Cell = tuple[str, Mapping[str, Any]]
+"""The key and the resolved configuration of a cell that is to be computed."""
+
+Engine = Callable[[Iterator[Cell]], Iterator[tuple[str, Outcome | None]]]
+"""Computes cells somewhere; yields each key when its cell is sent out, with None, and when it has ended."""
+
+
+def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
+    """Compute a cell; what goes wrong in it is in what is returned.
+
+    Raises:
+        InputError: the configuration is invalid.
+    """
+    scenario = made(config)
+    try:
+        scenario.check()
+        with float32_on_cpu(), _turn(scenario), counting() as effort:
+            begun = time.monotonic()
+            outcome = scenario.run(with_reason(progress, effort))
+            seconds = time.monotonic() - begun
+        text = outcome.timeline().encode() if outcome.timeline else b""
+        timeline = gzip.compress(text, 6, mtime=0) if text else b""
+        record = _with_timeline(outcome.record) if timeline else outcome.record
+        record.to_json()  # here, and not where all records are stored; it names a number that is not finite
+        return Computed(record, outcome.rounds, outcome.answers, timeline, seconds)
+    except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
+        return Computed(scenario.failed(traceback.format_exc()), error=_sentence(wrong))
+
+
+@contextmanager
+def float32_on_cpu() -> Iterator[None]:
+    """Within the block torch makes float32 tensors on the CPU, whatever the process has set before."""
+    torch = sys.modules.get("torch")
+    if torch is None:  # nobody can have set anything
+        yield
+        return
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    if device.type != "cpu":
+        torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if device.type != "cpu":
+            torch.set_default_device(device)
+
+
+def _turn(scenario: Scenario) -> AbstractContextManager[Any]:
+    """Cells on the wall clock run one at a time, across processes."""
+    return nullcontext() if scenario.emulated else one_at_a_time("wall-clock")
+
+
+def with_reason(progress: Progress, effort: ResultCount) -> Progress:
+    """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
+
+    def tell(stage: str, done: int, total: int) -> None:
+        new = effort.computed and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
+
+    return tell
+
+
+def _with_timeline(record: Record) -> Record:
+    """A record that names its timeline, below the folder of outputs."""
+    place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
+    return replace(record, provenance=replace(record.provenance, trace=place))
+
+
+def _sentence(wrong: BaseException) -> str:
+    if isinstance(wrong, PermissionError) and wrong.filename:
+        return file_error(wrong)
+    return str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+
+
+def _not_stored(outcome: Computed, wrong: BaseException) -> Computed:
+    """A failed cell in place of one that could not be stored, as the error that is being handled says."""
+    about = replace(outcome.record.provenance, trace=None)
+    error = portable_text(traceback.format_exc())
+    record = replace(
+        outcome.record, status="failed", values={}, uncertainty={}, provenance=about, error=error
+    )
+    return Computed(record, error=_sentence(wrong))
+
+
+def _added(cells: Iterable[PlannedCell], watched: Watcher) -> Iterator[PlannedCell]:
+    """The cells; `watched` has each as soon as it is planned."""
+    for cell in cells:
+        watched.add(cell.labels)
+        yield cell
+
+
+def grouped(cells: Iterable[PlannedCell]) -> Iterator[PlannedCell]:
+    """The cells; among `AHEAD` that are planned ahead, those that load the same follow one another."""
+    rest = iter(cells)
+    window = [*islice(rest, AHEAD)]
+    loads: tuple[str, ...] = ()
+    while window:
+        place = next((i for i, cell in enumerate(window) if cell.loads == loads), 0)
+        cell = window.pop(place)
+        loads = cell.loads
+        yield cell
+        window.extend(islice(rest, 1))
 
 
 def warn_of_edits(cell: Scenario, record: Record) -> None:
@@ -90,9 +263,13 @@ class Sweep:
     `tracked` is the wandb run of the last cell that was computed; `None` without one.
     """
 
-    def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
-        """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
-        self.require_known(config)
+    def __init__(self, config: Mapping[str, Any], console: Console | None = None, group: str = "") -> None:
+        """Read the run's settings; InputError for an unknown setting or mode, or a place that is none.
+
+        `group` is the name of a sweep of several cells, for wandb.
+        """
+        check_known(config)
+        check_places(config)
         self.mode = checked_mode(config["sweep"])
         self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
@@ -100,50 +277,132 @@ class Sweep:
         self.tracker = Tracker.parse(config["wandb"], self.outputs)
         self.console = console or Console()
         self.tracked: Path | None = None
-        self._left: dict[Path, list[str]] = {}
+        self.group = group
+        self._notes: dict[str, Note] = {}
         self._checked = -CHECK_S
-
-    @staticmethod
-    def require_known(config: Mapping[str, Any]) -> None:
-        """InputError for an unknown setting, or a place that is none."""
-        check_known(config)
-        check_places(config)
 
     @cached_property
     def _by_settings(self) -> RecordsBySettings:
         return RecordsBySettings(self.store)
 
-    def cell(
-        self, config: Mapping[str, Any], showing: Showing = unseen, cell: Scenario | None = None
-    ) -> Note:
-        """Process one cell according to the mode. A failed cell gets a record with its traceback.
+    @cached_property
+    def _finished(self) -> frozenset[str]:
+        """The keys that had a finished record when the sweep began."""
+        return self.store.finished()
 
-        Args:
-            config: its resolved configuration.
-            showing: opens its progress callback.
-            cell: what was made of `config`, if it was.
+    def run(self, cells: Iterable[PlannedCell], watched: Watcher, engine: Engine | None = None) -> None:
+        """Run cells, here or with an engine; what comes of them goes to `watched`.
+
+        Whatever goes wrong in a cell fails that cell alone.
+
+        Raises:
+            InputError: of a table without cells, or of an engine that cannot run any cell.
+        """
+        self.tracker = self.tracker.of_sweep(watched.total)
+        out: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
+
+        def here(to_compute: Iterator[Cell]) -> Iterator[tuple[str, Outcome | None]]:
+            for key, config in to_compute:
+                yield key, None
+                yield key, compute(config, partial(watched.tell, out[key][0].number))
+
+        for key, outcome in (engine or here)(self._to_compute(cells, watched, out)):
+            first = out[key][0]
+            if outcome is None:
+                self.store.begin(key)
+                watched.tell(first.number)
+                continue
+            note = self._noted(key, first.labels, outcome)
+            self._notes[key] = note
+            watched.finish(first.number, replace(note, chosen=first.chosen))
+            for cell in out.pop(key)[1:]:
+                watched.finish(cell.number, _like(note, cell))
+
+    def _to_compute(
+        self, cells: Iterable[PlannedCell], watched: Watcher, out: dict[str, list[PlannedCell]]
+    ) -> Iterator[Cell]:
+        """The cells that have to be computed, then `out`; all others end, or wait for an equal one."""
+        for cell in grouped(_added(cells, watched)):
+            looked_up = self._looked_up(cell)
+            if isinstance(looked_up, Note):
+                watched.finish(cell.number, replace(looked_up, chosen=cell.chosen))
+            elif looked_up.key in out:
+                out[looked_up.key].append(cell)
+            elif note := self._notes.get(looked_up.key):
+                watched.finish(cell.number, _like(note, cell))
+            else:
+                out[looked_up.key] = [cell]
+                yield looked_up.key, looked_up.config
+
+    def _looked_up(self, cell: PlannedCell) -> Note | Scenario:
+        """The note of a cell that is not to be computed, or its scenario.
+
+        Raises:
+            InputError: of a table without cells.
+        """
+        if cell.table is not None and cell.config is not None:
+            show_files(self.console, self.read(str(cell.config["name"]), cell.table))
+            return Note("", dict(cell.labels), "written")
+        try:
+            if cell.config is None:
+                raise InputError(cell.error)
+            check_known(cell.config)
+            check_places(cell.config)
+            scenario = made(cell.config)
+            return self._known(scenario, self._finished) or scenario
+        except (InputError, OmegaConfBaseException) as wrong:
+            state = "invalid" if self.mode == "list" and cell.config is not None else "failed"
+            return Note("", dict(cell.labels), state, error=" ".join(str(wrong).split()))
+        except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it: there is no record
+            traceback.print_exc()
+            return Note("", dict(cell.labels), "failed", error=f"{type(wrong).__name__}: {wrong}")
+
+    def _noted(self, key: str, labels: Mapping[str, str], outcome: Outcome) -> Note:
+        """The note of a cell that has ended, whose outcome is stored."""
+        if isinstance(outcome, Lost):
+            return Note(key, dict(labels), "lost", error=str(outcome))
+        if isinstance(outcome, str):
+            return Note("", dict(labels), "failed", error=outcome)
+        try:
+            record = self._write(outcome)
+        except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
+            if not outcome.error:
+                return self._noted(key, labels, _not_stored(outcome, wrong))
+            error = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
+            return Note(key, dict(labels), "failed", error=error)
+        return Note(key, dict(labels), record.status, outcome.seconds, outcome.error)
+
+    def cell(self, config: Mapping[str, Any], progress: Progress = silent) -> Note:
+        """Process one cell of a resolved configuration. A failed cell gets a record with its traceback.
 
         Raises:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
-        cell = cell or made(config)
-        if self.mode == "list":
-            return self._listed(cell)
-        if note := self.known(cell):
+        scenario = made(config)
+        if note := self._known(scenario):
             return note
-        self.store.begin(cell.key)
-        return self.keep(cell.labels, computed(cell, config, showing))
+        self.store.begin(scenario.key)
+        return self._noted(scenario.key, scenario.labels, compute(config, progress))
 
-    def known(self, cell: Scenario) -> Note | None:
-        """The note of a cell that is not to be run: it is done, or was never tried and only others are.
+    def _known(self, cell: Scenario, finished: frozenset[str] = frozenset()) -> Note | None:
+        """The note of a cell that is not to be computed: listed, done, or never tried and only others are.
+
+        Args:
+            cell: what is looked up.
+            finished: keys of records that are known to be finished, which need not be read.
 
         Raises:
             InputError: records cannot be stored, or one is damaged.
         """
+        if self.mode == "list":
+            return self._listed(cell)
         if time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
             self.tracker.check()
             self._checked = time.monotonic()
+        is_unread = self.mode != "force" and not self.tracker.again and not cell.own_sources
+        if is_unread and cell.key in finished:
+            return Note(cell.key, cell.labels, "cached", 0.0)
         record = self.store.get(cell.key)
         if record and record.done and self.mode != "force":
             warn_of_edits(cell, record)
@@ -153,18 +412,6 @@ class Sweep:
         if self.mode == "retry" and record is None and not self.store.has_begun(cell.key):
             return Note(cell.key, cell.labels, "skipped")
         return None
-
-    def keep(self, labels: Mapping[str, str], outcome: Computed) -> Note:
-        """Store what came of a cell with these labels. What cannot be stored fails the cell."""
-        key = outcome.record.key
-        try:
-            record = self._write(outcome)
-        except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
-            if not outcome.error:
-                return self.keep(labels, not_stored(outcome, wrong))
-            told = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
-            return Note(key, dict(labels), "failed", error=told)
-        return Note(key, dict(labels), record.status, outcome.seconds, outcome.error)
 
     def _listed(self, cell: Scenario) -> Note:
         known = self._by_settings.like(cell)
@@ -179,29 +426,20 @@ class Sweep:
         try:
             if shown:
                 shown.parent.mkdir(parents=True, exist_ok=True)
-                self._remove_left(shown)
                 write_atomically(shown, outcome.timeline)
             self.store.put(record, outcome.rounds, answers=outcome.answers)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers)
+        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers, self.group)
         return record
-
-    def _remove_left(self, path: Path) -> None:
-        """Remove what a killed writer left of a file that nobody else writes; a folder is listed once."""
-        if path.parent not in self._left:
-            left = [name for name in os.listdir(path.parent) if name.endswith(".tmp")]
-            self._left[path.parent] = left
-        for name in self._left[path.parent]:
-            if name.startswith(f"{path.name}."):
-                (path.parent / name).unlink(missing_ok=True)
 
     def _track(self, record: Record) -> None:
         """Write the wandb run of a record again."""
         trace = self.outputs / record.provenance.trace if record.provenance.trace else None
         rounds, answers = self.store.rounds(record.key), self.store.answers(record.key)
-        self.tracked = self.tracker.cell(record, rounds, trace if trace and trace.exists() else None, answers)
+        timeline = trace if trace and trace.exists() else None
+        self.tracked = self.tracker.cell(record, rounds, timeline, answers, self.group)
 
     def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
         """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
@@ -229,7 +467,7 @@ class Sweep:
             update_index(self.store)
         self.console.print(to_screen(page(table)))
         swept = [record for record in records if record.key in own_keys]
-        tracked = self.tracker.sweep(table, files, swept)
+        tracked = self.tracker.sweep(self.group or asked.folder, table, files, swept)
         files |= self._timelines(swept)
         if tracked:
             files["wandb"] = tracked
@@ -275,67 +513,24 @@ class Sweep:
             return {}
 
 
-def computes_nothing(section: Mapping[str, Any]) -> bool:
-    """Whether a `table:` section has claims, facts or drawings, and so no cells."""
-    return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
+def _like(note: Note, cell: PlannedCell) -> Note:
+    """The note of a cell that is equal to one that has ended."""
+    state = "cached" if note.state == "done" else note.state
+    return replace(note, labels=dict(cell.labels), state=state, chosen=cell.chosen)
 
 
-def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
-    if computes_nothing(section):
-        written = with_notes(section)
-        if notes := written.get("footnotes"):
-            written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in notes]
-        if "claims" in written:
-            return claims_written_out(experiment, written)
-        return facts_written_out(written) if "facts" in written else written
-    return expand(experiment, section, experiment_file(experiment))
-
-
-def write_read(
-    experiment: str,
-    section: Mapping[str, Any],
-    results: Results,
-    samples: Samples,
-    out: Path | None = None,
-    formats: Collection[str] = tuple(FORMATS),
-) -> tuple[Page, dict[str, Path]]:
-    """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
-
-    Args:
-        experiment: its name.
-        section: its `table:` section.
-        results: have the cells behind the tables.
-        samples: of these results.
-        out: the folder of the page, and of the tables that claims are compared with; default the results'.
-        formats: of the page.
-
-    Raises:
-        InputError: the section is malformed or refers to something unknown, or the folder is not writable.
-    """
-    bibliography, folder = load_bibliography(), out or results.root
-    if "claims" in section:
-        from repro.experiments.claim_draws import CommittedDraws  # late, as it composes experiments
-
-        spec, draws = ClaimsSpec.parse(experiment, section), CommittedDraws(results, samples)
-        return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
-    if "facts" not in section:
-        from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
-        from repro.reports.tree_drawings.forms_page import write_forms
-
-        drawn = DiagramsSpec.parse(experiment, section)
-        forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
-        return write_forms(drawn, forms, folder, bibliography, formats)
-    from repro.reports.hardware_facts.facts_page import write_facts  # late, with matplotlib
-
-    return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
-
-
-def fact_sources() -> Sources:
-    """The project's reference values, settings, device files and precisions."""
-    bits = {name: precision.bits for name, precision in PRECISIONS.items()}
-    settings = read_settings(conf_dir() / "reference" / "settings.csv")
-    return Sources(load_cells(), settings, conf_dir() / "device", bits)
+def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
+    found = {}
+    for override in map(parsed, overrides):
+        value = override.value()
+        if isinstance(value, (int, float)):
+            here = selected(config, override.key_or_group)
+            value = here if isinstance(here, (int, float)) else value
+        elif value is not None and not isinstance(value, (list, dict)):
+            value = str(value)
+        found[override.get_key_element()] = value
+    return found
 
 
 def summary(notes: list[Note], mode: str) -> Grid:

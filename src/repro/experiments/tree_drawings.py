@@ -24,7 +24,7 @@ from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.reports.tree_drawings.forms import DiagramSpec, VerificationDiagram, branching
-from repro.scenarios.generation.heads_fit import fitted
+from repro.scenarios.generation.draft_calibration import head_match
 
 
 def recorded(name: str) -> HeadRanks:
@@ -58,7 +58,7 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
 
 def _calibration(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibration:
     if spec.match:
-        heads = fitted(spec.match).accuracies
+        heads = head_match(spec.match).heads.accuracies
         return Calibration(heads[: spec.heads or None])
     ranks = ranks_of(spec.checkpoint)
     return Calibration.of(ranks.first(spec.heads or ranks.heads))

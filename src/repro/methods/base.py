@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol
 
-from repro.core.ranges import Range
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.forward.network import RANKED
@@ -22,9 +21,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
-
-DRAFTED = Range(least=1, most=1024, whole=True)
-"""Draft tokens of a round; a longer draft outgrows the caches and is of no use to an answer."""
 
 
 @dataclass(frozen=True)

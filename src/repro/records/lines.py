@@ -7,7 +7,7 @@ record, a `cell` with its record, or the note that a cell has `begun`. Must not 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -46,11 +46,16 @@ class Line:
         content: dict[str, Any] = parse_json(self.text)
         return content
 
+    def written(self) -> str:
+        """The line as it stands in a file."""
+        return f"{FORM} {_hash(self.text)} {self.text}\n"
+
 
 def write_line(content: Mapping[str, Any]) -> str:
-    """The line of an object, whose first entry says what it is."""
+    """The line of an object, whose first entry, of its kind, says its name."""
+    kind, name = next(iter(content.items()))
     text = json.dumps(content, allow_nan=False)  # ASCII, as a path in a traceback may be no text
-    return f"{FORM} {_hash(text)} {text}\n"
+    return Line(kind, name, text).written()
 
 
 def read_line(line: str) -> Line:
@@ -76,39 +81,38 @@ def record_name(record: Record) -> str:
 
 
 def record_contents(
-    record: Record, details: Mapping[str, Sequence[Round]], parts_before: set[str]
-) -> Iterator[dict[str, Any]]:
-    """The objects of a record's lines, the cell last, since it makes the others count.
+    record: Record, details: Mapping[str, Sequence[Round]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What is written of a record: its parts by name, and the objects of its other lines, the cell last.
 
     Args:
         details: its rounds and answers by kind.
-        parts_before: names of the parts that the file has; those that are added are noted in it.
     """
-    plain = record.to_dict()
-    provenance = dict(plain.pop("provenance"))
+    plain, parts = record.to_dict(), dict[str, Any]()
 
-    def add(part: Any) -> Generator[dict[str, Any], None, str]:
+    def name_of(part: Any) -> str:
         name = _hash(canonical(part))
-        if name not in parts_before:
-            parts_before.add(name)
-            yield {"part": name, "value": part}
+        parts[name] = part
         return name
 
-    for section in SHARED:
-        provenance[section] = yield from add(provenance[section])
-    config = {}
-    for section, settings in provenance["config"].items():
-        config[section] = yield from add(settings)
+    provenance = dict(plain.pop("provenance"))
+    provenance |= {section: name_of(provenance[section]) for section in SHARED}
+    provenance["config"] = {section: name_of(part) for section, part in provenance["config"].items()}
     name = record_name(record)
-    for kind, rows in details.items():
-        if rows:
-            yield details_content(kind, name, rows)
-    yield {
-        "cell": plain.pop("key"),
-        **plain,
-        "details": name,
-        "provenance": provenance | {"config": config},
-    }
+    lines = [details_content(kind, name, rows) for kind, rows in details.items() if rows]
+    cell = {"cell": plain.pop("key"), **plain, "details": name, "provenance": provenance}
+    return parts, [*lines, cell]
+
+
+def part_content(name: str, part: Any) -> dict[str, Any]:
+    """The object of a part."""
+    return {"part": name, "value": part}
+
+
+def part_names(content: Mapping[str, Any]) -> list[str]:
+    """The names of a cell's parts, of the object of its line."""
+    provenance = content["provenance"]
+    return [*(provenance[section] for section in SHARED), *provenance["config"].values()]
 
 
 def details_content(kind: str, name: str, rows: Sequence[Round]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Provenance:
     part of the key. `carried_over` is the commit at which the record was made under an older key, `None` if
     it has its original key. `costs` is `fitted` if this cell was used to fit the device. `fitted` names
     values determined by a fit or a draft calibration, or ids of reference cells used in a fit. `matched`
-    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), in ten digits;
+    describes the draft calibration (`draft_calibration.Matched`, `HeadMatch`), in ten digits;
     `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
     by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.

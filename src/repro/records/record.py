@@ -36,7 +36,7 @@ Spread = float | tuple[float, float]
 Round = Mapping[str, Scalar]
 
 CHECKSUM = "sha256"
-"""The entry of a loose record that holds the hash of the others."""
+"""The entry of a record as JSON that holds the hash of the others."""
 
 KEY = re.compile(r"[0-9a-f]{8,64}")
 

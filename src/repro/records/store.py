@@ -31,6 +31,8 @@ from repro.records.lines import (
     NewerForm,
     details_content,
     is_key,
+    part_content,
+    part_names,
     read_details,
     read_line,
     read_record,
@@ -43,8 +45,11 @@ from repro.records.record import Record, Round, Scalar, flush, remove_left, writ
 FOLDER = "records"
 """The folder of the files in a folder of results."""
 
-OF_A_WRITER = re.compile(r"\d{20}-\d+-[0-9a-f]{8}\.jsonl")
-"""The names of writers' files (start, process, random); others were packed."""
+OF_A_WRITER = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
+"""The names of writers' files (start, process, random); `pack` hides and removes them. Others were packed."""
+
+LARGE = 256 << 20
+"""Bytes of a writer's file after which it begins another: what is larger than `LINES_BYTES` is not read."""
 
 PACKED_DETAILS = ".details.xz"
 
@@ -308,7 +313,7 @@ class Store:
     def _stats(self) -> Iterator[tuple[str, os.stat_result]]:
         names = os.listdir(self.folder) if self.folder.is_dir() and not self.folder.is_symlink() else []
         for name in names:
-            if name.endswith(".jsonl") and not name.startswith("."):
+            if name.endswith(".jsonl"):
                 with suppress(FileNotFoundError):  # packed meanwhile
                     yield name, os.lstat(self.folder / name)
 
@@ -420,13 +425,17 @@ class Store:
     def _write_group(self, path: Path, keys: Sequence[str]) -> None:
         """Write the cells of a group and, before them, their details."""
         cells, details, parts = list[str](), list[str](), set[str]()
-        for key in keys:
-            rows = {kind: self.details(key, kind) for kind in DETAILS}
-            for content in record_contents(self._cells[key].record, rows, parts):
-                (cells if {"part", "cell"} & content.keys() else details).append(write_line(content))
-        packed = lzma.compress("".join(details).encode(), filters=FAR)
+        for cell in map(self._cells.__getitem__, keys):
+            names = dict.fromkeys(name for name in part_names(cell.content) if name not in parts)
+            parts |= names.keys()
+            cells += [write_line(part_content(name, cell.file.parts[name])) for name in names]
+            cells.append(write_line(cell.content))
+            lines = (self._details_line(cell, kind) for kind in DETAILS)
+            details += [line.written() for line in lines if line]
         if details:
-            write_changed(path.with_suffix(PACKED_DETAILS), packed)
+            write_changed(
+                path.with_suffix(PACKED_DETAILS), lzma.compress("".join(details).encode(), filters=FAR)
+            )
         write_changed(path.with_suffix(".jsonl"), "".join(cells).encode())
 
 
@@ -441,11 +450,12 @@ class Writer:
 
     def put(self, record: Record, details: Mapping[str, Sequence[Round]]) -> None:
         """Write a record with its details at once; OSError if they are not on the disk."""
+        parts, contents = record_contents(record, details)
         while True:  # again if `pack` took the file meanwhile
             path = self._own_file()
-            parts = set(self._parts)
-            if self._is_written(path, record_contents(record, details, parts)):
-                self._parts = parts
+            added = [part_content(name, part) for name, part in parts.items() if name not in self._parts]
+            if self._is_written(path, [*added, *contents]):
+                self._parts |= parts.keys()
                 return
 
     def append(self, content: Mapping[str, Any], is_durable: bool = True) -> None:
@@ -463,7 +473,10 @@ class Writer:
         return self._path
 
     def _is_written(self, path: Path, contents: Iterable[Mapping[str, Any]], is_durable: bool = True) -> bool:
-        """Write lines in one go. False if the file is gone; after an error the next lines go to another."""
+        """Write lines in one go. False if the file is gone.
+
+        After an error, or when it is large, the next lines go to another.
+        """
         data = "".join(map(write_line, contents)).encode()
         own, self._path = self._path, None
         try:
@@ -477,10 +490,10 @@ class Writer:
                 os.fsync(handle)
             if not path.exists():
                 return False
+            self._path = own if os.fstat(handle).st_size < LARGE else None
+            return True
         finally:
             os.close(handle)
-        self._path = own
-        return True
 
 
 def write_changed(path: Path, content: bytes) -> None:
@@ -494,7 +507,7 @@ def _remove_as_read(file: LinesFile) -> None:
 
     Under another name it gets no more lines: a writer sees that its file is gone, and writes its lines again.
     """
-    hidden = file.path.with_name(f".{file.path.name}")
+    hidden = file.path.with_name(f".{file.path.name.removeprefix('.')}")
     file.path.rename(hidden)
     if file.stat is not None and hidden.stat().st_size == file.stat.st_size:
         hidden.unlink()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.records.identity import PLACES, PROSE
-from repro.records.record import Record, canonical, write_atomically
+from repro.records.record import Record, Scalar, canonical, write_atomically
 from repro.reports.spec.metric import load_metrics
 from repro.reports.tables.known import known_values
 
@@ -90,15 +90,24 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _with_ends(record: Record) -> Row:
-    """A record's values, each with the ends of its 95% interval behind it; of a standard error 1.96 of it."""
-    values: dict[str, Any] = {}
+    """A record's values, each with the ends of its 95% interval behind it."""
+    values, ends = known_values(record), ends_of(record)
+    behind = {name: [f"{name}_{end}" for end in ENDS if f"{name}_{end}" in ends] for name in values}
+    return {name: {**values, **ends}[name] for value in values for name in (value, *behind[value])}
+
+
+def ends_of(record: Record) -> dict[str, Scalar]:
+    """The ends of the 95% intervals of a record's values, as `NAME_low` and `NAME_high`.
+
+    Of a standard error they are 1.96 of it away.
+    """
+    ends: dict[str, Scalar] = {}
     for name, value in known_values(record).items():
-        values[name] = value
         spread = record.uncertainty.get(name)
         if spread is not None and isinstance(value, (int, float)):
-            ends = spread if isinstance(spread, tuple) else (value - 1.96 * spread, value + 1.96 * spread)
-            values |= {f"{name}_{end}": number for end, number in zip(ENDS, ends, strict=True)}
-    return values
+            both = spread if isinstance(spread, tuple) else (value - 1.96 * spread, value + 1.96 * spread)
+            ends |= {f"{name}_{end}": number for end, number in zip(ENDS, both, strict=True)}
+    return ends
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:

@@ -38,12 +38,11 @@ PICTURES = ("png", "pdf")
 def path_of(folder: Path, experiment: str, format: str) -> Path:
     """The file of a table in a folder of results: `<experiment>/table.<format>`, or `figure.<format>`.
 
-    The experiment file that makes the same table (`yaml`) is `<experiment>/experiment.yaml`. A format with a
-    stem (`paper.tex`) is a file's name.
+    A format with a stem (`paper.tex`) is a file's name.
     """
     if "." in format:
         return folder / experiment / format
-    stem = "figure" if format in PICTURES else "experiment" if format == "yaml" else "table"
+    stem = "figure" if format in PICTURES else "table"
     return folder / experiment / f"{stem}.{format}"
 
 

@@ -5,14 +5,13 @@ Owns the choice and this form of LaTeX; `latex` owns the form in which everythin
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.registry import require_choice, unknown
 from repro.reports.files import write_files
 from repro.reports.formats.columns import PrintedColumn, breakable, fitted, latex
 from repro.reports.formats.latex import to_latex
@@ -38,7 +37,6 @@ SIZES = {"footnotesize": (4.25, 6.0), "scriptsize": (3.98, 4.0)}
 NARROW, WIDE = ".,:;[]()'|!ijlt ", "mwMW"
 STYLES = ("float", "full")
 BEST = f" {MARKS['best'][0]}"
-CHOICES = ("columns", "rows", "no_intervals", "two_column", "style")
 
 
 @dataclass(frozen=True)
@@ -156,23 +154,24 @@ class PaperTable:
         return next((form for form in forms if _width(words, *form) <= self.width), None)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that make a table for a paper; any of them does."""
-    paper = parser.add_argument_group("for a paper, as paper.tex and paper.bib beside the table")
-    paper.add_argument("--columns", nargs="+", metavar="KEY", help="columns by key, in this order")
-    paper.add_argument("--rows", nargs="+", metavar="ROW", help="rows by id or name, in this order")
-    paper.add_argument("--no-intervals", action="store_true", help="values alone")
-    paper.add_argument("--two-column", action="store_true", help="252 points wide, a column of two")
-    paper.add_argument("--style", choices=STYLES, help="one float (default), or everything over pages")
+def paper_table(
+    columns: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    no_intervals: bool = False,
+    two_column: bool = False,
+    style: str | None = None,
+) -> PaperTable | None:
+    """What the command's arguments ask for; `None` without any.
 
-
-def paper_table(options: argparse.Namespace) -> PaperTable | None:
-    """What the options of `add_options` ask for; `None` without any."""
-    if not any(getattr(options, name) for name in CHOICES):
+    Raises:
+        InputError: there is no such style.
+    """
+    if style is not None:
+        require_choice("--style", style, STYLES)
+    if not (columns or rows or no_intervals or two_column or style):
         return None
-    width = TWO_COLUMNS if options.two_column else ONE_COLUMN
-    columns, rows = tuple(options.columns or ()), tuple(options.rows or ())
-    return PaperTable(columns, rows, not options.no_intervals, width, options.style or STYLES[0])
+    width = TWO_COLUMNS if two_column else ONE_COLUMN
+    return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])
 
 
 def _place(what: str, name: str, names: Sequence[str]) -> int:

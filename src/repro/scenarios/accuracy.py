@@ -29,9 +29,9 @@ from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
 from repro.records.effort import count
 from repro.records.identity import dataset_asked
-from repro.records.record import FEWEST, Round, Scalar, Spread, content_hash
+from repro.records.record import FEWEST, Round, Scalar, content_hash
 from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, component
+from repro.scenarios.base import Findings, Progress, component, spreads
 from repro.scenarios.offline import OfflineScenario, dense_once
 
 BASELINE = "fp16"
@@ -75,12 +75,7 @@ class AccuracyScenario(OfflineScenario):
     def rows(self) -> data.Rows:
         """The evaluated examples: `prompts` of them after the first `skip`."""
         skip, count = self.config["skip"], self.config["prompts"]
-        found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
-        data.require_enough(self.dataset, found, skip, count)
-        if not skip:
-            return found
-        rows = found.rows[skip:]
-        return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
+        return data.rows_in_use(self.dataset, skip, count, self.config.get("data_dir"))
 
     @cached_property
     def prompts(self) -> list[Prompt]:
@@ -204,7 +199,7 @@ def findings(
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     right, before = (
-        [_is_right(prompt, row, metric, best) for prompt, row in zip(prompts, rows, strict=True)]
+        [int(is_right(prompt, row, metric, best)) for prompt, row in zip(prompts, rows, strict=True)]
         for rows in (scores, baseline)
     )
     own = score(["accuracy"], {"correct": right})
@@ -213,14 +208,6 @@ def findings(
     paired = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in before]}
     values |= score(["paired_difference"], paired)
     values |= {"flips": sum(a != b for a, b in zip(right, before, strict=True)), "rows": len(right)}
-    spread: dict[str, Spread] = {
-        name: error
-        for name in ("accuracy", "acc", "acc_norm")
-        if isinstance(error := values.get(f"{name}_stderr"), float) and len(right) >= FEWEST
-    }
-    low, high = values["difference_low"], values["difference_high"]
-    if isinstance(low, float) and isinstance(high, float):
-        spread["difference"] = (low, high)
     rounds: list[dict[str, Scalar]] = [
         {"id": prompt.id, "right": a, "baseline_right": b, "choice": choice(prompt, row, metric)}
         for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)
@@ -231,7 +218,7 @@ def findings(
         values |= _nats(rounds)
         last, last_before = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST)
         values |= {"last_token": last, "last_token_difference": last - last_before}
-    return Findings(values, spread, rounds)
+    return Findings(values, spreads(values, len(right)), rounds)
 
 
 LAST = ("last_right", "baseline_last")
@@ -287,8 +274,9 @@ def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None
     return next(iter(_ranked(prompt, row, metric)), None)
 
 
-def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> int:
-    return int(prompt.answer in _ranked(prompt, row, metric)[:best])
+def is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> bool:
+    """Whether an example's correct continuation is among the `best` likeliest."""
+    return prompt.answer in _ranked(prompt, row, metric)[:best]
 
 
 def _ranked(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:

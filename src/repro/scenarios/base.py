@@ -20,7 +20,7 @@ from repro.records.code_version import source_hash, source_of
 from repro.records.effort import layers_so_far
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.records.record import Record, Round, Scalar, Spread, content_hash
+from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
 from repro.scenarios.settings import check_scalars, own_labels
 
@@ -197,6 +197,21 @@ class Scenario(ABC):
         return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
 
 
+def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:
+    """95% intervals (`NAME_low`, `NAME_high`) or standard errors (`NAME_stderr`) among figures, by `NAME`.
+
+    Figures of fewer than `FEWEST` rows have none.
+    """
+    spread: dict[str, Spread] = {}
+    for name in values if rows >= FEWEST else ():
+        error, low, high = (values.get(f"{name}_{end}") for end in ("stderr", "low", "high"))
+        if isinstance(low, float) and isinstance(high, float):
+            spread[name] = (low, high)
+        elif isinstance(error, float):
+            spread[name] = error
+    return spread
+
+
 def silent(what: str, done: int, total: int) -> None:
     """A progress callback that tells nobody."""
 
@@ -204,7 +219,7 @@ def silent(what: str, done: int, total: int) -> None:
 def component(group: str, given: Mapping[str, Any]) -> Any:
     """The component of a group, built from its section of the configuration; InputError if unknown."""
     fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
-    return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")
+    return typed(lookup(group, str(given["name"])), fields, group)
 
 
 def named(config: Mapping[str, Any], *groups: str) -> dict[str, str]:

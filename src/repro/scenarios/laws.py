@@ -8,6 +8,7 @@ stored, a test on every committed record. Must not know methods, devices or tabl
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -33,6 +34,21 @@ PERCENTAGES = (
 )
 """Figures between 0 and 100."""
 
+GENERATION = (
+    "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
+    "decode_tokens_per_s * decode_seconds = decode_tokens",
+    "time_per_token * decode_tokens = decode_seconds",
+    "joules_per_token * decode_tokens = decode_joules",
+    "a pass loads or computes: target_loading + target_computing = target_pass",
+    "first tokens come within the prefills: prompts * ttft <= prefill_seconds",
+    "verifications lie in the decoding: target_calls * target_pass <= decode_seconds",
+    "draft passes lie in the decoding: draft_seconds <= decode_seconds",
+    "verifications emit decoded tokens: target_calls * acceptance_length <= decode_tokens",
+    "the bonus token comes on top: accepted_draft_tokens <= acceptance_length",
+    "there is one bonus token: acceptance_length <= accepted_draft_tokens + 1",
+)
+"""Laws of cells in which a method answers: what they mean, and a relation of sums of products of figures."""
+
 Numbers = Mapping[str, float]
 
 
@@ -55,86 +71,15 @@ def broken_laws(
         yield from _within(name, numbers, 1.0)
     for name in PERCENTAGES:
         yield from _within(name, numbers, 100.0)
-    if "decode_seconds" in numbers:
-        yield from _of_generation(numbers)
+    for law in GENERATION if "decode_seconds" in numbers else ():
+        left, relation, right = re.split(" (<=|=) ", law.rpartition(": ")[2])
+        hold = _equal if relation == "=" else _at_most
+        yield from hold(law, _value(left, numbers), _value(right, numbers))
     if lines and {"request", "emitted", "start"} <= lines[0].keys():
         yield from _of_rounds(numbers, lines)
         yield from _of_answers(numbers, lines, answers)
     if lines and {"ttft", "switch", "deciding"} <= lines[0].keys():
         yield from _of_requests(lines)
-
-
-def _of_generation(own: Numbers) -> Iterator[str]:
-    """Phases partition the latency; totals are rates times amounts."""
-    for law, hold, left, right in (
-        (
-            "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
-            _equal,
-            _product(own, "prompts", "latency"),
-            _sum(own, "prefill_seconds", "decode_seconds"),
-        ),
-        (
-            "decode_tokens_per_s * decode_seconds = decode_tokens",
-            _equal,
-            _product(own, "decode_tokens_per_s", "decode_seconds"),
-            own.get("decode_tokens"),
-        ),
-        (
-            "time_per_token * decode_tokens = decode_seconds",
-            _equal,
-            _product(own, "time_per_token", "decode_tokens"),
-            own.get("decode_seconds"),
-        ),
-        (
-            "joules_per_token * decode_tokens = decode_joules",
-            _equal,
-            _product(own, "joules_per_token", "decode_tokens"),
-            own.get("decode_joules"),
-        ),
-        (
-            "a pass loads or computes: target_loading + target_computing = target_pass",
-            _equal,
-            _sum(own, "target_loading", "target_computing"),
-            own.get("target_pass"),
-        ),
-        (
-            "first tokens come within the prefills: prompts * ttft <= prefill_seconds",
-            _at_most,
-            _product(own, "prompts", "ttft"),
-            own.get("prefill_seconds"),
-        ),
-        (
-            "verifications lie in the decoding: target_calls * target_pass <= decode_seconds",
-            _at_most,
-            _product(own, "target_calls", "target_pass"),
-            own.get("decode_seconds"),
-        ),
-        (
-            "draft passes lie in the decoding: draft_seconds <= decode_seconds",
-            _at_most,
-            own.get("draft_seconds"),
-            own.get("decode_seconds"),
-        ),
-        (
-            "verifications emit decoded tokens: target_calls * acceptance_length <= decode_tokens",
-            _at_most,
-            _product(own, "target_calls", "acceptance_length"),
-            own.get("decode_tokens"),
-        ),
-        (
-            "the bonus token comes on top: accepted_draft_tokens <= acceptance_length",
-            _at_most,
-            own.get("accepted_draft_tokens"),
-            own.get("acceptance_length"),
-        ),
-        (
-            "there is one bonus token: acceptance_length <= accepted_draft_tokens + 1",
-            _at_most,
-            own.get("acceptance_length"),
-            _sum(own, "accepted_draft_tokens", plus=1.0),
-        ),
-    ):
-        yield from hold(law, left, right)
 
 
 def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
@@ -202,12 +147,15 @@ def _at_most(law: str, smaller: float | None, larger: float | None) -> Iterator[
         yield f"{law}: {smaller:.10g} is more than {larger:.10g}"
 
 
-def _product(own: Numbers, first: str, second: str) -> float | None:
-    return own[first] * own[second] if first in own and second in own else None
-
-
-def _sum(own: Numbers, *names: str, plus: float = 0.0) -> float | None:
-    return math.fsum([own[name] for name in names] + [plus]) if {*names} <= own.keys() else None
+def _value(expression: str, numbers: Numbers) -> float | None:
+    """The value of a sum of products of figures and whole numbers; None without one of the figures."""
+    terms = [term.split(" * ") for term in expression.split(" + ")]
+    try:
+        return math.fsum(
+            math.prod(float(name) if name.isdigit() else numbers[name] for name in term) for term in terms
+        )
+    except KeyError:
+        return None
 
 
 def _number(line: Round, name: str) -> float:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro import data
+from repro.core.bounds import Tokens
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.ranges import Range, require
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.models.checkpoints.validate import stored_notes
@@ -37,23 +37,18 @@ else:
 UNBILLED = "nothing is billed: figures of real weights, which have no device"
 
 
-CORPUS = Range(least=1, most=1_000_000, whole=True)
-"""Texts of a corpus, and tokens of a text."""
-
-
 @dataclass(frozen=True)
 class CorpusSettings:
     """The calibration corpus: `texts` sequences of `tokens` tokens from `dataset`."""
 
     dataset: dict[str, Any]
-    texts: int
-    tokens: int
+    texts: Tokens
+    tokens: Tokens
 
 
 def corpus_settings(config: Mapping[str, Any]) -> CorpusSettings:
     """The calibration corpus of a resolved configuration; InputError for a wrong setting."""
     settings = typed(CorpusSettings, config["corpus"], "corpus")
-    require("corpus", settings, dict.fromkeys(("texts", "tokens"), CORPUS))
     data.parse(settings.dataset)
     return settings
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
+from annotated_types import Interval
+
+from repro.core.bounds import Count, Share, Tokens
 from repro.core.errors import InputError
-from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
 from repro.core.remembered import remembered
-from repro.data.traces import LENGTH
+from repro.core.typed import typed
 from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
@@ -41,50 +44,51 @@ def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[s
     return {str(name): str(value) for name, value in given.items() if value is not None}
 
 
-COUNTS = {
-    "prompts": COUNT,
-    "max_tokens": LENGTH,
-    "repeats": Range(least=1, most=100_000, whole=True),
-    "calibration_prompts": Range(least=1, most=100_000, whole=True),
-    "seed": Range(most=2**62, whole=True),
-    "skip": Range(most=1_000_000_000, whole=True),
-}
 BLANKS = 100_000
 """Most prompts of a cost-only run, all of which are equal."""
 
-COOLDOWN = Range(most=86_400)
-"""Seconds between repeats."""
+Times = Annotated[int, Interval(ge=1, le=100_000)]
 
-SWITCHES = {"memo": (True, False), "draft_calibration": (True, "weights", "choices", False)}
-"""Settings that are on or off, or something between."""
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of every run; conf/config.yaml has their defaults.
+
+    Attributes:
+        prompts: the first rows of the dataset.
+        prompt_tokens: keep only so many last tokens of a prompt; without a checkpoint, a prompt of so many
+            blanks.
+        skip: rows to skip first: settings are searched on rows that no table evaluates.
+        max_tokens: tokens of an answer.
+        draft_calibration: whether a draft is calibrated; `weights` makes it of the target's, `choices`
+            leaves it its own confidences.
+        calibration_prompts: prompts used for that calibration: those after the evaluated ones; for `weights`
+            the last.
+        resident: share of the target's layers in memory, for any method; null is the method's own.
+        seed: seed of draws.
+        metrics: registered metrics in addition to the default ones.
+        memo: cache logits across runs and devices (greedy, emulated).
+        repeats: repetitions of all prompts, on real devices.
+        cooldown: seconds between them.
+    """
+
+    prompts: Count
+    prompt_tokens: Tokens | None
+    skip: Annotated[int, Interval(ge=0, le=1_000_000_000)]
+    max_tokens: Tokens
+    draft_calibration: bool | Literal["weights", "choices"]
+    calibration_prompts: Times
+    resident: Share | None
+    seed: Annotated[int, Interval(ge=0, le=2**62)]
+    metrics: tuple[str, ...]
+    memo: bool
+    repeats: Times
+    cooldown: Annotated[float, Interval(ge=0, le=86_400)]
 
 
 def check_scalars(config: Mapping[str, Any]) -> None:
-    """Check the types and ranges of the run's scalar settings; InputError for a wrong one."""
-    for name, allowed in COUNTS.items():
-        require_whole(name, config[name], allowed)
-    if config["prompt_tokens"] is not None and (
-        type(config["prompt_tokens"]) is not int or LENGTH.wrong(config["prompt_tokens"])
-    ):
-        given = config["prompt_tokens"]
-        raise InputError(f"prompt_tokens is {given!r}; it must be null or {LENGTH.words}")
-    COOLDOWN.require("cooldown", config["cooldown"])
-    for name, choices in SWITCHES.items():
-        if not any(type(config[name]) is type(one) and config[name] == one for one in choices):
-            words = [str(one).lower() for one in choices]
-            must = f"{', '.join(words[:-1])} or {words[-1]}"
-            raise InputError(f"{name} is {config[name]!r}; it must be {must}")
-    if not isinstance(config["metrics"], list):
-        raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
-    for number, name in enumerate(config["metrics"]):
-        if not isinstance(name, str):
-            raise InputError(f"metrics.{number} is {name!r}; it must be a metric's name")
-
-
-def require_whole(name: str, value: object, allowed: Range) -> None:
-    """InputError unless a value is a whole number, written as one, in range."""
-    if type(value) is not int or allowed.wrong(value):
-        raise InputError(f"{name} is {value!r}; it must be {allowed.words}")
+    """InputError for a setting of the run that is not what `RunSettings` says."""
+    typed(RunSettings, {field.name: config.get(field.name) for field in fields(RunSettings)}, "")
 
 
 def check_cost_only(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
@@ -149,11 +153,10 @@ def require_device(
 
 
 def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration with the run's `resident` in a method that has it; InputError for no share."""
+    """The configuration with the run's `resident` in a method that has it."""
     resident = config.get("resident")
     if resident is None:
         return config
-    SHARE.require("resident", resident)
     method = config["method"]
     return {**config, "method": {**method, "resident": resident}} if "resident" in method else config
 

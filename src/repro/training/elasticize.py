@@ -24,8 +24,8 @@ from hydra import compose, initialize_config_dir
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
 from repro.methods.compression.pruning.elastic_levels import anchors_of
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile

@@ -21,11 +21,14 @@ from rich.progress import Progress
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments.cell_configs import plain
-from repro.experiments.cli import publish
-from repro.models.drafting.head_ranks import FILE, HeadRanks
+from repro.device.cost import FREE
+from repro.device.emulated import EmulatedDevice
+from repro.experiments.composing import publish
+from repro.experiments.plan import plain
+from repro.methods.speculative.head_recording import recorded
+from repro.models.drafting.head_ranks import FILE, HeadRanks, joined
+from repro.models.runtime.placement import RESIDENT
 from repro.records.build_cache import cache_root
-from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation.scenario import GenerationScenario
 
 SHOWN = 5
@@ -55,17 +58,24 @@ def asked(args: argparse.Namespace) -> GenerationScenario:
 
 
 def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
-    """Answer all rows and record the ranks."""
-    models = {"target": cell.target, "draft": cell.draft}
+    """Answer all rows and record the ranks that the draft's heads give the target's greedy tokens.
+
+    Raises:
+        InputError: the draft has no Medusa heads, or no answer has a second token.
+    """
+    if not cell.draft.model_cost.shape.medusa:
+        raise InputError(f"{cell.draft.config.name} has no Medusa heads; choose a draft that has")
+    models, device, answers = {"target": cell.target, "draft": cell.draft}, EmulatedDevice(FREE), []
     with ExitStack() as opened, Progress(console=Console(stderr=True)) as bars:
-        task = bars.add_task("recording", total=len(cell.requests))
-        networks = {
-            role: model.network(opened.enter_context(closing(model.memo(cache_root()))) if memo else None)
-            for role, model in models.items()
-        }
-        return draft_calibration.head_ranks(
-            models, networks, cell.requests, lambda done: bars.update(task, completed=done)
-        )
+        sessions = {}
+        for role, model in models.items():
+            cache = opened.enter_context(closing(model.memo(cache_root()))) if memo else None
+            sessions[role] = model.session(role, device, RESIDENT, model.network(cache))
+        for request in bars.track(cell.requests, description="recording"):
+            for session in sessions.values():
+                session.start(request.prefix)
+            answers.append(device.play(recorded(request, device, **sessions)))
+    return joined(answers)
 
 
 def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:

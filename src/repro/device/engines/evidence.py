@@ -21,7 +21,7 @@ PRINTED = ("paper", "datasheet")
 
 def decides_costs(fact: Fact) -> bool:
     """Whether costs depend on a number, and continuously: no size, no whole number, no zero."""
-    return fact.kind.dimension not in HELD and not fact.kind.range.whole and any(numbers(fact))
+    return fact.kind.dimension not in HELD and not fact.kind.whole and any(numbers(fact))
 
 
 def forms(known: Iterable[Fact]) -> set[str]:

@@ -5,9 +5,12 @@ Must not know where an entry stands in a file, nor what a machine makes of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, get_args
 
-from repro.core.ranges import SHARE, Range
+from annotated_types import Interval
+
+from repro.core.bounds import Share
 
 UNITS: dict[str, dict[str, float]] = {
     "rate": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "TOP/s": 1e12, "GOP/s": 1e9},
@@ -27,20 +30,40 @@ class Kind:
 
     Attributes:
         dimension: key of `UNITS`.
-        range: range of its value in SI units, beyond which it is a slip of units.
+        type: type of its value in SI units; beyond its bounds it is a slip of units.
         several: whether it may be a list.
     """
 
     dimension: str
-    range: Range
+    type: Any
     several: bool = False
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole number."""
+        return get_args(self.type)[0] is int
 
-RATE, SPEED = Kind("rate", Range(above=True, most=1e18)), Kind("bandwidth", Range(above=True, most=1e15))
-TIME, POWER = Kind("time", Range(most=1e3)), Kind("power", Range(most=1e5))
-SIZE, EXPONENT = Kind("size", Range(above=True, most=1e15)), Kind("count", Range(most=100))
-PART, FACTOR = Kind("factor", Range(above=True, most=1)), Kind("factor", Range(above=True, most=1e6))
-ROWS = Kind("count", Range(1, most=1e6, whole=True))
+    @property
+    def most(self) -> float:
+        """Its largest value in SI units."""
+        return float(get_args(self.type)[1].le)
+
+    def in_units(self, scale: float) -> Any:
+        """The type of its value in units of `scale` SI units."""
+        base, bounds = get_args(self.type)
+        ends = {side: end / scale for side, end in asdict(bounds).items() if end is not None}
+        return Annotated[base, Interval(**ends)]
+
+
+RATE = Kind("rate", Annotated[float, Interval(gt=0, le=1e18)])
+SPEED = Kind("bandwidth", Annotated[float, Interval(gt=0, le=1e15)])
+TIME = Kind("time", Annotated[float, Interval(ge=0, le=1e3)])
+POWER = Kind("power", Annotated[float, Interval(ge=0, le=1e5)])
+SIZE = Kind("size", Annotated[float, Interval(gt=0, le=1e15)])
+EXPONENT = Kind("count", Annotated[float, Interval(ge=0, le=100)])
+PART = Kind("factor", Annotated[float, Interval(gt=0, le=1)])
+FACTOR = Kind("factor", Annotated[float, Interval(gt=0, le=1e6)])
+ROWS = Kind("count", Annotated[int, Interval(ge=1, le=1_000_000)])
 KINDS = {
     "peak": RATE,
     "rate": PART,
@@ -50,14 +73,14 @@ KINDS = {
     "start": TIME,
     "start_exponent": EXPONENT,
     "start_rows": ROWS,
-    "added": Kind("count", Range(most=1, whole=True)),
+    "added": Kind("count", Annotated[int, Interval(ge=0, le=1)]),
     "watts": POWER,
     "efficiency": FACTOR,
     "attention": RATE,
     "tile": ROWS,
     "shapes": replace(ROWS, several=True),
     "graph_seconds": TIME,
-    "window": Kind("size", Range(most=1e15)),
+    "window": Kind("size", Annotated[float, Interval(ge=0, le=1e15)]),
     "sessions.count": ROWS,
     "sessions.size": SIZE,
     "slower": FACTOR,
@@ -68,7 +91,7 @@ KINDS = {
     "latency": TIME,
     "capacity": SIZE,
     "budget": SIZE,
-    "read_ahead": Kind("factor", SHARE),
+    "read_ahead": Kind("factor", Share),
     "idle": POWER,
     "constant": POWER,
     "sync": TIME,

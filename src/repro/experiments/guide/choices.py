@@ -1,6 +1,6 @@
 """The groups of things to choose, their names, and what each name means.
 
-Reads component sources and the first lines of YAML files; imports no component and composes nothing.
+Reads component classes and the first lines of YAML files; composes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
-from repro.experiments.guide.source import Component, component, first_sentence
+from repro.experiments.guide.components import Component, first_sentence
 
 FIELD = re.compile(r"^(name|  title|  kind|hub): *(.+)$", re.MULTILINE)
 
@@ -98,9 +98,8 @@ def option_names(option: str) -> list[str]:
 
 
 def described(option: str, name: str) -> Component | None:
-    """A registered component as its source describes it; `None` if it is none or has no source."""
-    module = registry.module_of(option, name)
-    return component(module, option, name) if module else None
+    """A registered component as its class describes it; `None` if it is none. Imports its module."""
+    return Component.of(registry.lookup(option, name)) if name in registry.names(option) else None
 
 
 def yaml_file(group: str, name: str) -> Path | None:
@@ -119,8 +118,11 @@ def header(path: Path) -> str:
 
 
 def _described(option: str, name: str) -> NamedChoice:
-    found = described(option, name)
-    return NamedChoice(name, found.title if found else "")
+    try:
+        component = described(option, name)
+    except InputError as wrong:  # somebody's own module, which fails to import
+        return NamedChoice(name, str(wrong))
+    return NamedChoice(name, component.title if component else "")
 
 
 def _title(path: Path) -> str:

@@ -5,10 +5,8 @@ Owns the layout of these lists. Must not know where names come from.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,32 +14,22 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide.choices import GROUPS, choices, described, group_named, header, names, yaml_file
+from repro.experiments.guide.components import Component, Setting
 from repro.experiments.guide.explaining import no_such
-from repro.experiments.guide.source import Component, Setting
 
 SETTING = re.compile(r"^(\w+): *(\$?\{.*?\}|[^#{]*?) *(?:# *(.*))?$")
 INDENT = "    "
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status: 0, or 2 for a wrong name."""
-    parser = argparse.ArgumentParser(
-        prog="repro list",
-        description="List what one can choose; with NAME, one choice and its settings.",
-    )
-    parser.add_argument("group", nargs="?", help=f"settings, {', '.join(GROUPS)}")
-    parser.add_argument("name", nargs="?", metavar="NAME")
-    given = parser.parse_args(arguments)
+def show_choices(group: str | None, name: str | None) -> None:
+    """Print the names of a group of choices, or one choice and its settings; the groups without arguments.
+
+    Raises:
+        InputError: there is no such group or choice.
+    """
     width = min(shutil.get_terminal_size((110, 24)).columns, 110)
-    try:
-        for line in _lines(given.group, given.name, width):
-            print(line)
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader of a pipe has read enough
-        sys.stderr.close()
-    return 0
+    for line in _lines(group, name, width):
+        print(line)
 
 
 def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
@@ -82,9 +70,7 @@ def _one(group: str, name: str, width: int) -> Iterator[str]:
         yield f"file:       {_below_project(path)}"
         return
     found = described(GROUPS[group].option, name)
-    if found is None:
-        yield f"{name} has no source that can be read"
-        return
+    assert found is not None, "names are of files or of components"
     yield from _wrapped(re.split(r"\n(?:Attributes|Args|Raises):\n", found.doc)[0], width)
     yield f"choose it:  {GROUPS[group].how.replace('NAME', name)}"
     yield f"source:     {_below_project(found.path)}"
@@ -101,10 +87,8 @@ def _settings(option: str, settings: Sequence[Setting], width: int) -> Iterator[
     yield f"settings, each as {option}.NAME=VALUE:"
     first = max(len(one.name) for one in settings)
     for one in settings:
-        yield f"  {one.name:<{first}}  {one.type} = {one.default}"
-        about = [f"choices: {', '.join(one.choices)}"] if one.choices else []
-        for text in (*about, one.meaning):
-            yield from textwrap.wrap(text, width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 2)
+        yield f"  {one.name:<{first}} = {one.default}  ({one.values})"
+        yield from textwrap.wrap(one.meaning, width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 2)
 
 
 def _settings_of_a_run(width: int) -> Iterator[str]:

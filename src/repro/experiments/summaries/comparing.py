@@ -1,4 +1,13 @@
-"""Two records, or two tables of results, figure by figure.
+"""Two records, or two tables of results, as one frame with a figure a row; and what is printed of it.
+
+The columns of a frame, whose index is the figures' names:
+    ours, other           both sides, absent where a side has none
+    better, how           the better direction; whether `change` is a ratio or a difference
+    low, high             the 95% interval of ours
+    change                the second over the first, or the second less the first
+    change_low, change_high   its 95% interval over prompts, if both sides have the same prompts
+    state                 one of `STATES`
+    metric                of two records: what describes the figure
 
 Owns what is compared with what, and when two figures are equal. Must not know how records or tables are made.
 """
@@ -6,74 +15,97 @@ Owns what is compared with what, and when two figures are equal. Must not know h
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from repro.core.digits import same_number
 from repro.core.errors import InputError
 from repro.core.reading import csv_reader
-from repro.experiments.summaries.cell_screen import described_as, order_of
-from repro.records.record import Record, Round, Scalar
-from repro.reports.intervals.bootstrap import Interval, paired
+from repro.experiments.summaries.cell_screen import described_as, headline, order_of
+from repro.records.record import FEWEST, Record, Round, Scalar
+from repro.records.results import Results
+from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.intervals.bootstrap import paired
 from repro.reports.intervals.rounds import totals, with_interval
-from repro.reports.spec.metric import MetricSpec
 from repro.reports.tables.known import known_values
 
-State = Literal["equal", "different", "gone", "fresh"]
-Line = tuple[str, str, str]
-"""Artifact, row and column of a table's figure."""
+STATES = ("equal", "different", "gone", "fresh")
+"""Of a figure: on both sides; only in the first, gone from the second; only in the second."""
+
+COLUMNS = ("ours", "other", "better", "how", "low", "high", "change_low", "change_high", "metric")
+NONE = (None, None)
+PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
+BEGINNING = re.compile(r"[0-9a-f]{4,64}")
+MOST = 60
+"""Figures of tables that are printed unless all are asked for."""
 
 
-@dataclass(frozen=True)
-class FigurePair:
-    """One figure on both sides.
+def compare_records(
+    ours: Record, other: Record, rounds: tuple[Sequence[Round], Sequence[Round]]
+) -> pd.DataFrame:
+    """All figures of two records, in the order in which a cell's are printed.
 
-    Attributes:
-        name: what it is: the metric's name, or the artifact, row and column.
-        ours: the figure of the first side; `None` if that has none.
-        other: of the second.
-        metric: what describes it; `None` for a table's figure.
-        better: the better direction, "" if none is known.
-        spread: the first side's own 95% interval, if it has one.
-        how: whether `change` is the second over the first, or the second less the first.
-        change: that ratio or difference; `None` if there is none.
-        interval: its 95% interval over prompts, if both sides have the same prompts.
+    Args:
+        ours: the first record.
+        other: the second record.
+        rounds: the stored lines of detail of both.
     """
+    sides = known_values(ours), known_values(other)
+    lines = totals(ours, rounds[0]), totals(other, rounds[1])
+    spreads = with_interval(ours, rounds[0]).uncertainty
+    metrics = {name: described_as(name) for name in {*sides[0], *sides[1]}}
+    figures = {}
+    for name, metric in sorted(metrics.items(), key=lambda item: order_of(item[1])):
+        is_share = metric.unit in ("%", "share", "percentage_point")
+        how: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
+        both = all(name in side for side in lines)
+        change = (paired(lines[1][name], lines[0][name], how) or NONE) if both else NONE
+        spread = spreads.get(name)
+        ends = spread if isinstance(spread, tuple) else NONE
+        values = sides[0].get(name), sides[1].get(name)
+        figures[name] = (*values, metric.better, how, *ends, *change, metric)
+    return _judged(pd.DataFrame.from_dict(figures, orient="index", columns=COLUMNS, dtype=object))
 
-    name: str
-    ours: Scalar
-    other: Scalar
-    metric: MetricSpec | None = None
-    better: str = ""
-    spread: Interval | None = None
-    how: Literal["ratio", "difference"] = "ratio"
-    change: float | None = None
-    interval: Interval | None = None
 
-    @property
-    def state(self) -> State:
-        """Equal, different, or only on one side: `gone` from the second, or `fresh` in it."""
-        if self.ours is None or self.other is None:
-            return "equal" if self.ours is self.other else "fresh" if self.ours is None else "gone"
-        return "equal" if equal(self.ours, self.other) else "different"
+def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
+    """All figures of two tables' CSV files, or of all tables of two folders.
 
-    def is_worse(self, share: float) -> bool:
-        """Whether the second figure is worse than the first by more than a share of it, and not by chance.
+    Raises:
+        InputError: there is no such file or folder, or it holds no table.
+    """
+    one, two = _figures(ours), _figures(other)
+    frame = one.join(two.add_suffix("_other"), how="outer").reindex(one.index.append(two.index).unique())
+    frame["other"] = frame.pop("ours_other")
+    frame["better"] = frame["better"].where(frame["better"].fillna("") != "", frame["better_other"])
+    return _judged(frame.assign(how="ratio").reindex(columns=COLUMNS))
 
-        A change whose interval has no change in it, or a figure within the first side's interval, may be
-        chance. A number that became a text, such as a failure, is worse.
-        """
-        if not self.better or self.state != "different" or not isinstance(self.ours, (int, float)):
-            return False
-        if not isinstance(self.other, (int, float)):
-            return True
-        loss = self.ours - self.other if self.better == "higher" else self.other - self.ours
-        low, high = self.interval or self.spread or (math.nan, math.nan)
-        unchanged = self.other if not self.interval else 1.0 if self.how == "ratio" else 0.0
-        return loss > share * abs(self.ours) and not low <= unchanged <= high
+
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """The figures that a side has, with numbers as such, their change and their state."""
+    frame = frame[frame[["ours", "other"]].notna().any(axis=1)].copy()
+    for name in ("low", "high", "change_low", "change_high"):
+        frame[name] = pd.to_numeric(frame[name])
+    one, two = numbers(frame, "ours"), numbers(frame, "other")
+    frame["change"] = (two / one.where(one != 0)).where(frame["how"] == "ratio", two - one)
+    same = [equal(*pair) for pair in zip(frame["ours"], frame["other"], strict=True)]
+    absent = [frame["ours"].isna(), frame["other"].isna(), pd.Series(same, frame.index, dtype=bool)]
+    frame["state"] = np.select(absent, ["fresh", "gone", "equal"], "different")
+    frame["better"] = frame["better"].fillna("")
+    return frame
+
+
+def numbers(frame: pd.DataFrame, side: str) -> pd.Series[float]:
+    """The figures of a side that are numbers; absent ones otherwise."""
+    return frame[side].map(lambda value: value if isinstance(value, (int, float)) else math.nan).astype(float)
 
 
 def equal(ours: Scalar, other: Scalar) -> bool:
@@ -83,33 +115,65 @@ def equal(ours: Scalar, other: Scalar) -> bool:
     return ours == other
 
 
-def compare_records(
-    ours: Record, other: Record, rounds: tuple[Sequence[Round], Sequence[Round]]
-) -> list[FigurePair]:
-    """All figures of two records, in the order in which a cell's are printed.
+def worse_than(frame: pd.DataFrame, share: float) -> pd.DataFrame:
+    """The figures that are worse on the second side by more than a share of the first, and not by chance.
 
-    Args:
-        ours: the first record.
-        other: the second record.
-        rounds: the stored lines of detail of both.
+    A change whose interval has no change in it, or a figure within the first side's interval, may be
+    chance. A number that became a text, such as a failure, is worse.
     """
-    sides = (known_values(ours), known_values(other))
-    lines = (totals(ours, rounds[0]), totals(other, rounds[1]))
-    spreads = with_interval(ours, rounds[0]).uncertainty
-    described = {name: described_as(name) for name in {*sides[0], *sides[1]}}
-    found = []
-    for name, metric in sorted(described.items(), key=lambda item: order_of(item[1])):
-        how: Literal["ratio", "difference"] = (
-            "difference" if metric.unit in ("%", "share", "percentage_point") else "ratio"
+    one, two = numbers(frame, "ours"), numbers(frame, "other")
+    loss = (one - two).where(frame["better"] == "higher", two - one)
+    paired_over = frame["change_low"].notna()
+    unchanged = two.mask(paired_over, (frame["how"] == "ratio").astype(float))
+    low, high = (frame[end].where(~paired_over, frame[f"change_{end}"]) for end in ("low", "high"))
+    is_worse = two.isna() | ((loss > share * one.abs()) & ~unchanged.between(low, high))
+    return frame[one.notna() & (frame["better"] != "") & (frame["state"] == "different") & is_worse]
+
+
+def counts(frame: pd.DataFrame) -> str:
+    """How many figures are in each state."""
+    return ", ".join(f"{(frame['state'] == state).sum()} {state}" for state in STATES)
+
+
+def _figures(path: Path) -> pd.DataFrame:
+    """Our figures and the published ones of a table or a folder of tables, by artifact, row and column."""
+    files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
+    figures: dict[str, tuple[Scalar, str, Scalar, Scalar]] = {}
+    for file in files:
+        artifact = "" if path.is_file() else _artifact(file.relative_to(path))
+        with csv_reader(file) as reader:
+            if {"row", "column", "ours"} <= {*(reader.fieldnames or ())}:
+                for line in reader:
+                    figures |= _of_line(line, artifact)
+    if not figures:
+        raise InputError(
+            f"{path} holds no table; give a table's CSV, a folder of results, or keys of records"
         )
-        one, two = (values.get(name) for values in sides)
-        both = (lines[1].get(name), lines[0].get(name))
-        interval = paired(both[0], both[1], how) if both[0] and both[1] else None
-        spread = spreads.get(name)
-        own = spread if isinstance(spread, tuple) else None
-        change = _change(one, two, how)
-        found.append(FigurePair(name, one, two, metric, metric.better, own, how, change, interval))
-    return found
+    columns = ["ours", "better", "low", "high"]
+    return pd.DataFrame.from_dict(figures, orient="index", columns=columns, dtype=object)
+
+
+def _of_line(line: Mapping[str, str], artifact: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The figures of a line of a table, by name: ours, and both ends of the published one."""
+    name = ", ".join(filter(None, (artifact, line.get("id") or line["row"], line["column"])))
+    low, high = _scalar(line.get("low")), _scalar(line.get("high"))
+    ends = (low, high) if isinstance(low, float) and isinstance(high, float) else NONE
+    yield name, (_scalar(line["ours"]), line.get("better", ""), *ends)
+    for end in ("low", "high"):
+        yield f"{name}, published {end} end", (_scalar(line.get(f"published_{end}")), "", *NONE)
+
+
+def _artifact(file: Path) -> str:
+    """The name of a table by its place in a folder of results: `tables/lever/fig4.csv` is `lever/fig4`."""
+    parts = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
+    return "/".join(parts)
+
+
+def _scalar(text: str | None) -> Scalar:
+    try:
+        return float(text or "")
+    except ValueError:
+        return text or None
 
 
 def differing_settings(ours: Record, other: Record) -> list[str]:
@@ -130,83 +194,128 @@ def _differences(ours: Any, other: Any, path: str) -> Iterator[tuple[str, Any, A
                 yield from _differences(ours.get(name), other.get(name), f"{path}.{name}".lstrip("."))
 
 
-def _change(ours: Scalar, other: Scalar, how: Literal["ratio", "difference"]) -> float | None:
-    if not isinstance(ours, (int, float)) or not isinstance(other, (int, float)):
-        return None
-    if how == "difference":
-        return other - ours
-    return other / ours if ours else None
+# --- on the terminal ----------------------------------------------------------------------------------------
 
 
-def compare_tables(ours: Path, other: Path) -> list[FigurePair]:
-    """All figures of two tables' CSV files, or of all tables of two folders.
+def show_records(console: Console, store: Results, keys: tuple[str, str]) -> pd.DataFrame:
+    """Print all figures of two records side by side; return them.
 
     Raises:
-        InputError: there is no such file or folder, or it holds no table.
+        InputError: a key is no beginning of exactly one record's, or a cell failed.
     """
-    one, two = _figures(ours), _figures(other)
-    found = []
-    for line in dict.fromkeys([*one, *two]):
-        first, second = one.get(line, _ABSENT), two.get(line, _ABSENT)
-        if first.ours is not None or second.ours is not None:
-            name, change = ", ".join(filter(None, line)), _change(first.ours, second.ours, "ratio")
-            better = first.better or second.better
-            found.append(
-                FigurePair(name, first.ours, second.ours, better=better, spread=first.spread, change=change)
-            )
-    return found
-
-
-def counts(compared: Sequence[FigurePair]) -> str:
-    """How many figures are equal, different, only in the first (gone) and only in the second (fresh)."""
-    found = Counter(one.state for one in compared)
-    return ", ".join(f"{found[state]} {state}" for state in get_args(State))
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A figure of a table's file, with the better direction and the interval that stand beside it."""
-
-    ours: Scalar
-    better: str = ""
-    spread: Interval | None = None
-
-
-_ABSENT = _Written(None)
-
-
-def _figures(path: Path) -> dict[Line, _Written]:
-    """Our figures and the published ones of a table or a folder of tables, by artifact, row and column."""
-    files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
-    found: dict[Line, _Written] = {}
-    for file in files:
-        artifact = "" if path.is_file() else _artifact(file.relative_to(path))
-        with csv_reader(file) as reader:
-            if not {"row", "column", "ours"} <= {*(reader.fieldnames or ())}:
-                continue
-            for line in reader:
-                row, column = line.get("id") or line["row"], line["column"]
-                low, high = _scalar(line.get("low")), _scalar(line.get("high"))
-                spread = (low, high) if isinstance(low, float) and isinstance(high, float) else None
-                found[artifact, row, column] = _Written(_scalar(line["ours"]), line.get("better", ""), spread)
-                for end in ("low", "high"):
-                    published = _Written(_scalar(line[f"published_{end}"]))
-                    found[artifact, row, f"{column}, published {end} end"] = published
-    if not found:
-        raise InputError(
-            f"{path} holds no table; give a table's CSV, a folder of results, or keys of records"
+    ours, other = (record_of(store, key) for key in keys)
+    for name, record in zip("AB", (ours, other), strict=True):
+        console.print(Text(f"{name}  {record.key[:12]}  {headline(record)}"), soft_wrap=True)
+    if changes := differing_settings(ours, other):
+        console.print(f"They differ in {'; '.join(changes)}.", highlight=False, soft_wrap=True)
+    frame = compare_records(ours, other, (store.rounds(ours.key), store.rounds(other.key)))
+    grid = _grid("", "A", "B", "B over A, or B - A", "95% interval", "unit")
+    for figure in frame.itertuples():
+        if not (isinstance(figure.ours, str) or isinstance(figure.other, str)):
+            grid.add_row(*map(Text, _words(figure)), style="dim" if figure.state == "equal" else "")
+    console.print(grid, counts(frame), sep="\n", highlight=False)
+    if frame["change_low"].isna().all():
+        console.print(
+            f"No intervals: they need the same {FEWEST} or more prompts on both sides.", style="dim"
         )
-    return found
+    return frame
 
 
-def _artifact(file: Path) -> str:
-    """The name of a table by its place in a folder of results: `tables/lever/fig4.csv` is `lever/fig4`."""
-    parts = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
-    return "/".join(parts)
+def record_of(store: Results, beginning: str) -> Record:
+    """The finished record whose key begins so.
+
+    Raises:
+        InputError: there is none, there are several, or its cell failed.
+    """
+    if not BEGINNING.fullmatch(beginning):
+        raise InputError(
+            f"{beginning!r} is neither an existing file or folder, nor the beginning of a record's key (4 or "
+            "more hexadecimal digits)"
+        )
+    records = [record for record in store.all() if record.key.startswith(beginning)]
+    if not records:
+        raise InputError(
+            f"{store.root} has no record whose key begins with {beginning}; choose --results=FOLDER"
+        )
+    if len(records) > 1:
+        several = ", ".join(record.key[:12] for record in records[:5])
+        raise InputError(f"{len(records)} keys begin with {beginning}: {several}; give more digits")
+    if not records[0].done:
+        raise InputError(f"the cell {records[0].key[:12]} failed, so it has no figures to compare")
+    return records[0]
 
 
-def _scalar(text: str | None) -> Scalar:
-    try:
-        return float(text or "")
-    except ValueError:
-        return text or None
+def show_tables(console: Console, frame: pd.DataFrame, whole: bool) -> None:
+    """Print the figures of two tables or folders that are not equal, or all of them, and the counts."""
+    shown = frame if whole else frame[frame["state"] != "equal"]
+    grid = _grid("figure", "A", "B", "B over A", "state")
+    for figure in shown.head(len(shown) if whole else MOST).itertuples():
+        change = "" if math.isnan(figure.change) else f"{figure.change:.4g}"
+        words = figure.Index, plain(figure.ours), plain(figure.other), change, figure.state
+        grid.add_row(*map(Text, words))
+    if len(shown):
+        console.print(grid)
+    if len(shown) > MOST and not whole:
+        console.print(f"... and {len(shown) - MOST} more; --all prints them", style="dim")
+    console.print(counts(frame), highlight=False)
+
+
+def show_worse(console: Console, frame: pd.DataFrame, share: float) -> int:
+    """Print which figures are worse by more than a share; return 1 if there are any, or some are gone.
+
+    Raises:
+        InputError: no figure has a better direction.
+    """
+    better = frame["better"][numbers(frame, "ours").notna()]
+    undirected = (better == "").sum()
+    if len(better) and undirected == len(better):
+        raise InputError(
+            "no figure says in which direction it is better: the tables' CSV files have no column `better`; "
+            "make them again with `repro table`"
+        )
+    worse, gone = worse_than(frame, share), (frame["state"] == "gone").sum()
+    for figure in worse.head(MOST).itertuples():
+        change = f"{plain(figure.ours)} to {plain(figure.other)} ({figure.better} is better)"
+        console.print(f"worse: {figure.Index}, {change}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(worse)} worse by more than {100 * share:g}%, {gone} gone"
+        f"{f'; {undirected} have no better direction, as published values' if undirected else ''}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 1 if len(worse) or gone else 0
+
+
+def share_of(percentage: str) -> float:
+    """The share that a text such as `5%` or `0%` names; InputError for another one."""
+    if not PERCENTAGE.fullmatch(percentage):
+        raise InputError(f"--worse-than {percentage}: give a percentage of A's figure, such as 5% or 0.5%")
+    return float(percentage.removesuffix("%")) / 100
+
+
+def plain(value: Any) -> str:
+    """A figure with six digits; "" without one."""
+    return value if isinstance(value, str) else "" if pd.isna(value) else f"{value:.6g}"
+
+
+def _grid(*headings: str) -> Grid:
+    grid = Grid(box=box.SIMPLE_HEAD)
+    for heading in headings:
+        grid.add_column(heading, justify="right" if heading.startswith(("A", "B")) else "left")
+    return grid
+
+
+def _words(figure: Any) -> Iterable[str]:
+    """A line of two records' figures."""
+    metric, change, interval = figure.metric, figure.state, ""
+    if figure.state == "equal":
+        change = "="
+    elif not math.isnan(figure.change):
+        is_ratio = figure.how == "ratio"
+        scale, digits = (1.0, 2) if is_ratio else (metric.scale, decimals(metric, [figure.change]))
+        change = f"{figure.change * scale:{'' if is_ratio else '+'}.{digits}f}{' ×' if is_ratio else ''}"
+        if not math.isnan(figure.change_low):
+            ends = (f"{end * scale:.{digits}f}" for end in (figure.change_low, figure.change_high))
+            interval = f"[{', '.join(ends)}]"
+    sides = (value_words(metric, None if pd.isna(value) else value) for value in (figure.ours, figure.other))
+    return metric.heading, *sides, change, interval, unit_words(metric)

@@ -14,7 +14,6 @@ def show_files(console: Console, files: Mapping[str, Path]) -> None:
         **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
         **{"pdf": "picture as PDF", "excerpt": "part of a timeline", "spans": "its spans"},
         **{"diagram": "its picture", "vector": "its picture as PDF"},
-        "yaml": "as an experiment",
     }
     for kind, path in files.items():
         console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The table of a sweep that has no `table:` section, and the experiment file that makes the same table.
+"""The table of a sweep that has no `table:` section.
 
 Owns the choice of its rows and columns. Rows are named by what the sweep varies, columns are what people
 compare in such cells. Must not know Hydra: the command's overrides come as text.
@@ -6,30 +6,30 @@ compare in such cells. Must not know Hydra: the command's overrides come as text
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from repro.core.errors import InputError
 from repro.core.overrides import shown
+from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
-from repro.core.yaml_file import parse_yaml, read_yaml
+from repro.experiments.summaries.cell_screen import FIRST
 from repro.experiments.summaries.notes import Note
 from repro.metrics.evaluated import is_evaluated, stem_of
-from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
+from repro.records.identity import OF_THE_RUN, short_places, shortened
 from repro.records.members import Member
 from repro.records.record import Record, content_hash
 from repro.records.results import Results
 from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
 from repro.reports.reference.names import ANY, load_names
-from repro.reports.spec.beside import beside
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 from repro.reports.spec.spec import SEPARATOR
@@ -73,7 +73,7 @@ SWEEPS = "sweeps/"
 TASK = "task_score"
 
 MOST_NAMED = 6
-"""Values that a title lists; of more it gives the number."""
+"""Values that a title or a folder's name lists; of more it gives the number."""
 
 LACKING = ""
 """The value of a setting in cells that lack it, since they are of another method."""
@@ -81,11 +81,66 @@ LACKING = ""
 DELETED = "null"
 """The value of an override that deletes a setting (`~NAME`), as Hydra and a grid read it."""
 
-MOST_DRAWN = 60
-"""Rows of a table that a picture shows."""
+MOST_DRAWN, MOST_ON_LINES = 60, 1000
+"""Rows of a table that a picture shows; as points of lines there may be more."""
 
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
+
+
+SWEEP = "sweep.json"
+"""The file of a sweep's command, beside its cells."""
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """What a sweep's table is made from beside its cells.
+
+    Attributes:
+        overrides: the command's overrides, by key.
+        rows: the labels that name the rows, each with the override whose values it tells apart.
+        values: of these labels, in the order of the command's.
+    """
+
+    overrides: Mapping[str, str]
+    rows: Mapping[str, str]
+    values: Mapping[str, Sequence[str]]
+
+    def __str__(self) -> str:
+        typed = [
+            key if key.startswith("~") and value == DELETED else f"{key}={value}"
+            for key, value in self.overrides.items()
+        ]
+        return shlex.join(["python", "-m", "repro", "-m", *typed])
+
+    def write(self, name: str, results: Path) -> None:
+        """Write it beside a table's cells in a folder of results; InputError if that cannot be written."""
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        write_files(name, results, {SWEEP: f"{text}\n"})
+
+    def ordered(self, records: Iterable[Record]) -> list[Record]:
+        """The records of its cells in the order of the command's values."""
+        places = {label: {value: i for i, value in enumerate(own)} for label, own in self.values.items()}
+
+        def place(record: Record) -> list[int]:
+            return [own.get(record.labels.get(label, ""), len(own)) for label, own in places.items()]
+
+        return sorted(records, key=place)
+
+    @classmethod
+    def read(cls, name: str, results: Path) -> SweepCommand:
+        """The command of a sweep's table in a folder of results; InputError if its file is not as written."""
+        path = path_of(results, name, SWEEP)
+        try:
+            content = parse_json(read_text(path, JSON_BYTES))
+            named = content["overrides"], content["rows"]
+            overrides, rows = ({str(key): str(value) for key, value in part.items()} for part in named)
+            values = {str(label): [*map(str, own)] for label, own in content["values"].items()}
+        except FileNotFoundError:
+            raise InputError(f"there is no {path}; the sweep's own command makes its table again") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise InputError(f"{path} is no sweep's command: {wrong}") from wrong
+        return cls(overrides, rows, values)
 
 
 @dataclass(frozen=True)
@@ -93,146 +148,82 @@ class SweepTable:
     """The table of a sweep without one of its own.
 
     Attributes:
-        name: the experiment that it is stored as: `sweeps/<readable name>-<hash of the overrides>`.
-        section: its `table:` section, in the short form of experiment files.
+        name: what it is stored as: `sweeps/<readable name>-<hash of the overrides>`.
+        command: the sweep's command.
+        section: its `table:` section, written out.
         notes: the sweep's notes, whose labels name their rows.
-        labels: labels that the experiment's file must give its cells, by name, as interpolations.
-        overrides: the command's overrides, by key.
-        cells: values of overrides that are mappings, lists or null, each with the label that names it.
     """
 
     name: str
+    command: SweepCommand
     section: dict[str, Any]
     notes: list[Note]
-    labels: dict[str, str]
-    overrides: Mapping[str, str]
-    cells: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The command of the sweep."""
-        typed = [
-            key if key.startswith("~") and value == DELETED else f"{key}={value}"
-            for key, value in self.overrides.items()
-        ]
-        return shlex.join(["python", "-m", "repro", "-m", *typed])
-
-    def written_out(self) -> dict[str, Any]:
-        """The section as `Sweep.finish` takes it, with the command."""
-        content = {"grid": self.grid, "labels": self.labels}
-        own = self.name.rpartition("/")[2]  # without a folder, which would name a paper
-        return expand(own, self.section, content) | {"command": self.command}
-
-    @property
-    def grid(self) -> dict[str, Any]:
-        """The grid of its experiment."""
-        listed = {name for cell in self.cells for name in cell}
-        axes = {key: value for key, value in self.overrides.items() if not beside(key)}
-        grid: dict[str, Any] = {key: value for key, value in axes.items() if key not in listed}
-        return grid | ({"cells": [*self.cells]} if self.cells else {})
-
-    def write_experiment(self, results: Path) -> dict[str, Path]:
-        """Write `experiment_file` beside the table in a folder of results; returns its path by kind.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
-        return write_files(self.name, results, {"yaml": self.experiment_file()})
-
-    def experiment_file(self) -> str:
-        """The YAML of an experiment with the same cells and the same table.
-
-        A sweep of an experiment without a table only lacks its `table:` section; that is what it gets.
-        """
-        table = {"table": self.section}
-        if self.labels:
-            table = {"labels": self.labels, **table}
-        if base := self.overrides.get("experiment"):
-            return (
-                f"# The table of `{self.command}`.\n# Add it to conf/experiment/{base}.yaml.\n{_yaml(table)}"
-            )
-        return (
-            f"# Made of `{self.command}`.\n"
-            "# Copied to conf/experiment/NAME.yaml, `python -m repro experiment=NAME` makes this table.\n"
-            f"{_yaml({'grid': self.grid} | table)}"
-        )
 
 
-def recorded_section(name: str, results: Path) -> dict[str, Any]:
-    """The section of a sweep's table that was made before, written out, with the sweep's command.
-
-    Raises:
-        InputError: the file of its experiment is not there.
-    """
-    text = read_yaml(path_of(results, name, "yaml"))
-    content = parse_yaml(text, f"{name}/experiment.yaml")
-    command = re.search("`(.+)`", text)
-    section = expand(name.rpartition("/")[2], content["table"], content)
-    return section | ({"command": command[1]} if command else {})
-
-
-def sweep_table(
-    notes: Sequence[Note], store: Results, overrides: Mapping[str, str], groups: Collection[str]
-) -> SweepTable | None:
+def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, str]) -> SweepTable | None:
     """The table of a sweep's cells; `None` if no cell succeeded.
 
     Args:
         notes: notes of all its cells.
         store: where their records are.
         overrides: the command's overrides by key, as they were typed.
-        groups: the configuration groups.
     """
-    records = store.records(Member(note.key, note.labels) for note in notes if note.key)
-    if not any(record.done for record in records):
-        return None
     overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
     keys = dict.fromkeys(key for note in notes for key in note.chosen)  # a cell lacks other methods' settings
     notes = [replace(note, chosen={key: note.chosen.get(key, LACKING) for key in keys}) for note in notes]
-    plain = [note.chosen for note in notes]
     notes, overrides = _portable(notes, overrides)
     axes = [key for key in keys if len({note.chosen[key] for note in notes}) > 1]
     own, rows = _row_labels(axes, notes)
     labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
-    rows = rows or ["method"]
-    names = load_names()
-    ids = dict.fromkeys(tuple(note.labels.get(name, "") for name in rows) for note in labelled)
+    records = store.records(Member(note.key, note.labels) for note in labelled if note.key)
+    if not any(record.done for record in records):
+        return None
+    values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled)] for row in rows}
+    name, command = _name(axes, notes, overrides), SweepCommand(overrides, rows, values)
+    return SweepTable(name, command, sweep_section(name, command, records), labelled)
+
+
+def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -> dict[str, Any]:
+    """The `table:` section of a sweep's cells, written out.
+
+    Args:
+        name: of the table.
+        command: of the sweep.
+        records: of its cells, with the labels that name their rows.
+    """
+    rows, names, metrics = [*command.rows] or ["method"], load_names(), load_metrics()
+    records = command.ordered(records)
+    ids = [*dict.fromkeys(tuple(record.labels.get(label, "") for label in rows) for record in records)]
     printed = [tuple(names.find(ANY, *pair).name for pair in zip(rows, row, strict=True)) for row in ids]
-    metrics = load_metrics()
+    order = {
+        SEPARATOR.join(row): COMMA.join(filter(None, words)) for row, words in zip(ids, printed, strict=True)
+    }
     compared_by = _metrics([record for record in records if record.done], metrics)
     columns = [_column(metric, records) for metric in compared_by]
     if "decode_tokens_per_s" in {metric.name for metric in compared_by} and (base := _baseline(rows, ids)):
         columns.insert(1, _speedup(base))
-    bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
-    drawn = [name for name in DRAWN if name in {metric.name for metric in compared_by}][:PANELS]
-    compared, circumstances = _compared_words(rows, printed), _circumstances(rows, labelled, records)
-    title = f"{compared} ({circumstances})"
-    order = {
-        SEPARATOR.join(row): COMMA.join(filter(None, name)) for row, name in zip(ids, printed, strict=True)
+    compared = _compared_words(rows, printed)
+    section: dict[str, Any] = {
+        "title": f"{compared} ({_circumstances(rows, records)})",
+        "rows": {"by": rows, "names": order, "apart": True},
+        "columns": columns,
+        "best": True,
     }
-    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "names": order, "apart": True}}
-    section["columns"] = columns
-    section |= {"best": True}
-    notes_below = _without_effect(axes, labelled, {record.key: record for record in records})
-    notes_below += _placed(records) + _assumed(records)
+    notes = _without_effect(command.rows, records) + _placed(records) + _assumed(records)
+    bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
     if bare:
-        notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+        notes += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+    drawn = [metric for metric in DRAWN if metric in {metric.name for metric in compared_by}][:PANELS]
     figure = {"title": compared, **_picture(drawn, rows, ids)}
-    if drawn and len(ids) > MOST_DRAWN and "x" not in figure:
-        notes_below += [f"No picture, as of {len(ids)} rows it would show nothing."]
+    if drawn and len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
+        notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
     elif drawn:
         section["figure"] = figure
-    if notes_below:
-        section["notes"] = notes_below
-    nested = {} if "experiment" in overrides else _nested(own, plain)
-    labels = {
-        name: _interpolation(key, groups, "''" if any(each[key] == LACKING for each in plain) else "null")
-        for key, name in own.items()
-        if key not in nested
-    }
-    listed = [*keys] if any(map(beside, overrides)) else [*nested]
-    listed = [key for key in listed if key.partition(".")[0] not in OF_THE_RUN]
-    cells = _cells(listed, nested, plain, notes)
-    return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
+    if notes:
+        section["notes"] = notes
+    cells = [{f"labels.{label}": value for label, value in record.labels.items()} for record in records]
+    own = name.rpartition("/")[2]  # without a folder, which would name a paper
+    return expand(own, section, {"grid": {"cells": cells}}) | {"command": str(command)}
 
 
 def _baseline(rows: Sequence[str], ids: Iterable[tuple[str, ...]]) -> str:
@@ -319,25 +310,22 @@ def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> 
     return ", ".join(words).replace(", on ", " on ")
 
 
-def _without_effect(axes: Sequence[str], notes: Sequence[Note], by_key: Mapping[str, Record]) -> list[str]:
+def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> list[str]:
     """A sentence for each override that changes no figure of cells that differ in it alone."""
-    found: dict[str, dict[str, None]] = {}
-    for axis in axes:
-        alike: dict[tuple[object, ...], list[Note]] = {}
-        for note in notes:
-            rest = tuple(value for key, value in note.chosen.items() if key != axis)
-            alike.setdefault(rest, []).append(note)
+    methods: dict[str, dict[str, None]] = {}
+    for axis in dict.fromkeys(rows.values()):
+        alike: dict[tuple[str, ...], list[Record]] = {}
+        for record in records:
+            rest = tuple(record.labels.get(label, "") for label, key in rows.items() if key != axis)
+            alike.setdefault(rest, []).append(record)
         for group in alike.values():
-            records = [by_key[note.key] for note in group if note.key in by_key and by_key[note.key].done]
-            values = {note.chosen[axis] for note in group}
-            keys = {note.key for note in group}
-            same = all(record.values == records[0].values for record in records)
-            if len(values) > 1 and len(keys) > 1 and len(records) == len(group) and same:
-                found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
+            same = all(record.done and record.values == group[0].values for record in group)
+            if same and len({record.key for record in group}) > 1:
+                methods.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
     names = load_names()
     return [
-        f"{axis} changes no figure of {', '.join(names.find(ANY, 'method', m).name for m in methods)} here."
-        for axis, methods in found.items()
+        f"{axis} changes no figure of {', '.join(names.find(ANY, 'method', m).name for m in own)} here."
+        for axis, own in methods.items()
     ]
 
 
@@ -354,38 +342,16 @@ def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list
     return told, shorter(overrides)
 
 
-def _nested(own: Mapping[str, str], chosen: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Those overrides with a label of its own that have a mapping, a list or null, which are no labels."""
-    other = (dict, list, type(None))
-    return {key: name for key, name in own.items() if any(isinstance(each[key], other) for each in chosen)}
-
-
-def _cells(
-    keys: Sequence[str],
-    nested: Mapping[str, str],
-    chosen: Sequence[Mapping[str, Any]],
-    notes: Sequence[Note],
-) -> tuple[dict[str, Any], ...]:
-    """The entries of a grid's `cells`: values of the overrides `keys`, with the labels of `nested` ones."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for each, note in zip(chosen, notes, strict=True):
-        values = portable({key: each[key] for key in keys if each[key] != LACKING})
-        listed = {key: [value] if isinstance(value, list) else value for key, value in values.items()}
-        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested}
-        found.setdefault(tuple(note.chosen[key] for key in keys), {**listed, **labels})
-    return tuple(found.values()) if keys else ()
-
-
-def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], list[str]]:
-    """Labels of its own for each override that no label stands for, and the labels that name the rows."""
+def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels of its own for each override that no label stands for, and the rows' labels with overrides."""
     own: dict[str, str] = {}
-    rows: list[str] = []
+    rows: dict[str, str] = {}
     for axis in axes:
-        known = _standing_for(axis, notes)
-        if not known:
-            known = [_label(axis, taken={*notes[0].labels, *own.values()})]
-            own[axis] = known[0]
-        rows += [name for name in known if name not in rows]
+        labels = _standing_for(axis, notes)
+        if not labels:
+            labels = [_label(axis, taken={*notes[0].labels, *own.values()})]
+            own[axis] = labels[0]
+        rows |= {label: axis for label in labels if label not in rows}
     return own, rows
 
 
@@ -417,15 +383,6 @@ def _label(axis: str, taken: Collection[str]) -> str:
 
 def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
     return {name: value for key, name in own.items() if (value := note.chosen[key]) != LACKING}
-
-
-def _interpolation(key: str, groups: Collection[str], otherwise: str) -> str:
-    """What an experiment's file writes for the label of an override; `otherwise` where a cell lacks it."""
-    key = key.lstrip("+")
-    if key in groups and "@" not in key:
-        return f"${{hydra:runtime.choices.{key}}}"
-    setting = f"{key.rpartition('@')[2]}.name" if "@" in key else key
-    return f"${{oc.select:{setting},{otherwise}}}"
 
 
 def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
@@ -479,39 +436,38 @@ def _task(records: Sequence[Record]) -> str:
     return metrics[names[0]].heading if len(names) == 1 else ""
 
 
-def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence[Record]) -> str:
+def _circumstances(rows: Sequence[str], records: Sequence[Record]) -> str:
     """The labels and the amount of work that all cells share."""
-    first = notes[0].labels
-    shared = [name for name in first if len({note.labels.get(name) for note in notes}) == 1]
+    first = records[0].labels
+    shared = [
+        name
+        for name in dict.fromkeys((*FIRST, *sorted(first)))
+        if name in first and len({record.labels.get(name) for record in records}) == 1
+    ]
     words = [
         load_names().find(ANY, name, first[name]).name
         for name in shared
         if name not in (*rows, "agreement") and first[name] not in ("none", "None")
     ]
     for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
-        given = {record.provenance.config.get(setting) for record in records}
-        if len(given) == 1 and None not in given and setting not in rows:
-            words.append(amount.format(given.pop()))
+        values = {record.provenance.config.get(setting) for record in records}
+        if len(values) == 1 and None not in values and setting not in rows:
+            words.append(amount.format(values.pop()))
     return ", ".join(dict.fromkeys(words))
 
 
 def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, str]) -> str:
-    """A readable name of the sweep with a hash of its overrides."""
+    """A readable name of the sweep with a hash of its overrides; of many values it has their number."""
     words = []
     for axis in axes:
         values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != LACKING]
-        words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
-    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
-        "-."
-    )
-    return f"{SWEEPS}{readable}-{content_hash(dict(overrides))[:8]}"
+        if len(values) > MOST_NAMED:
+            words += [_label(axis, ()), f"{len(values)}_values"]
+        else:
+            words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))
+    return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
 
 
 def _is_numeric(text: str) -> bool:
     return re.fullmatch(r"-?[0-9.]+(e-?\d+)?", text) is not None
-
-
-def _yaml(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(
-        dict(content), sort_keys=False, width=110, default_flow_style=None, allow_unicode=True
-    )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.records.record import Record, Round, Scalar
+from repro.reports.cell_frame import cell_frame, ends_of
 from repro.reports.formats.layout import aside_grid, notes
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import ColumnSpec
@@ -20,6 +21,9 @@ from repro.reports.tables.table import Table
 
 if TYPE_CHECKING:
     from wandb import Artifact, Run
+
+HISTOGRAM = "_histogram"
+"""How the names of values end that are counts, as text."""
 
 OTHER = "other"
 """Section of the values that no file of `conf/metric` describes."""
@@ -31,8 +35,8 @@ Rows = Sequence[Sequence[Scalar]]
 
 
 def section_of(name: str) -> str:
-    """The section of a value: the name of the file in `conf/metric` that describes it."""
-    metric = load_metrics().of_value(name)
+    """The section of a value or of an end of its interval: the file in `conf/metric` that describes it."""
+    metric = load_metrics().of_value(name.removesuffix("_low").removesuffix("_high"))
     return metric.group if metric else OTHER
 
 
@@ -41,14 +45,49 @@ def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {f"{section_of(name)}/{name}": value for name, value in values.items() if value is not None}
 
 
+def settings_of(record: Record) -> dict[str, Any]:
+    """What is known of a cell before it runs, flat: labels, settings and kind of figures, by column."""
+    figures = {name for value in record.values for name in (value, f"{value}_low", f"{value}_high")}
+    (row,) = cell_frame([record]).drop(columns=["n", "status"]).to_dict("records")
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in figures and value is not None and value == value
+    }
+
+
 def log_values(run: Run, record: Record) -> None:
-    """Log a record's figures, so that each has a panel, and note its state and key."""
+    """Log a record's figures, so that each has a panel; its summary has intervals, state and key."""
     figures = by_section(known_values(record))
-    run.log({name: value for name, value in figures.items() if not isinstance(value, str)})
     words = {name: value for name, value in figures.items() if isinstance(value, str)}
-    run.summary.update({**words, "status": record.status, "key": record.key})
+    run.log({name: value for name, value in figures.items() if name not in words} | _histograms(words))
+    run.summary.update({**words, **by_section(ends_of(record)), "status": record.status, "key": record.key})
     if record.error:
         run.summary["error"] = record.error
+
+
+def _histograms(words: Mapping[str, Scalar]) -> dict[str, Any]:
+    """The figures that are counts of 0, 1, ... as wandb's histograms."""
+    import numpy as np
+    import wandb
+
+    counts = {
+        name: np.array([int(n) for n in str(text).split()])
+        for name, text in words.items()
+        if name.endswith(HISTOGRAM)
+    }
+    return {
+        f"{name}/bars": wandb.Histogram(np_histogram=(count, np.arange(len(count) + 1) - 0.5))
+        for name, count in counts.items()
+    }
+
+
+def log_progress(run: Run, record: Record, states: Sequence[str]) -> None:
+    """Log to a sweep's run how many of its cells have ended, and the figures of the last one."""
+    figures = by_section(known_values(record))
+    numbers = {name: value for name, value in figures.items() if isinstance(value, (int, float))}
+    counts = {f"cells/{state}": states.count(state) for state in ("done", "failed")}
+    run.log(counts | numbers)
 
 
 def log_rounds(run: Run, rounds: Sequence[Round]) -> None:
@@ -79,9 +118,11 @@ def log_rows(run: Run, key: str, rows: Sequence[Mapping[str, Scalar]]) -> None:
 
 
 def log_cells(run: Run, records: Sequence[Record]) -> None:
-    """Log one row for each cell: its labels, its figures and its key."""
-    rows = [{**r.labels, "status": r.status, **by_section(known_values(r)), "key": r.key} for r in records]
-    log_rows(run, "cells", rows)
+    """Log one row for each cell: labels, settings, figures, the ends of their intervals."""
+    if records:
+        frame = cell_frame(records).dropna(axis="columns", how="all")
+        rows = frame.astype(object).where(frame.notna(), None)
+        _log(run, "cells", [*frame], rows.values.tolist())
 
 
 def log_table(run: Run, table: Table) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from repro.core.errors import InputError
-from repro.core.registry import register, unknown
+from annotated_types import Interval
+
+from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
@@ -31,7 +33,6 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
-ATTENTIONS = ("dynamic", "static")
 CONTEXTS = (64, 256, 1024, 4096)
 LEFT = (0, 1, 2, 4, 8)
 
@@ -49,16 +50,10 @@ class Ghidorah(Medusa):
         divided: use two processors; else search tree and width for the main processor.
     """
 
-    width: int = 0
-    attention: str = "dynamic"
+    width: Annotated[int, Interval(ge=0, le=64)] = 0
+    attention: Literal["dynamic", "static"] = "dynamic"
     contention: bool = True
     divided: bool = True
-
-    def __post_init__(self) -> None:
-        if self.width:
-            super().__post_init__()
-        if self.attention not in ATTENTIONS:
-            raise InputError(unknown("method.attention", self.attention, ATTENTIONS))
 
     @property
     def processors(self) -> frozenset[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.ranges import Range
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
@@ -42,10 +43,7 @@ class Medusa(Method):
     companion: ClassVar[str] = "medusa"
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
-    width: int = 64
-
-    def __post_init__(self) -> None:
-        Range(least=1, most=WIDTHS[-1], whole=True).require("method.width", self.width)
+    width: Annotated[int, Interval(ge=1, le=64)] = 64
 
     def places(self) -> Mapping[str, Placement]:
         """Target and heads in memory."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
@@ -28,7 +29,7 @@ else:
     torch = late("torch")
 
 OURS = "optimized"
-MOST = Range(least=1, most=4096, whole=True)
+Size = Annotated[int, Interval(ge=1, le=4096)]
 """Heads of a layer, and elements of a head."""
 
 CALLS = 10
@@ -50,14 +51,9 @@ class TreeAttention(Medusa):
 
     clock: ClassVar[str] = "local"
 
-    heads: int = 32
-    head_dim: int = 128
-    rounds: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = {"heads": MOST, "head_dim": MOST, "rounds": Range(least=2, most=100_000, whole=True)}
-        require("method", self, sizes)
+    heads: Size = 32
+    head_dim: Size = 128
+    rounds: Annotated[int, Interval(ge=2, le=100_000)] = 200
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Time the kernels, then decode with the same tree.

@@ -23,12 +23,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, inf
 from typing import NamedTuple
 
-from repro.core.ranges import SHARE, require
-from repro.methods.base import DRAFTED
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
@@ -73,10 +71,6 @@ class Growth:
     switch: int = 2
     narrow: str = "cpu"
     wide: str = "npu"
-
-    def __post_init__(self) -> None:
-        ranges = {"depth": DRAFTED, "limit": DRAFTED, "batch": DRAFTED, "reach": SHARE}
-        require("method", self, ranges | {"switch": replace(DRAFTED, least=0)})
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
+from annotated_types import Interval
+
+from repro.core.bounds import DraftTokens, Layers, Nodes, Share
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
-from repro.core.registry import register, unknown
+from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
@@ -24,22 +26,18 @@ from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import RANKED, Logits, Ranks
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 
-CONSTRUCTIONS = ("greedy", "opt_tree", "specinfer")
-PRUNINGS = ("full", "without_shadow", "without_safeguards", "off")
 SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU, NPU)}
 PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
 OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
 """Rows and leaves of the verifications measured before the first request."""
-DECAY = Range(most=0.9999)
-"""Weights of old averages; with 1 nothing would be learned."""
-
+Decay = Annotated[float, Interval(ge=0, le=0.9999)]
 GROUPS = (1, 2, 4, 8, 16)
 """Nodes of the draft passes measured before the first request; without them batching never seems cheaper."""
 
@@ -78,41 +76,25 @@ class Lever(Method):
 
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
-    construction: str = "greedy"
-    pruning: str = "full"
-    schedule: str = "batched"
-    projection: str = "on_demand_cpu"
-    resident: float = 0.0
-    prefetch: int = 1
-    candidates: int = 8
-    depth: int = 8
-    reach: float = 0.05
-    limit: int = 63
-    batch: int = 8
-    switch: int = 0
-    reliability_decay: float = 0.95
-    latency_decay: float = 0.8
-    penalty: float = 0.25
-    threshold: float = 0.01
-    temperature: float = 1.0
-    near_children: int = 2
-    least_nodes: int = 4
-
-    def __post_init__(self) -> None:
-        for name, choices in (
-            ("construction", CONSTRUCTIONS),
-            ("pruning", PRUNINGS),
-            ("schedule", SCHEDULES),
-            ("projection", PROJECTIONS),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(unknown(f"method.{name}", getattr(self, name), choices))
-        if not 1 <= self.candidates <= RANKED:
-            raise InputError(f"method.candidates is {self.candidates}; a node has 1 to {RANKED} candidates")
-        _ = self.growth, self.rule  # which validate their settings
-        require(
-            "method", self, dict.fromkeys(("reliability_decay", "latency_decay"), DECAY) | {"penalty": SHARE}
-        )
+    construction: Literal["greedy", "opt_tree", "specinfer"] = "greedy"
+    pruning: Literal["full", "without_shadow", "without_safeguards", "off"] = "full"
+    schedule: Literal["batched", "serial_cpu", "serial_npu"] = "batched"
+    projection: Literal["on_demand_cpu", "on_demand_npu", "eager_npu"] = "on_demand_cpu"
+    resident: Share = 0.0
+    prefetch: Layers = 1
+    candidates: Ranks = 8
+    depth: DraftTokens = 8
+    reach: Share = 0.05
+    limit: DraftTokens = 63
+    batch: DraftTokens = 8
+    switch: Nodes = 0
+    reliability_decay: Decay = 0.95
+    latency_decay: Decay = 0.8
+    penalty: Share = 0.25
+    threshold: Share = 0.01
+    temperature: Annotated[float, Interval(gt=0, le=1e6)] = 1.0
+    near_children: Nodes = 2
+    least_nodes: Nodes = 4
 
     @property
     def growth(self) -> Growth:

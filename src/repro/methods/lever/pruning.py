@@ -12,7 +12,6 @@ from math import exp, fsum
 from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
 from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.tokens.prefix import Prefix
@@ -51,11 +50,6 @@ class PruningRule:
     near_children: int = 2
     least_nodes: int = 4
     least_leaves: int = 1
-
-    def __post_init__(self) -> None:
-        counts = ("backbone", "near_root", "near_children", "least_nodes", "least_leaves")
-        ranges = dict.fromkeys(counts, Range(most=1024, whole=True))
-        require("method", self, ranges | {"threshold": SHARE, "temperature": Range(above=True, most=1e6)})
 
     def keep(
         self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Sequence[float]]

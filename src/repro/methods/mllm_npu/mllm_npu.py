@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Interval
+
+from repro.core.bounds import Share
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
-from repro.core.registry import register, unknown
+from repro.core.registry import register
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
@@ -71,22 +73,18 @@ class MllmNpu(Method):
     format: ClassVar[str] = "w8a8"
     version: ClassVar[int] = 2  # 1 launched once a subgraph, and sent linears beyond 4 GB to the CPU
 
-    chunk: int = 256
+    chunk: Annotated[int, Interval(ge=1, le=65_536)] = 256
     chunks: bool = True
     shadow: bool = True
-    order: str = "out_of_order"
-    pruned: float = 0.85
-    outliers: float = 0.003
-    hot: float = 0.03
-    cold: float = 0.2
+    order: Literal["in_order", "overlapped", "longest_first", "out_of_order", "mixed"] = "out_of_order"
+    pruned: Share = 0.85
+    outliers: Share = 0.003
+    hot: Share = 0.03
+    cold: Share = 0.2
     shapes: bool = True
-    window: float = 0.0
+    window: Annotated[float, Interval(ge=0, le=1e15)] = 0.0
 
     def __post_init__(self) -> None:
-        ranges = dict.fromkeys(("pruned", "outliers", "hot", "cold"), SHARE) | {"window": Range(most=1e15)}
-        require("method", self, ranges | {"chunk": Range(least=1, most=LONGEST, whole=True)})
-        if self.order not in ORDERS:
-            raise InputError(unknown("method.order", self.order, ORDERS))
         if not self.chunks and self.order != "in_order":
             raise InputError(
                 f"method.order is {self.order!r}, but a prompt without chunks has one order; choose "

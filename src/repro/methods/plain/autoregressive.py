@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from repro.core.bounds import Layers, Share
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
@@ -67,8 +68,8 @@ class FlashAutoregressive(Method):
 
     plain: ClassVar[bool] = True
 
-    resident: float = 0.0
-    prefetch: int = 1
+    resident: Share = 0.0
+    prefetch: Layers = 1
 
     def ranks(self, role: str) -> int:
         """See `Method`: first choices alone."""
@@ -89,7 +90,7 @@ class FlashAutoregressive(Method):
 class StandardSwapping(FlashAutoregressive):
     """EdgeLLM's baseline Std (sec. IV-A): streams the target without overlapping reads and compute."""
 
-    prefetch: int = 0
+    prefetch: Layers = 0
 
 
 @register("method", "spl")

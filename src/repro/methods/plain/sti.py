@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Interval
+
+from repro.core.bounds import Layers, Share
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Sessions
@@ -33,10 +36,10 @@ class SpeedyTransformerInference(Method):
     clock: ClassVar[str] = "emulated"
     lossless: ClassVar[bool] = False
 
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6)
-    latency: float = 0.53
-    preload: float = 0.01
-    prefetch: int = 1
+    widths: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (2, 3, 4, 5, 6)
+    latency: Annotated[float, Interval(gt=0, le=1e3)] = 0.53
+    preload: Share = 0.01
+    prefetch: Layers = 1
 
     def ranks(self, role: str) -> int:
         """See `Method`: first choices alone."""

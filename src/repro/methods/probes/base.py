@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from repro.core.ranges import Range
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 Texts = tuple[tuple[int, ...], ...]
 """Token sequences of equal length."""
-
-
-TOKENS = Range(least=1, most=1_000_000, whole=True)
-"""Tokens of a text."""
 
 
 class Probe(Protocol):

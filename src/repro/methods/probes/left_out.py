@@ -6,17 +6,18 @@ Owns the figures for one layer. Must not know how a loss is computed (`models/an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 
+from repro.core.bounds import Layers
 from repro.core.errors import InputError
-from repro.core.ranges import Range, require
 from repro.core.registry import register
-from repro.methods.probes.base import TOKENS, Texts
+from repro.methods.probes.base import Texts
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
@@ -35,13 +36,10 @@ class LeftOut:
         tokens: see `Probe`.
     """
 
-    layer: int = 0
-    tokens: int = 64
+    layer: Layers = 0
+    tokens: Annotated[int, Interval(ge=2, le=1_000_000)] = 64
 
     calibrated: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require("probe", self, {"layer": Range(most=10_000, whole=True), "tokens": replace(TOKENS, least=2)})
 
     def look(self, decoder: Decoder, corpus: Texts, texts: Texts) -> dict[str, Scalar]:
         """See `Probe`.

@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite, log2
 from statistics import fmean
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
 
-from repro.core.errors import InputError
-from repro.core.ranges import SHARE, require
-from repro.core.registry import register, unknown
-from repro.methods.probes.base import TOKENS, Texts
+from repro.core.bounds import Share, Tokens
+from repro.core.registry import register
+from repro.methods.probes.base import Texts
 from repro.models.analysis import outlier_channels as channels
-from repro.models.analysis.hooks import PARTS, Place, places
+from repro.models.analysis.hooks import Place, places
 from repro.models.analysis.outlier_channels import Counted
 from repro.models.analysis.outliers import OutlierProfile, profile
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
-ALL = "all"
+ALL: Final = "all"
 ENOUGH = 0.8
 """Share of the outliers in `hot_enough` (sec. 3.3)."""
 
@@ -53,19 +52,13 @@ class Outliers:
         part: the examined linear of a layer, or "all".
     """
 
-    quantile: float = 0.999
-    tokens: int = 2048
-    hot: float = 0.03
-    depth: float | None = None
-    part: str = ALL
+    quantile: Share = 0.999
+    tokens: Tokens = 2048
+    hot: Share = 0.03
+    depth: Share | None = None
+    part: Literal["qkv", "out", "up", "down", "all"] = ALL
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        ranges = dict.fromkeys(("quantile", "hot", "depth"), SHARE)
-        require("probe", self, ranges | {"tokens": TOKENS})
-        if self.part not in (*PARTS, ALL):
-            raise InputError(unknown("probe.part", self.part, (*PARTS, ALL)))
 
     def look(self, decoder: Decoder, corpus: Texts, texts: Texts) -> dict[str, Scalar]:
         """See `Probe`.

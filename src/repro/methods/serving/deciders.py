@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -17,7 +17,7 @@ from repro.device.op import Op
 from repro.methods.serving.service_profile import NOTHING, DeviceProfile, Spent
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
 
-FALLBACKS = ("random", "release")
+Fallback = Literal["random", "release"]
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,8 @@ class SloGuard:
 
     decider: Decider
     rule: Rule
-    fallback: str = "random"
+    fallback: Fallback = "random"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.fallback not in FALLBACKS:
-            raise InputError(unknown("fallback", self.fallback, FALLBACKS))
 
     def decide(
         self, request: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING

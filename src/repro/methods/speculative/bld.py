@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Interval
+
+from repro.core.bounds import DraftTokens, Layers, Share
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import DRAFTED, Decoding, Generation, Request, Sessions
+from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Logits
@@ -77,13 +79,10 @@ class BigLittle(Speculative):
 
     lossless: ClassVar[bool] = False
 
-    fallback: float = 0.6
-    rollback: float = 5.0
-    most: int = 10
-    prefetch: int = 0
-
-    def __post_init__(self) -> None:
-        require("method", self, {"fallback": SHARE, "rollback": Range(most=1e4), "most": DRAFTED})
+    fallback: Share = 0.6
+    rollback: Annotated[float, Interval(ge=0, le=1e4)] = 5.0
+    most: DraftTokens = 10
+    prefetch: Layers = 0
 
     def check(self, sampling: Sampling) -> None:
         """InputError for sampled answers: which tokens are accepted does not depend on a draw."""

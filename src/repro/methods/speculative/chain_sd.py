@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repro.core.bounds import DraftTokens
 from repro.core.registry import register
-from repro.methods.base import DRAFTED, Decoding
+from repro.methods.base import Decoding
 from repro.methods.speculative.speculative import Speculative
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -16,10 +17,7 @@ from repro.models.tokens.tree import TokenTree
 class ChainSD(Speculative):
     """A chain of `length` draft tokens per round."""
 
-    length: int = 8
-
-    def __post_init__(self) -> None:
-        DRAFTED.require("method.length", self.length)
+    length: DraftTokens = 8
 
     @property
     def drafted(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from repro.core.bounds import Layers, Share
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Sessions
@@ -29,8 +30,8 @@ class Corrected(Method):
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
     round_metric: ClassVar[str] = "draft_correctness"
 
-    resident: float = 0.0
-    prefetch: int = 1
+    resident: Share = 0.0
+    prefetch: Layers = 1
 
     def ranks(self, role: str) -> int:
         """See `Method`: first choices alone."""

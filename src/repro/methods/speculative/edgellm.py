@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
-from repro.core.registry import register, unknown
+from annotated_types import Interval
+
+from repro.core.bounds import DraftTokens, Layers, Nodes, Part, Share
+from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import DRAFTED, Decoding, Generation, Method, Request, Sessions
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.methods.speculative.speculative import begin
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import Ranks
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
 """Upper bound of alpha. Deviation: the paper gives none; above 1 no tree could grow."""
-
-FORMS = ("tree", "branches")
-PROVISIONAL = ("gaps", "naive", "never")
 
 
 class Branch(NamedTuple):
@@ -36,7 +34,7 @@ class Branch(NamedTuple):
     token: int
     logp: float
     confidence: float
-    length: int
+    length: DraftTokens
     opens: bool
 
 
@@ -69,34 +67,20 @@ class EdgeLLM(Method):
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     navigation: bool = True
-    choices: int = 2
+    choices: Ranks = 2
     fallback: bool = True
-    alpha: float = 0.01
-    shrink: float = 0.5
-    update: str = "exponential"
-    length: int = 7
-    limit: int = 15
-    provisional: str = "gaps"
-    ahead: int = 15
-    verification: str = "tree"
-    memory: float | None = None
-    resident: float = 0.0
-    prefetch: int = 1
+    alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.01
+    shrink: Part = 0.5
+    update: Literal["exponential", "printed"] = "exponential"
+    length: DraftTokens = 7
+    limit: DraftTokens = 15
+    provisional: Literal["gaps", "naive", "never"] = "gaps"
+    ahead: Nodes = 15
+    verification: Literal["tree", "branches"] = "tree"
+    memory: Share | None = None
+    resident: Share = 0.0
+    prefetch: Layers = 1
     draft_swaps: bool = False
-
-    def __post_init__(self) -> None:
-        for what, value, choices in (
-            ("update of alpha", self.update, tuple(UPDATES)),
-            ("form of verification", self.verification, FORMS),
-            ("provisional generation", self.provisional, PROVISIONAL),
-        ):
-            if value not in choices:
-                raise InputError(unknown(what, value, choices))
-        if not 0 < self.alpha < 1:
-            raise InputError(f"method.alpha is {self.alpha}; it is a probability between 0 and 1")
-        ranges = {"choices": Range(least=1, most=RANKED, whole=True), "shrink": Range(above=True, most=1.0)}
-        ranges |= {"limit": DRAFTED, "length": DRAFTED, "ahead": replace(DRAFTED, least=0), "memory": SHARE}
-        require("method", self, ranges)
 
     def places(self) -> Mapping[str, Placement]:
         """Target in flash, read ahead even between verifications; draft in memory, one op per layer to fit
@@ -105,10 +89,14 @@ class EdgeLLM(Method):
         target = Placement(
             resident=self.resident, prefetch=self.prefetch, preload=on, fill=self.memory if on else 0.0
         )
-        policy = "swap" if self.draft_swaps else "share"
         return {
             "target": target,
-            "draft": Placement(run=int(on), background=self.provisional == "gaps", policy=policy, prefetch=0),
+            "draft": Placement(
+                run=int(on),
+                background=self.provisional == "gaps",
+                policy="swap" if self.draft_swaps else "share",
+                prefetch=0,
+            ),
         }
 
     def ranks(self, role: str) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from repro.core.bounds import DraftTokens, Layers
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import DRAFTED, Decoding, Generation, Method, Request, Sessions
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
@@ -27,11 +28,8 @@ class Nav(Method):
         prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
     """
 
-    batch: int = 1
-    prefetch: int = 0
-
-    def __post_init__(self) -> None:
-        DRAFTED.require("method.batch", self.batch)
+    batch: DraftTokens = 1
+    prefetch: Layers = 0
 
     def check(self, sampling: Sampling) -> None:
         """InputError for a sampled answer, which is not known beforehand."""

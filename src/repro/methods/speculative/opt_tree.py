@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from repro.core.ranges import SHARE, Range, require
+from repro.core.bounds import DraftTokens, Share
 from repro.core.registry import register
-from repro.methods.base import DRAFTED, Decoding
+from repro.methods.base import Decoding
 from repro.methods.speculative.speculative import Speculative
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import Logits, Ranks
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
@@ -40,13 +40,9 @@ class OptTree(Speculative):
         depth: maximum layers, 10 in the public code.
     """
 
-    nodes: int = 50
-    threshold: float = 0.5
-    depth: int = 10
-
-    def __post_init__(self) -> None:
-        layer = Range(least=1, most=RANKED, whole=True)
-        require("method", self, {"nodes": layer, "threshold": SHARE, "depth": DRAFTED})
+    nodes: Ranks = 50
+    threshold: Share = 0.5
+    depth: DraftTokens = 10
 
     @property
     def drafted(self) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from repro.core.ranges import Range
+from repro.core.bounds import DraftTokens
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import DRAFTED, Decoding, Generation, Request, Sessions
+from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, speculate
 from repro.models.runtime.placement import Placement
 from repro.models.tokens.tree import TokenTree
@@ -30,12 +30,8 @@ class PromptLookup(Speculative):
         length: most draft tokens per round.
     """
 
-    ngram: int = 3
-    length: int = 10
-
-    def __post_init__(self) -> None:
-        Range(least=1, most=1024, whole=True).require("method.ngram", self.ngram)
-        DRAFTED.require("method.length", self.length)
+    ngram: DraftTokens = 3
+    length: DraftTokens = 10
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, no draft."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repro.core.bounds import DraftTokens, Layers
 from repro.core.registry import register
 from repro.methods.speculative.chain_sd import ChainSD
 
@@ -21,5 +22,5 @@ class SpeculativeDecoding(ChainSD):
         prefetch: layers that are read ahead.
     """
 
-    length: int = 7
-    prefetch: int = 0
+    length: DraftTokens = 7
+    prefetch: Layers = 0

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Annotated
 
-from repro.core.ranges import Range, require_each
+from annotated_types import Interval
+
+from repro.core.bounds import DraftTokens, Layers
 from repro.core.registry import register
+from repro.core.typed import require
 from repro.device.emulated import Device
-from repro.methods.base import DRAFTED, Decoding, Generation, Request, Sessions
+from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, speculate
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import Ranks
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
-
-MODELS = 16
-"""Most models that draft."""
 
 
 @register("method", "specinfer")
@@ -39,14 +40,12 @@ class SpecInfer(Speculative):
         prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
     """
 
-    expansion: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
-    drafts: int = 1
-    prefetch: int = 0
+    expansion: tuple[Ranks, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
+    drafts: Annotated[int, Interval(ge=1, le=16)] = 1
+    prefetch: Layers = 0
 
     def __post_init__(self) -> None:
-        require_each("method.expansion", self.expansion, Range(least=1, most=RANKED, whole=True))
-        DRAFTED.require("method.expansion lists children a step, and the number of nodes", self._nodes)
-        Range(least=1, most=MODELS, whole=True).require("method.drafts", self.drafts)
+        require(DraftTokens, self._nodes, "method.expansion lists children a step, and the number of nodes")
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the drafts in memory."""

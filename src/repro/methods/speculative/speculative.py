@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from repro.core.bounds import Layers, Share
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.forward.network import RANKED
@@ -26,8 +27,8 @@ class Speculative(Method):
 
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
-    resident: float = 0.0
-    prefetch: int = 1
+    resident: Share = 0.0
+    prefetch: Layers = 1
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the draft in memory."""

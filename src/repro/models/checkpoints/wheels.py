@@ -23,8 +23,8 @@ from zipfile import BadZipFile, ZipFile
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from repro.core.bounds import Count
 from repro.core.errors import InputError
-from repro.core.ranges import COUNT
 from repro.records.build_cache import Unavailable, build_once
 
 BLOCK = 1 << 20
@@ -49,7 +49,7 @@ class Wheel:
     version: str
     member: str
     sha256: str
-    bytes: int
+    bytes: Count
 
     def __post_init__(self) -> None:
         """InputError for what pip or a checksum cannot be."""
@@ -60,7 +60,6 @@ class Wheel:
         _require("version", self.version, r"[A-Za-z0-9][\w.+!-]*", "a version")
         _require("member", self.member, r"[^/\\].*", "a pattern of a path in the wheel")
         _require("sha256", self.sha256, r"[0-9a-f]{64}", "64 hexadecimal digits")
-        COUNT.require("wheel.bytes", self.bytes)
 
 
 def _require(field: str, value: str, pattern: str, what: str) -> None:

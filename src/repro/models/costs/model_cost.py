@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.ranges import Range
 from repro.core.registry import require_choice
-from repro.core.typed import typed
+from repro.core.typed import require, typed
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,8 @@ WIDEST = 10_000_000
 def _require_counts(where: str, least: int = 1, **counts: object) -> None:
     """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        Range(least, most=LARGEST.get(name, WIDEST), whole=True).require(f"{where}.{name}", count)
-        if type(count) is not int:
-            raise InputError(f"{where}.{name} is {count!r}; it must be a whole number")
+        allowed = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
+        require(allowed, count, f"{where}.{name}")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear
 
-CHOICES = {"aggregate": ("sum_abs", "abs_sum"), "pairing": ("shared", "folded")}
+Aggregate = Literal["sum_abs", "abs_sum"]
+Pairing = Literal["shared", "folded"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,8 @@ class Measure:
             every n-th, as in the release, which differs under grouped-query attention.
     """
 
-    aggregate: str = "sum_abs"
-    pairing: str = "shared"
-
-    def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(choices)}")
+    aggregate: Aggregate = "sum_abs"
+    pairing: Pairing = "shared"
 
 
 @dataclass(frozen=True)

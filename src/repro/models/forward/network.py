@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from annotated_types import Interval
 
 from repro.core.late import late
 from repro.models.forward.features import Captured
@@ -31,6 +33,9 @@ hand when an outcome changes."""
 
 RANKED = 64
 """Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
+
+Ranks = Annotated[int, Interval(ge=1, le=RANKED)]
+"""How many of them a setting takes."""
 
 
 class NotFiniteError(RuntimeError):

@@ -11,16 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.reading import parse_json
 from repro.models.tokens.prefix import continued
 from repro.records.record import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    np, pa, pq = late("numpy"), late("pyarrow"), late("pyarrow.parquet")
 
 FORMAT = 2
 NOTES = b"repro"
@@ -80,12 +84,13 @@ class ObservedRow(NamedTuple):
 
 
 PLACE = {
-    "prompt": pa.uint16(),
-    "at": pa.uint16(),
-    "parent": pa.int32(),
-    "token": pa.int32(),
-    "source": pa.uint16(),
+    "prompt": "uint16",
+    "at": "uint16",
+    "parent": "int32",
+    "token": "int32",
+    "source": "uint16",
 }
+"""Columns of a row beside its ranks, with pyarrow's names of their types."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ If inputs are not a multiple of the group size, the last group is shorter.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor
 
-from repro.core.ranges import Range
-
-GROUP = Range(least=1, most=65_536, whole=True)
+Group = Annotated[int, Interval(ge=1, le=65_536)]
 """Inputs that share a scale."""
 
 SMALLEST_STEP = 1e-5

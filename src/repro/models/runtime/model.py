@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.registry import require_choice
@@ -48,9 +50,6 @@ STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1",
 
 NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
 """Entries that every model file has."""
-
-WIDTHS = range(2, 9)
-"""Bit widths that weights can be rounded to."""
 
 WeightsKind = Literal["real", "proxy", "none"]
 
@@ -91,7 +90,7 @@ class ModelConfig:
     shape: Shape | None
     precision: str | None
     dtype: str
-    rounded: int | None = None
+    rounded: Annotated[int, Interval(ge=2, le=8)] | None = None
     compression: dict[str, Any] | None = None
 
     @property
@@ -116,19 +115,18 @@ class ModelConfig:
             precision(given["precision"])
         if given.get("rounded") is not None:
             require_dense(given["dtype"])
-            if given["rounded"] not in WIDTHS:
-                raise InputError(
-                    f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits"
-                )
         if given.get("compression") is not None and (given.get("rounded") or checkpoint is None):
             lacks = "no checkpoint" if checkpoint is None else f"rounded={given['rounded']}"
             raise InputError(
                 f"model {given['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
                 "with a checkpoint and rounded=null, or leave compression@target.compression out"
             )
-        given["checkpoint"] = Checkpoint.from_mapping(checkpoint) if checkpoint else None
-        given["shape"] = Shape.parse(shape) if shape else None
-        return typed(cls, given, f"model {given['name']!r}")
+        config = typed(cls, {**given, "checkpoint": None, "shape": None}, f"model {given['name']!r}")
+        return replace(
+            config,
+            checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
+            shape=Shape.parse(shape) if shape else None,
+        )
 
 
 class Model:
@@ -403,9 +401,9 @@ class Model:
         """Logit cache file of this checkpoint, or of a variant of it."""
         return LogitCache(root / "memo" / f"{self.observed(variant)}-{self._host}.sqlite")
 
-    def texts(self, root: Path) -> TextStore:
-        """The file of the checkpoint's own greedy texts."""
-        return TextStore(root / "memo" / f"{self.observed()}-{self._host}-texts.sqlite")
+    def texts(self, root: Path, variant: str = "") -> TextStore:
+        """The file of own greedy texts of this checkpoint, or of a variant of it."""
+        return TextStore(root / "memo" / f"{self.observed(variant)}-{self._host}-texts.sqlite")
 
     def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
         """The checkpoint's own greedy texts, without any cache of logits.

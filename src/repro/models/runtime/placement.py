@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
-from repro.core.registry import unknown
+from repro.core.bounds import Layers, Share
 from repro.device.memory import Memory
-from repro.device.op import PROCESSORS
 from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.shard_plan import Sharding
-
-POLICIES = ("share", "swap")
 
 
 @dataclass(frozen=True)
@@ -39,24 +34,15 @@ class Placement:
 
     on: str = ""
     head: str = ""
-    resident: float = 1.0
-    prefetch: int = 1
+    resident: Share = 1.0
+    prefetch: Layers = 1
     preload: bool = False
     run: int = 0
-    policy: str = "share"
-    fill: float | None = 0.0
+    policy: Literal["share", "swap"] = "share"
+    fill: Share | None = 0.0
     background: bool = False
     early_exit: bool = False
     shards: Sharding | None = None
-
-    def __post_init__(self) -> None:
-        for processor in (self.on, self.head):
-            if processor and processor not in PROCESSORS:
-                raise InputError(unknown("processor", processor, PROCESSORS))
-        ranges = {"resident": SHARE, "fill": SHARE, "prefetch": Range(most=10_000, whole=True)}
-        require("placement", self, ranges)
-        if self.policy not in POLICIES:
-            raise InputError(unknown("placement policy", self.policy, POLICIES))
 
     def held(self, layers: int) -> int:
         """How many of `layers` layers `resident` keeps in memory: always the first ones."""

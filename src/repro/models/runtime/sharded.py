@@ -18,6 +18,7 @@ from repro.models.costs.shard_plan import Layers, Sharding, ShardPlan, StagePace
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
+from repro.models.observations.own_text import TextStore
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -102,6 +103,10 @@ class ShardedModel:
     def memo(self, root: Path) -> LogitCache:
         """Logit cache file of the checkpoint at these widths."""
         return self._model.memo(root, self._variant)
+
+    def texts(self, root: Path) -> TextStore:
+        """The file of the checkpoint's own greedy texts at these widths."""
+        return self._model.texts(root, self._variant)
 
     @property
     def _variant(self) -> str:

@@ -42,9 +42,9 @@ REAL, MEASURED_BY = "real", "python benchmarks/pairs.py"
 PREFACE = """# Results
 
 Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
-`table.csv`, `table.tex`), its picture (`figure.png`, `figure.pdf`), and its cells with their figures
-(`cells.jsonl`, `rounds.jsonl.xz`). A value's `cell` in `table.csv` is the beginning of a `key` in
-`cells.jsonl`; [docs/results.md](../docs/results.md) describes the rest.
+`table.csv`, `table.tex`), its picture (`figure.png`, `figure.pdf`), and a list of its cells
+(`members.jsonl`), whose records lie in `records/`. A value's `cell` in `table.csv` is the beginning of a `key`
+in both; [docs/results.md](../docs/results.md) describes the rest.
 
 `python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;
 `repro table NAME --results results` builds it from its cells alone; `repro check NAME`

@@ -169,8 +169,9 @@ def _line(panel: Axes, points: Points, look: Look, several: bool) -> None:
         if isinstance(entry.ours, (int, float)):
             face = "white" if "fitted" in entry.marks else shade
             panel.plot([x], [entry.ours], "o", color=shade, markerfacecolor=face, markersize=size)
-        ends_given = entry.published.ends if entry.published else []
-        diamonds(panel, [x] * len(ends_given), ends_given, shade if several else "white")
+        if entry.published:
+            ends_given = entry.published.ends
+            diamonds(panel, [x] * len(ends_given), ends_given, shade if several else "white")
 
 
 def _level(panel: Axes, shown: Shown, title: str) -> None:

@@ -1,6 +1,6 @@
 """Settings of one component beside the rest: `chain_sd.length=2,4` holds where the method is chain_sd.
 
-Hydra knows no such setting, so it travels as `+beside.chain_sd.length='2,4'` to the sweeper, which gives it
+Hydra knows no such setting, so it travels as `++beside.chain_sd.length='2,4'` to the sweeper, which gives it
 to the cells of that component. Owns both spellings and the labels of such cells. Must not know Hydra.
 """
 
@@ -19,8 +19,8 @@ GROUPS = ("method", "service", "compression", "probe")
 SECTIONS = ("target", "draft")
 """Sections of a configuration, one of which has a method's name."""
 
-CARRIED = "+beside."
-CARRIED_AS = re.compile(r"\+beside\.([\w.]+)=(.*)")
+CARRIED = "++beside."
+CARRIED_AS = re.compile(r"\+\+beside\.([\w.]+)=(.*)")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,14 @@ def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
                 f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
                 f"write {asked.choice} {asked.override}={value}"
             )
-        found.append(f"{CARRIED}{key}={word(value)}" if asked else override)
+        found.append(carry(override) if asked else override)
     return found
+
+
+def carry(override: str) -> str:
+    """An override as it travels to the sweeper, and not into the sweep's own configuration."""
+    key, _, value = override.partition("=")
+    return f"{CARRIED}{key}={word(value)}"
 
 
 def as_typed(override: str) -> str:

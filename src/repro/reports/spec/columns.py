@@ -8,13 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.spec.metric import MetricSpec, MetricSpecs
 from repro.reports.spec.units import factor
+
+Labels = Mapping[str, Annotated[str, BeforeValidator(str)]]
+"""Texts by label; a file may write them as numbers."""
 
 VERSUS = "vs"
 WORDS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
@@ -49,7 +54,7 @@ class ShortColumn:
     heading: str = ""
     each: str = ""
     of: Any = None
-    pairs: Mapping[str, str] = field(default_factory=dict)
+    pairs: Labels = field(default_factory=dict)
     paper: Any = None
     unit: str | None = None
     digits: int | None = None
@@ -58,9 +63,9 @@ class ShortColumn:
     timed: bool | None = None
     compare: str | None = None
     relative_to: str | None = None
-    against: Mapping[str, str] = field(default_factory=dict)
-    over: Mapping[str, str] = field(default_factory=dict)
-    where: Mapping[str, str] = field(default_factory=dict)
+    against: Labels = field(default_factory=dict)
+    over: Labels = field(default_factory=dict)
+    where: Labels = field(default_factory=dict)
     aggregate: str | None = None
     tolerance: float | None = None
     absent: str = ""

@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.reference.names import load_names
+from repro.reports.spec.columns import Labels
 
 MOST_DIGITS = 15
 """Decimals that a column may have; a number has no more of its own."""
@@ -33,9 +34,9 @@ class RowsSpec:
     """
 
     by: tuple[str, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Labels = field(default_factory=dict)
     apart: bool = False
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Labels = field(default_factory=dict)
     least: str = ""
 
     def printed(self, row: str, experiment: str) -> str:
@@ -74,12 +75,12 @@ class ColumnSpec:
     scale: float = 1.0
     better: Literal["higher", "lower", ""] = ""
     relative_to: str | None = None
-    against: Mapping[str, str] = field(default_factory=dict)
-    over: Mapping[str, str] = field(default_factory=dict)
+    against: Labels = field(default_factory=dict)
+    over: Labels = field(default_factory=dict)
     compare: Literal["ratio", "difference", "reduction"] = "ratio"
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
-    where: Mapping[str, str] = field(default_factory=dict)
-    reference: Mapping[str, str] = field(default_factory=dict)
+    where: Labels = field(default_factory=dict)
+    reference: Labels = field(default_factory=dict)
     tolerance: float | None = None
     timed: bool = True
     sampled: bool = True
@@ -149,7 +150,7 @@ class FigureSpec:
     log: bool = False
     panel: str = ""
     level: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Labels = field(default_factory=dict)
     uprights: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -193,7 +194,7 @@ class TimelineSpec:
 
     lanes: tuple[LaneSpec, ...]
     windows: tuple[WindowSpec, ...]
-    where: Mapping[str, str] = field(default_factory=dict)
+    where: Labels = field(default_factory=dict)
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -217,7 +218,7 @@ class TableSpec:
     title: str
     rows: RowsSpec
     columns: tuple[ColumnSpec, ...]
-    where: Mapping[str, str] = field(default_factory=dict)
+    where: Labels = field(default_factory=dict)
     aside: tuple[AsideSpec, ...] = ()
     footnotes: tuple[str, ...] = ()
     cite: tuple[str, ...] = ()

@@ -6,8 +6,10 @@ Must not know tables or formats.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from repro.core.registry import discover, lookup, names
+from repro.core.remembered import remembered
 from repro.device.device_file import facts
 from repro.device.engines.engine_file import described
 from repro.device.facts.kinds import POWER
@@ -47,7 +49,12 @@ def assumed_watts(record: Record) -> list[str]:
     about = record.provenance
     if about.clock == "wall" or "device" not in about.config:
         return []
-    watts = {fact.path: fact for fact in facts(described(about.config)) if fact.kind is POWER}
+    return _assumed_watts(described(about.config))
+
+
+@remembered(64)
+def _assumed_watts(device: Mapping[str, Any]) -> list[str]:
+    watts = {fact.path: fact for fact in facts(device) if fact.kind is POWER}
     counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
     assumed = [fact.path for fact in counted if fact.source == "assumed"]
     return [path.removesuffix(".watts").rpartition(".")[2] for path in assumed]

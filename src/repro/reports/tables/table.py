@@ -40,7 +40,7 @@ class Entry:
     ones. `band` is the range over the assumed numbers of the device and its engine.
     `marks` are keys of `MARKS`; `failed` is the number of the footnote with the traceback's last line.
     `cells` are beginnings of the keys of the cells that it is made from, `baseline` of those that it is
-    compared with; a table's `cells.jsonl` has their records.
+    compared with.
     """
 
     ours: Scalar = None

@@ -37,7 +37,7 @@ class DiagramSpec:
         name: its display name.
         tree: paths of ranks, "0;1;0.0".
         expansion: children of every node of a level, level by level, as SpecInfer branches.
-        match: two published acceptance lengths (`repro.heads_fit`) whose heads grow a tree of `width`.
+        match: two published acceptance lengths (`heads_fit`) whose heads grow a tree of `width`.
         checkpoint: heads (`conf/model/checkpoint`) whose recorded ranks grow and refine a tree.
         width: of a searched tree, the root included.
         heads: number of heads that a searched tree may use, counted from the first; 0 for all.

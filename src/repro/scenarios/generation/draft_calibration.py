@@ -1,6 +1,7 @@
-"""Draft calibration: measure how often a draft predicts its target's token, and match a published value.
+"""Draft calibration: how often a draft predicts its target's token, and how it is brought to another value.
 
-Must not know records, sweeps or published tables beyond the requested value.
+`calibrate_draft_to` names the value: a published agreement, a share, or two acceptance lengths of Medusa
+heads. Must not know records, sweeps, or how texts are computed.
 """
 
 from __future__ import annotations
@@ -8,32 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.ranges import Range
 from repro.core.registry import unknown
-from repro.device.cost import FREE
-from repro.device.emulated import EmulatedDevice
-from repro.methods.base import Request
-from repro.methods.speculative.head_recording import recorded
+from repro.core.typed import require
+from repro.methods.ghidorah.heads_fit import WIDTHS, FittedHeads, fit_heads
 from repro.models.drafting.calibrated_draft import (
     calibration_error,
     mean_confidence,
     swap_probability,
     temperature_for,
 )
-from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.runtime.model import Model, ModelConfig
-from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.records.record import Scalar
 from repro.reports.reference.reference import find, load_cells
-from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 
-METRIC = "draft_token_correctness"
+AGREEMENT, ACCEPTANCE = "draft_token_correctness", "acceptance_length"
+"""Published metrics that a draft is calibrated to."""
+
+TREES = "ghidorah.table1.mt_bench"
+"""Id prefix of the MT-Bench values: Ghidorah searches all its trees on MT-Bench (sec. IV-B)."""
+
 VERSION = 2
 """Of the calibration; 1 left the draft its own confidences."""
 
@@ -45,7 +47,7 @@ WEIGHTS = "weights"
 
 PLACE = "calibrate_draft_to: "
 
-SHARE = Range(above=True, most=0.99)
+AgreedShare = Annotated[float, Interval(gt=0, le=0.99)]
 """An agreement that is asked for as a number."""
 
 NEAR, MISS = 0.005, 0.01
@@ -56,46 +58,45 @@ HALVINGS = 12
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """An agreement: its published cell's id, "" for a number, and the percentage of tokens that agree."""
+class Goal:
+    """An agreement that is asked for.
+
+    Attributes:
+        cell: id of the published cell, "" for a number.
+        published: percentage of tokens that agree.
+    """
 
     cell: str
     published: float
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Ids of the published values that a draft is fitted to."""
+        return (self.cell,) if self.cell else ()
+
 
 @dataclass(frozen=True)
-class Matched:
-    """The calibration of a draft to a published agreement.
+class Matched(Goal):
+    """A draft whose choices were brought to a goal.
 
     Attributes:
-        cell: id of the published cell.
-        published: the published agreement in percent.
         native: the uncalibrated draft's agreement on the calibration prompts, in percent.
         probability: probability that the draft's first choice in a context is replaced by the target's.
         confidence: the uncalibrated draft's mean confidence in its first choices there, in percent.
         temperature: the temperature that brings it to the published agreement; 1 leaves it as it is.
     """
 
-    cell: str
-    published: float
     native: float
     probability: float
     confidence: float
     temperature: float
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Ids of the published values that were fitted."""
-        return (self.cell,) if self.cell else ()
-
 
 @dataclass(frozen=True)
-class MatchedWeights:
-    """A draft of the target's interpolated weights (`InterpolatedModel`), brought to an agreement.
+class MatchedWeights(Goal):
+    """A draft of the target's interpolated weights (`InterpolatedModel`), brought to a goal.
 
     Attributes:
-        cell: id of the published cell, "" for a number.
-        published: the agreement asked for in percent.
         native: the agreement reached on the calibration prompts, in percent.
         share: how far the weights are from the target's.
         seed: of the random weights.
@@ -104,8 +105,6 @@ class MatchedWeights:
         calibration_error: expected calibration error of first choices there at that temperature, in percent.
     """
 
-    cell: str
-    published: float
     native: float
     share: float
     seed: int
@@ -114,11 +113,6 @@ class MatchedWeights:
     calibration_error: float
 
     probability: ClassVar[float] = 0.0
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Ids of the published values that were fitted."""
-        return (self.cell,) if self.cell else ()
 
     def figures(self, evaluated: Agreement) -> dict[str, Scalar]:
         """What a table may print of it, with what the draft reaches on the evaluated prompts."""
@@ -132,7 +126,49 @@ class MatchedWeights:
         }
 
 
-def published(name: object) -> Wanted:
+@dataclass(frozen=True)
+class HeadMatch:
+    """The calibration of a draft's heads to a row of Table I.
+
+    Attributes:
+        heads: the accuracies that the calibrated heads follow.
+        trees: the accuracies that the tree search uses: MT-Bench's (Ghidorah sec. IV-B).
+    """
+
+    heads: FittedHeads
+    trees: FittedHeads
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Ids of the published values that were fitted."""
+        return tuple(dict.fromkeys((*self.heads.cells, *self.trees.cells)))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the two fits are made of, for keys."""
+        return {"heads": self.heads.request, "trees": self.trees.request}
+
+
+Calibrated = Matched | MatchedWeights | HeadMatch
+"""What a draft was brought to."""
+
+
+def goal_of(names: object) -> Goal | HeadMatch:
+    """Parse `calibrate_draft_to`: a published agreement's id, a share, or the ids of two acceptance lengths.
+
+    Raises:
+        InputError: as `published` and `head_match`, or the share is not between 0 and 1.
+    """
+    if isinstance(names, (bool, int, float)):
+        require(AgreedShare, names, "calibrate_draft_to")
+        return Goal("", 100 * float(names))
+    try:
+        return head_match(names) if isinstance(names, (list, tuple)) else published(names)
+    except InputError as wrong:
+        raise InputError(f"{PLACE}{str(wrong).removeprefix(PLACE)}") from wrong
+
+
+def published(name: object) -> Goal:
     """Look up a published agreement by its id.
 
     Raises:
@@ -140,26 +176,45 @@ def published(name: object) -> Wanted:
     """
     cells = load_cells()
     cell = find(cells, str(name))
-    single = {c.id: c.value_low for c in cells.values() if c.metric == METRIC and c.value_low == c.value_high}
-    value = single.get(cell.id)
-    if value is None:
-        raise InputError(f"calibrate_draft_to: {unknown('single published agreement', cell.id, single)}")
-    return Wanted(cell.id, value)
+    agreements = {
+        c.id: c.value_low for c in cells.values() if c.metric == AGREEMENT and c.value_low == c.value_high
+    }
+    agreement = agreements.get(cell.id)
+    if agreement is None:
+        raise InputError(f"{PLACE}{unknown('single published agreement', cell.id, agreements)}")
+    return Goal(cell.id, agreement)
 
 
-def wanted(names: object) -> Wanted | HeadMatch:
-    """Parse `calibrate_draft_to`: a published agreement's id, a share, or the ids of two acceptance lengths.
+def head_match(names: Sequence[object]) -> HeadMatch:
+    """Fit heads to two ids: one dataset's acceptance lengths at widths 2 and 4.
 
     Raises:
-        InputError: as `published` and `head_match`, or the share is not between 0 and 1.
+        InputError: the ids are no such pair (with near misses), or the fit has no solution.
     """
-    if isinstance(names, (bool, int, float)):
-        SHARE.require("calibrate_draft_to", names)
-        return Wanted("", 100 * float(names))
-    try:
-        return head_match(names) if isinstance(names, (list, tuple)) else published(names)
-    except InputError as wrong:
-        raise InputError(f"calibrate_draft_to: {str(wrong).removeprefix(PLACE)}") from wrong
+    trees = [f"{TREES}.width{width}" for width in WIDTHS]
+    return HeadMatch(_heads_of([str(name) for name in names]), _heads_of(trees))
+
+
+def _heads_of(names: Sequence[str]) -> FittedHeads:
+    """The heads that have a pair of published acceptance lengths."""
+    published = load_cells()
+    cells = [find(published, name) for name in names]
+    lengths = {
+        c.id for c in published.values() if c.metric == ACCEPTANCE and c.conditions.get("width", "").isdigit()
+    }
+    for cell in cells:
+        if cell.id not in lengths:
+            raise InputError(f"match: {unknown('published acceptance length of a width', cell.id, lengths)}")
+    widths = tuple(int(cell.conditions["width"]) for cell in cells)
+    if widths != WIDTHS or len({cell.dataset for cell in cells}) > 1:
+        pairs = zip(widths, cells, strict=True)
+        has = ", ".join(f"width {width} on {cell.dataset}" for width, cell in pairs)
+        raise InputError(
+            f"match has {has or 'no id'}; two ids bring heads to a dataset's acceptance lengths at width "
+            f"2 and width 4, such as [{TREES}.width2, {TREES}.width4]"
+        )
+    first, second = cells
+    return fit_heads((first.id, second.id), (float(first.value_low or 0.0), float(second.value_low or 0.0)))
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
@@ -182,9 +237,9 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
             )
 
 
-def require_heads(wanted: HeadMatch, draft: Model) -> None:
+def require_heads(matched: HeadMatch, draft: Model) -> None:
     """InputError if the draft's number of Medusa heads differs from the fitted number."""
-    heads, fitted = draft.model_cost.shape.medusa, len(wanted.heads.accuracies)
+    heads, fitted = draft.model_cost.shape.medusa, len(matched.heads.accuracies)
     if heads != fitted:
         raise InputError(
             f"calibrate_draft_to brings {fitted} Medusa heads to acceptance lengths, and "
@@ -252,81 +307,57 @@ def native(
     return Agreement(sum(hits), len(said_by_draft), said_by_draft, hits)
 
 
-def head_ranks(
-    models: Mapping[str, Model],
-    networks: Mapping[str, Network],
-    requests: Sequence[Request],
-    told: Callable[[int], None],
-) -> HeadRanks:
-    """Ranks that the draft's Medusa heads give the target's greedy tokens; arguments as for `native`.
-
-    Raises:
-        InputError: the draft has no Medusa heads, or no answer has a second token.
-    """
-    if not models["draft"].model_cost.shape.medusa:
-        raise InputError(f"{models['draft'].config.name} has no Medusa heads; choose a draft that has")
-    device = EmulatedDevice(FREE)
-    sessions = {role: models[role].session(role, device, RESIDENT, networks[role]) for role in models}
-    answers = []
-    for i, request in enumerate(requests):
-        told(i)
-        for session in sessions.values():
-            session.start(request.prefix)
-        answers.append(device.play(recorded(request, device, **sessions)))
-    told(len(requests))
-    return joined(answers)
-
-
-def match(wanted: Wanted, found: Agreement, confidences: bool = True) -> Matched:
+def match(goal: Goal, measured: Agreement, confidences: bool = True) -> Matched:
     """The swap probability from a native to the published agreement, and the temperature of confidences.
 
     Args:
-        wanted: the published agreement.
-        found: the native one.
+        goal: the published agreement.
+        measured: the native one.
         confidences: whether the mean confidence of first choices is brought to the agreement as well.
 
     Raises:
         InputError: the native agreement is higher by more than two standard errors, or no temperature
             brings the confidences to the published one.
     """
-    share = wanted.published / 100
-    probability = swap_probability(found.share, share, found.error)
-    own = mean_confidence(found.rows, 1.0)
-    temperature = temperature_for(found.rows, share) if confidences else 1.0
-    return Matched(wanted.cell, wanted.published, 100 * found.share, probability, 100 * own, temperature)
+    share = goal.published / 100
+    probability = swap_probability(measured.share, share, measured.error)
+    confidence = mean_confidence(measured.rows, 1.0)
+    temperature = temperature_for(measured.rows, share) if confidences else 1.0
+    native = 100 * measured.share
+    return Matched(goal.cell, goal.published, native, probability, 100 * confidence, temperature)
 
 
-def match_weights(wanted: Wanted, seed: int, agreement_at: Callable[[float], Agreement]) -> MatchedWeights:
+def match_weights(goal: Goal, seed: int, agreement_at: Callable[[float], Agreement]) -> MatchedWeights:
     """The share of random weights at which a draft of the target's weights agrees as asked for.
 
     It is halved into, as agreement falls with the share; the temperature makes the mean confidence of first
     choices what agreement is there.
 
     Args:
-        wanted: the agreement asked for.
+        goal: the agreement asked for.
         seed: of the random weights, for the record.
         agreement_at: how often the draft agrees on the calibration prompts at a share.
 
     Raises:
         InputError: no share comes within a point, or no temperature brings the confidences there.
     """
-    goal, low, high = wanted.published / 100, 0.0, 1.0
+    aim, low, high = goal.published / 100, 0.0, 1.0
     tried: list[tuple[float, float, Agreement]] = []
     while len(tried) < HALVINGS and not (tried and min(tried)[0] <= NEAR):
         share = (low + high) / 2
         there = agreement_at(share)
-        tried.append((abs(there.share - goal), share, there))
-        low, high = (share, high) if there.share > goal else (low, share)
+        tried.append((abs(there.share - aim), share, there))
+        low, high = (share, high) if there.share > aim else (low, share)
     miss, share, there = min(tried, key=lambda each: each[:2])
     if miss > MISS:
         raise InputError(
-            f"no draft of the target's weights comes within a point of {goal:.1%} on the calibration rows: "
+            f"no draft of the target's weights comes within a point of {aim:.1%} on the calibration rows: "
             f"the nearest agrees in {there.share:.1%} of {there.tokens} tokens; raise calibration_prompts"
         )
     temperature = temperature_for(there.rows, there.share)
     return MatchedWeights(
-        cell=wanted.cell,
-        published=wanted.published,
+        cell=goal.cell,
+        published=goal.published,
         native=100 * there.share,
         share=share,
         seed=seed,

@@ -247,7 +247,7 @@ def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
 
 
 def round_rows(generations: Sequence[Generation]) -> list[dict[str, Scalar]]:
-    """One mapping per round, for the record's `.rounds.jsonl` file and for dashboards."""
+    """One mapping per round, stored with the record and for dashboards."""
     return [
         {"request": g.request.id, "round": i, **r._asdict()}
         for g in generations

@@ -14,7 +14,7 @@ from repro.device.engines.engine_file import explained
 from repro.device.facts.holds import outside
 from repro.models.costs.model_cost import ModelCost
 from repro.records.record import Record, Round
-from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.generation.asked import GenerationCell
 from repro.scenarios.registry import scenario_of
 
 Pass = tuple[str, str, str, float]
@@ -31,14 +31,13 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     if record.provenance.extrapolated:
         return record.provenance.extrapolated
     config = explained(record.provenance.config)
-    if not record.done or record.provenance.clock == "wall" or scenario_of(config) is not GenerationScenario:
+    if not record.done or record.provenance.clock == "wall":
         return ()
     try:
-        cell = GenerationScenario(config)
+        cell = scenario_of(config)(config)
     except (InputError, KeyError):  # of an older form
         return record.provenance.extrapolated
-    holds = cell.cell.holds
-    if not holds:
+    if not isinstance(cell, GenerationCell) or not (holds := cell.cell.holds):
         return ()
     if any(cell.models[role].shape is None for role in cell.places):
         return record.provenance.extrapolated
@@ -56,13 +55,13 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     )
 
 
-def _layer_mb(cell: GenerationScenario, role: str) -> float:
+def _layer_mb(cell: GenerationCell, role: str) -> float:
     model = cell.models[role]
     assert model.shape is not None
     return ModelCost(model.shape, model.stored).layer_bytes / 1e6
 
 
-def _passes(cell: GenerationScenario, record: Record, rounds: Iterable[Round]) -> Iterator[Pass]:
+def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> Iterator[Pass]:
     """The passes of each model: a prompt on average, the draft's tokens, and each round's verification."""
     values = record.values
     verifier = "target" if "target" in cell.places else "draft"
@@ -79,7 +78,7 @@ def _passes(cell: GenerationScenario, record: Record, rounds: Iterable[Round]) -
             yield "decode", processor, role, rows
 
 
-def _processors(cell: GenerationScenario, role: str, several: bool) -> set[str]:
+def _processors(cell: GenerationCell, role: str, several: bool) -> set[str]:
     """The processors of a model's passes over one row or over several."""
     machine, place = cell.cell.machine(), cell.places[role]
     asked = {place.on or machine.main}

@@ -1,544 +1,259 @@
-"""The generation scenario: a method answers prompts on a device.
+"""What is done in a generation cell: a method answers prompts on a device, and its answers are measured.
 
-Owns the cell's models, prompts, inputs and checks. Must not know how requests are answered and measured; that
-is in `run`.
+Owns the order of the steps. Must not know how a cell is checked and keyed (`asked`), what is computed
+beforehand (`prefixes`), or how figures are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import asdict, replace
-from functools import cache, cached_property, partial
-from inspect import signature
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any
 
-from repro import data
-from repro.core.errors import InputError
-from repro.core.registry import discover, lookup
-from repro.core.typed import typed
-from repro.data.config import builder_of
 from repro.device.emulated import Device, EmulatedDevice
-from repro.device.local import local_device
+from repro.device.local import LocalDevice
+from repro.device.op import GPU
 from repro.device.timeline import chrome
-from repro.methods.base import Method, Request
-from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
-from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
-from repro.models.checkpoints.digest import digest as content_digest
-from repro.models.forward.network import NoNetwork
-from repro.models.runtime import interpolated_model
-from repro.models.runtime.cuda import cuda_stream
-from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
-from repro.models.runtime.interpolated_model import InterpolatedModel
+from repro.methods.base import Generation, Request, Serving
+from repro.models.checkpoints.checkpoint import CheckpointTokenizer
+from repro.models.checkpoints.generation_settings import unused
+from repro.models.checkpoints.validate import stored_notes
+from repro.models.drafting.calibrated_draft import MatchedNetwork
+from repro.models.drafting.calibrated_heads import MatchedHeads
+from repro.models.drafting.head_ranks import Calibration
+from repro.models.forward.network import Network
 from repro.models.runtime.model import Model
-from repro.models.runtime.placement import Placement
-from repro.models.runtime.sharded import placed
-from repro.models.tokens.sampling import Sampling
-from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
-from repro.records.provenance import host_kind
-from repro.records.record import content_hash
-from repro.scenarios import laws, versions
-from repro.scenarios.base import Findings, Progress, Scenario, component, named
-from repro.scenarios.compressed_target import compressed_target
-from repro.scenarios.emulation import COMPUTED, EmulatedCell
-from repro.scenarios.generation import draft_calibration, fidelity, task_scores
-from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
-from repro.scenarios.offline import corpus_asked
-from repro.scenarios.settings import (
-    check_cost_only,
-    host_of,
-    kind_of,
-    model_of,
-    require_device,
-    with_own_weights,
-    with_resident,
+from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
+from repro.models.runtime.session import Session
+from repro.models.runtime.sharded import ShardedModel, placed
+from repro.records.record import Scalar
+from repro.scenarios import laws
+from repro.scenarios.base import Findings, Progress
+from repro.scenarios.generation import figures, trace_laws
+from repro.scenarios.generation.answers import quality
+from repro.scenarios.generation.asked import GenerationCell, last
+from repro.scenarios.generation.draft_calibration import Calibrated, HeadMatch, MatchedWeights
+from repro.scenarios.generation.prefixes import (
+    OpenNetwork,
+    agreement,
+    exit_scores,
+    network_of,
+    prepared,
+    remembers,
 )
-
-ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
-"""Settings that are part of the key unchanged; others enter it in part."""
-
-ROOM = 64
-"""Fewest cache positions reserved for a token tree, beside prompt and answer."""
+from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
 
 
-_tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
-"""Prompts by rows, dataset and tokenizer: cells of a process that ask for the same ones share them."""
-
-
-class GenerationScenario(Scenario):
-    """The scenario selected by `method=NAME`; see `Scenario`.
-
-    Attributes:
-        method: the method.
-        models: model configurations by role.
-        task_metrics: metrics that score the answers by their task; none unless asked for.
-    """
-
-    group: ClassVar[str] = "method"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """See `Scenario`."""
-        config, engine = with_own_weights(with_resident(config)), config.get("engine")
-        self.method: Method = component("method", config["method"])
-        self.cell = EmulatedCell(config, self.method.engine, self.method.format)
-        config = self.cell.config
-        super().__init__(config)
-        _require_sessions(self.method)
-        self.sampling = typed(Sampling, config["sampling"], "sampling")
-        self.method.check(self.sampling)
-        self.dataset = data.parse(config["dataset"])
-        roles = dict.fromkeys(["target", "draft", *self.places])
-        self.models = {role: model_of(config, role) for role in roles}
-        self.compressed = compressed_target(config, self.models)
-        self._drafts: dict[str, Model] = {}
-        self.emulated = kind_of(config["device"]) == "emulated"
-        method, device = self.method, self.cell.described
-        needs = method.clock, method.processors, self.cell.program
-        require_device(device, engine, self.name, *needs)
-        if self.emulated:
-            self._require_rates()
-        for name in config["metrics"]:
-            discover("repro.metrics")
-            if not is_evaluated(str(name)):
-                lookup("metric", str(name))
-        self.evaluated = [name for name in map(str, config["metrics"]) if is_evaluated(name)]
-        self.task_metrics = task_scores.asked_of(config["metrics"], self.dataset)
-        if self.cost_only:
-            if scoring := [*self.task_metrics, *self.evaluated]:
-                raise InputError(
-                    f"the target has no checkpoint, hence no answers for {scoring[0]} to score; "
-                    "choose a target that has one, or other metrics"
-                )
-            check_cost_only(config, [self.models[role] for role in self.places])
-        self.host = host_of(config, self.emulated)
-        self.labels["agreement"] = "matched" if self.match else "native"
-
-    def _require_rates(self) -> None:
-        """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
-        machine = self.cell.machine()
-        for role, place in self.places.items():
-            named = {place.on or machine.main, place.head, *self.method.computes_on(role)}
-            arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(named & machine.processors.keys()):
-                if arithmetic not in (rates := machine.processors[on].peak):
-                    raise InputError(
-                        f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
-                        f"{self.models[role].name} computes, and method {self.name} runs it there; choose a "
-                        f"model@{role} of another format, or {role}.precision={' or '.join(rates)}"
-                    )
-
-    @classmethod
-    def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """See `Scenario`."""
-        labels = named(config, "method", "device", "dataset", "target", "draft")
-        return labels | {"agreement": "matched" if config.get("calibrate_draft_to") else "native"}
-
-    @property
-    def unread(self) -> Mapping[str, str]:
-        """See `Scenario`."""
-        asked, method = self.config, f"method {self.name}"
-        unread = {"trace": "only a service has requests"}
-        if "draft" not in self.places:
-            of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
-            unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
-        elif not self.calibrates:
-            unread["calibration_prompts"] = "no draft is calibrated"
-            if not self.match and asked["draft_calibration"] == draft_calibration.CHOICES:
-                unread["draft_calibration"] = "calibrate_draft_to is null"
-        if self.emulated:
-            unread |= dict.fromkeys(("repeats", "cooldown"), "an emulated run is the same each time")
-        else:
-            unread |= dict.fromkeys(("engine", "host", "format"), "a real device computes by itself")
-        formats = {asked[role].get("precision") for role in ("target", *self.places)}
-        if asked["format"] not in (None, COMPUTED, *formats):
-            unread["format"] = f"the models' files name theirs: {', '.join(map(str, formats))}"
-        if "target" not in self.places and "resident" not in asked["method"]:
-            unread["resident"] = f"{method} places no target"
-        if self.sampling.greedy:
-            unread["sampling.top_p"] = "at temperature 0 the likeliest token is taken"
-        if not (self.compressed and self.compressed.calibrated):
-            unread["corpus"] = "nothing is calibrated on it"
-        if self.cost_only:
-            unread["skip"] = "without a checkpoint no row is read"
-        return unread
-
-    @property
-    def component(self) -> Method:
-        """See `Scenario`."""
-        return self.method
-
-    @cached_property
-    def places(self) -> Mapping[str, Placement]:
-        """Placements of the method's models, by role; the target's as the run's `resident` says."""
-        places, resident = self.method.places(), self.config.get("resident")
-        if resident is None or "target" not in places:
-            return places
-        if places["target"].shards:
-            raise InputError(
-                f"method {self.name} streams shards of all layers; leave resident={resident} out"
-            )
-        return {**places, "target": replace(places["target"], resident=resident, policy="share")}
-
-    @cached_property
-    def match(self) -> draft_calibration.Wanted | HeadMatch | None:
-        """The published value to calibrate the draft to; None if not requested or without a draft."""
-        if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
-            if self.config["draft_calibration"] == draft_calibration.WEIGHTS and "draft" in self.places:
-                raise InputError(
-                    "draft_calibration is weights: such a draft agrees as often as calibrate_draft_to "
-                    "says, which is null; give it, such as calibrate_draft_to=0.8"
-                )
-            return None
-        wanted = draft_calibration.wanted(self.config["calibrate_draft_to"])
-        if "draft" not in self.places:
-            return None
-        draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
-        return wanted
-
-    @cached_property
-    def trees(self) -> FittedHeads | None:
-        """Published accuracies of the draft's heads, by which their trees are searched.
-
-        None if the heads compute as they are and have ranks of their own, or if no setup names accuracies.
-        """
-        if isinstance(self.match, HeadMatch):
-            return self.match.trees
-        names = self.config["calibrate_draft_to"]
-        draft = self.model("draft") if isinstance(names, list) and "draft" in self.places else None
-        if not isinstance(draft, MedusaModel) or draft.ranks:
-            return None
-        return head_match(names).trees
-
-    @property
-    def calibrates(self) -> bool:
-        """Whether calibrating the draft needs calibration prompts."""
-        return isinstance(self.match, draft_calibration.Wanted)
-
-    @property
-    def interpolates(self) -> bool:
-        """Whether the draft is made of the target's weights."""
-        return self.calibrates and self.config["draft_calibration"] == draft_calibration.WEIGHTS
-
-    @cached_property
-    def target(self) -> Model:
-        """The target model, compressed if asked for; its checkpoint is fetched if necessary."""
-        target = opened(self.models["target"], host=self.host)
-        if self.compressed:
-            target.alter(self.compressed.altered(target, self.config.get("data_dir")))
-        return target
-
-    @property
-    def draft(self) -> Model:
-        """The draft model; the first one if there are several."""
-        return self.model("draft")
-
-    def model(self, role: str) -> Model:
-        """A model by role; all roles except `target` are drafts."""
-        if role == "target":
-            return self.target
-        if role not in self._drafts:
-            model = opened(self.models[role], embeddings_from=self.target, host=self.host)
-            if role == "draft" and self.interpolates:
-                model = InterpolatedModel(self.target, model, seed=self.config["seed"])
-            self._drafts[role] = model
-        return self._drafts[role]
-
-    def take_share(self, share: float) -> None:
-        """Let the draft of the target's weights have its random weights at a share."""
-        assert isinstance(self.draft, InterpolatedModel)
-        self._drafts["draft"] = self.draft.at(share)
-
-    @property
-    def plain_metrics(self) -> list[str]:
-        """The metrics asked for that do not score answers by their task."""
-        own = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
-        return [name for name in self.config["metrics"] if name not in own]
-
-    @property
-    def computes_otherwise(self) -> bool:
-        """Whether answers are not of the method's own arithmetic."""
-        name = self.compressed.name if self.compressed else ""
-        return bool(self.method.arithmetic) and name != self.method.arithmetic_by
-
-    @property
-    def cost_only(self) -> bool:
-        """True if the target has no checkpoint: a cost-only run on dummy prompts."""
-        return self.models["target"].checkpoint is None
-
-    @cached_property
-    def rows(self) -> data.Rows:
-        """The dataset's examples in use; empty for a cost-only run."""
-        if self.cost_only:
-            return data.Rows((), "none", "nowhere")
-        skip, count = self.config["skip"], self.config["prompts"]
-        found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
-        data.require_enough(self.dataset, found, skip, count)
-        return self._after(found, skip)
-
-    @cached_property
-    def calibration_rows(self) -> data.Rows:
-        """The calibration examples: the last ones, or of swapped choices those after the ones in use.
-
-        Raises:
-            InputError: there are too few.
-        """
-        used, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
-        if self.interpolates:
-            there = len(data.load_rows(self.dataset, data_dir=self.config.get("data_dir")).rows)
-            used = max(used, there - count)
-        wrong = "calibrate_draft_to needs more rows; lower prompts or calibration_prompts"
-        return self._rows_after(used, count, wrong)
-
-    def _rows_after(self, used: int, count: int, wrong: str) -> data.Rows:
-        found = data.load_rows(self.dataset, used + count, self.config.get("data_dir"))
-        rows = found.rows[used:]
-        if len(rows) < count:
-            raise InputError(
-                f"dataset {self.dataset.name!r} has {len(found.rows)} rows, and rows {used} to "
-                f"{used + count - 1} were asked for: {wrong}"
-            )
-        return self._after(found, used)
-
-    def _after(self, found: data.Rows, used: int) -> data.Rows:
-        """The examples after the first `used`."""
-        if not used:
-            return found
-        rows = found.rows[used:]
-        return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
-
-    @cached_property
-    def inputs(self) -> dict[str, str]:
-        """Content hashes of the cell's inputs, by name."""
-        hashes = {role: self.model(role).digest for role in ("target", *self.places)}
-        if isinstance(draft := self._drafts.get("draft"), InterpolatedModel):
-            hashes["draft"] = draft.billed.digest  # its shape; the weights follow from target and calibration
-        for role, place in self.places.items():
-            if place.early_exit:
-                hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
-        hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
-        if self.calibrates:
-            hashes["calibration"] = self.calibration_rows.digest
-        if not self.emulated:
-            hashes["machine"] = content_hash(host_kind())
-        if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
-            hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
-        return {**hashes, **versions.appended(self.target), "dataset": self.rows.digest}
-
-    @cached_property
-    def asked(self) -> dict[str, Any]:
-        """See `Scenario`."""
-        trees = None if self.match else self.trees
-        return self._settings | ({"trees": asdict(trees)} if trees else {})
-
-    @property
-    def decisive_settings(self) -> dict[str, Any]:
-        """See `Scenario`: of trees what names accuracies, since the heads alone say whether they count."""
-        names = None if self.match else self.config["calibrate_draft_to"]
-        return self._settings | ({"calibrate_draft_to": names} if isinstance(names, list) else {})
-
-    @cached_property
-    def _settings(self) -> dict[str, Any]:
-        """What is asked, without trees."""
-        asked = {name: self.config[name] for name in ASKED}
-        if self.evaluated:
-            asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
-        asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
-        if self.places != self.method.places():
-            asked["resident"] = self.config["resident"]
-        asked["device"] = device_asked(self.cell.described)
-        asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
-        if not self.emulated:
-            asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
-        if self.match:
-            asked["match"] = asdict(self.match)
-        if self.calibrates:
-            asked["calibration"] = self.config["calibration_prompts"]
-            asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
-        if self.interpolates:
-            asked["draft made of"] = "the target's weights"
-        if self.compressed and self.compressed.calibrated:
-            asked["corpus"] = corpus_asked(self.config["corpus"])
-        if self.task_metrics:
-            asked["score"] = self.config["dataset"]["scoring"]["score"]
-        return asked
-
-    @cached_property
-    def versions(self) -> dict[str, int]:
-        """Versions of the components that decide the outcome, by name."""
-        against = () if self.cost_only else fidelity.AGAINST_TARGET
-        own = {"scenario generation": self.version}
-        own |= versions.of_component("method", str(self.config["method"]["name"]))
-        own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
-        own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
-        own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
-        asked = [*map(str, self.config["metrics"]), *self.task_metrics]
-        asked = [name for name in asked if not is_evaluated(name)]
-        own |= versions.of_metrics([self.method.round_metric, *against, *asked])
-        return own | versions.COSTS | versions.WEIGHTS
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """See `Scenario`."""
-        used = [self.model(role) for role in self.places]
-        kinds = {model.weights for model in used}
-        return {
-            "clock": "virtual" if self.emulated else "wall",
-            "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
-            "costs": "predicted" if self.emulated else "measured",
-            "fitted": tuple(sorted(self.fitted_cells)),
-            "dequantized": any(model.dequantized for model in used),
-        }
-
-    @property
-    def fitted_cells(self) -> set[str]:
-        """Ids of the published values that the device and its engine were fitted to."""
-        return self.cell.fitted_cells if self.emulated else set()
-
-    @cached_property
-    def requests(self) -> list[Request]:
-        """The prompts as requests."""
-        return self._requests(self.rows)
-
-    @cached_property
-    def calibration(self) -> list[Request]:
-        """The calibration prompts; empty if none are needed."""
-        return self._requests(self.calibration_rows) if self.calibrates else []
-
-    def _requests(self, rows: data.Rows) -> list[Request]:
-        return [
-            Request(
-                id=name,
-                prompt=tokens,
-                max_tokens=self.config["max_tokens"],
-                stop=frozenset() if self.cost_only else self.target.tokenizer.eos_ids,
-                sampling=self.sampling,
-                seed=self.config["seed"] + i,
-            )
-            for i, (name, tokens) in enumerate(self._prompts(rows))
-        ]
-
-    def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
-        most = self.config["prompt_tokens"]
-        if self.cost_only:
-            blank = (0,) * most
-            yield from ((f"blank/{i}", blank) for i in range(self.config["prompts"]))
-            return
-        asked = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
-        if asked not in _tokenized:
-            _tokenized[asked] = data.prompts(self.dataset, rows, self.target.tokenizer)
-        for prompt, row in zip(_tokenized[asked], rows.rows, strict=True):
-            if builder_of(self.dataset).is_empty(row):
-                raise InputError(f"prompt {prompt.id} is empty, so nothing is asked; leave its row out")
-            yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
-
-    def check(self) -> None:
-        """See `Scenario`: kinds of drafts, tokenizers, context lengths, memory."""
-        if self.method.companion == "medusa" and not self.draft.model_cost.shape.medusa:
-            raise InputError(
-                f"{self.draft.config.name} has no Medusa heads, with which method {self.name} drafts; choose "
-                "model@draft=smollm2_135m_medusa"
-            )
-        for role in self.places:
-            if role != "target" and not self.cost_only:
-                require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
-            if isinstance(self.model(role), HeadModel) and "target" not in self.places:
-                raise InputError(
-                    f"{self.model(role).config.name} drafts from what its target computes, and method "
-                    f"{self.config['method']['name']} runs no target; choose another draft"
-                )
-            self._check_context(role)
-        align_vocabularies((self.target, *map(self.model, self.places)))
-        if isinstance(self.match, HeadMatch):
-            draft_calibration.require_heads(self.match, self.draft)
-        device = self.open_device()
-        try:
-            for role, place in self.places.items():
-                model = self.model(role)
-                placed(model, device, place)
-                whole = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
-                if not self.emulated and not whole:
-                    model.local_session(role, device, place)
-            for role, place in last("target", self.places):
-                model = self.model(role)
-                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
-        finally:
-            device.close()
+class GenerationScenario(GenerationCell):
+    """The scenario selected by `method=NAME`; see `Scenario`."""
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        from repro.scenarios.generation import figures, run, trace_laws  # late, with torch
-        from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
-
-        texts = run.own_texts(self, progress)
-        matched = run.calibrated(self, progress)
+        before = prepared(self, progress)
         device = self.open_device()
-        if run.remembers(self):
-            run.shards_ahead(self, device, progress)
-        with closing(device), run.opened_sessions(self, device, matched) as sessions:
-            serving = run.prepare(self, device, sessions)
-            answers = run.serve(self, device, sessions, serving, progress)
-            planned = {name: value for one in sessions.values() for name, value in one.engine.planned.items()}
-            forms = [*run.pass_forms(device, sessions)]
-        values, spread = run.timing(self, answers, device.trace)
-        values |= planned | dict(serving.figures) | (self.compressed.figures if self.compressed else {})
-        if isinstance(matched, draft_calibration.MatchedWeights) and texts is not None:
-            values |= matched.figures(run.agreement(self, self.requests, texts))
+        with closing(device), opened_sessions(self, device, before.calibrated) as sessions:
+            serving = prepare(self, device, sessions)
+            answers = serve(self, device, sessions, serving, progress)
+            planned = [session.engine.planned for session in sessions.values()]
+            forms = [*pass_forms(device, sessions)]
+        first, trace = answers[: len(self.requests)], device.trace
+        good = quality(self, first, before.references)
+        values = figures.timing(answers, trace) | figures.calls(answers, "target" in self.places)
+        values |= {name: value for each in planned for name, value in each.items()}
+        values |= dict(serving.figures) | (self.compressed.figures if self.compressed else {})
+        if isinstance(before.calibrated, MatchedWeights) and before.references is not None:
+            values |= before.calibrated.figures(agreement(self, self.requests, before.references))
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
-        values |= figures.projecting(answers, device.trace)
-        good = run.quality(self, answers[: len(self.requests)], texts)
-        values |= good.values
+        values |= figures.projecting(answers, trace) | dict(good.values)
         if isinstance(device, EmulatedDevice):
             laws.require(trace_laws.broken_laws(answers, sessions, device, values))
-        until, shown = shown_until(answers, device.trace)
-        name = f"{self.labels['method']} on {device.name}"
-        if shown < len(answers):
-            name += f", the first {shown} of {len(answers)} requests"
-        parts = [*timeline_parts(answers, sessions)]
-        timeline = partial(chrome, device.trace, name, parts, device.memory.history, until)
-        about = run.found(self, device, values, matched, [*good.notes, *forms])
-        rounds = figures.round_rows(answers)
-        costs = figures.by_answer(answers[: len(good.answers)], sessions, device.trace)
-        lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
-        return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, lines)
-
-    def _check_context(self, role: str) -> None:
-        model = self.model(role)
-        longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
-        tokens, most = model.positions(longest, self.config["max_tokens"])
-        if most is not None and tokens > most:
-            raise InputError(
-                f"{tokens} tokens of prompt and answer do not fit the context of {role} "
-                f"{model.config.name}, {most} tokens"
-            )
-
-    def tokens(self, role: str) -> int:
-        """Capacity of a model's key-value cache in tokens."""
-        longest, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
-        return longest + answer + max(ROOM, self.method.look_ahead(role, answer))
-
-    def open_device(self) -> Device:
-        """Create a device from the device file and the engine."""
-        if self.emulated:
-            return EmulatedDevice(self.cell.machine())
-        return local_device(self.config["device"], cuda_stream())
+        costs = figures.by_answer(first[: len(good.lines)], sessions, trace)
+        return Findings(
+            values,
+            {**_spread(self, answers, device), **good.uncertainty},
+            figures.round_rows(answers),
+            _timeline(self, device, answers, sessions),
+            _provenance(self, device, values, before.calibrated, [*good.notes, *forms]),
+            [{**line, **cost} for line, cost in zip(good.lines, costs, strict=True)],
+        )
 
 
-def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
-    """Roles and placements with `role` last: the target gets the memory that the drafts leave."""
-    return sorted(places.items(), key=lambda item: item[0] == role)
+@contextmanager
+def _matched_network(
+    cell: GenerationCell,
+    model: Model | ShardedModel,
+    role: str,
+    matched: Calibrated | None,
+    network: OpenNetwork,
+) -> Iterator[Network]:
+    """Open a model's network; a calibrated draft also opens its target as an oracle."""
+    with network(cell, model, role) as own:
+        if matched is None:
+            yield own
+            return
+        seed = cell.config["seed"]
+        with network(cell, cell.target, "target") as oracle:
+            if isinstance(matched, HeadMatch):
+                yield MatchedHeads(own, oracle, matched.heads.accuracies, seed)
+            else:
+                yield MatchedNetwork(own, oracle, matched.probability, seed, matched.temperature)
 
 
-_signature = cache(signature)
+@contextmanager
+def opened_sessions(
+    cell: GenerationCell,
+    device: Device,
+    matched: Calibrated | None,
+    network: OpenNetwork = network_of,
+) -> Iterator[dict[str, Session]]:
+    """Open the cell's models on its device, by role, drafts before the target."""
+    with ExitStack() as opened:
+        sessions: dict[str, Session] = {}
+        for role, place in last("target", cell.places):
+            model = cell.model(role)
+            if cell.emulated:
+                # Of several drafts only the first is calibrated: the others have no measured agreement.
+                brought = matched if role == "draft" else None
+                there = placed(model, device, place)
+                made = opened.enter_context(_matched_network(cell, there, role, brought, network))
+                sessions[role] = there.session(role, device, place, made, cell.tokens(role))
+                if role == "draft" and cell.trees:
+                    sessions[role].calibration = Calibration(cell.trees.accuracies)
+                if network is network_of and (scores := sessions[role].predictor) and remembers(cell):
+                    scores.remember(opened.enter_context(exit_scores(cell.target)))
+            else:
+                sessions[role] = model.local_session(role, device, place, cell.tokens(role))
+            opened.callback(sessions[role].engine.close)
+            sessions[role].engine.reserve()
+        yield sessions
 
 
-def _require_sessions(method: Method) -> None:
-    """InputError for an external method with the old signature, which takes its models one by one."""
-    try:
-        _signature(type(method).serve).bind(None, None, None, {})
-    except TypeError as wrong:
-        raise InputError(
-            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
-            "such as sessions['target']; see docs/changes.md"
-        ) from wrong
+def load(device: Device, sessions: Mapping[str, Session]) -> None:
+    """Load the models, emulated."""
+    for session in sessions.values():
+        with device.phase("load"):
+            device.play(session.engine.load())
+
+
+def prepare(cell: GenerationCell, device: Device, sessions: dict[str, Session]) -> Serving:
+    """Load the models (emulated) or warm up with the first request (real device); prepare the method."""
+    if cell.emulated:
+        load(device, sessions)
+    else:
+        with device.phase("warm-up"):
+            start(sessions, cell.requests[0])
+            device.play(cell.method.serve(cell.requests[0], device, sessions))
+    return device.play(cell.method.prepare(device, sessions))
+
+
+def serve(
+    cell: GenerationCell,
+    device: Device,
+    sessions: dict[str, Session],
+    serving: Serving,
+    progress: Progress,
+) -> list[Generation]:
+    """Answer all requests; a real device repeats them `repeats` times."""
+    repeats = 1 if cell.emulated else cell.config["repeats"]
+    out: list[Generation] = []
+    for repeat in range(repeats):
+        if repeat and isinstance(device, LocalDevice):
+            device.rest(cell.config["cooldown"])
+        for request in cell.requests:
+            progress("answering", len(out), repeats * len(cell.requests))
+            start(sessions, request)
+            out.append(device.play(serving.serve(request, device, sessions)))
+    progress("answering", len(out), len(out))
+    return out
+
+
+def start(sessions: Mapping[str, Session], request: Request) -> None:
+    """Start a request in all sessions."""
+    for session in sessions.values():
+        session.start(request.prefix)
+
+
+def _spread(cell: GenerationCell, answers: Sequence[Generation], device: Device) -> dict[str, float]:
+    """The standard deviation of the decode speed over a real device's repeats, if there are several."""
+    count = len(cell.requests)
+    repeats = [answers[i : i + count] for i in range(0, len(answers), count)]
+    speeds = [figures.timing(repeat, device.trace)["decode_tokens_per_s"] for repeat in repeats]
+    numbers = [float(speed) for speed in speeds if speed is not None]
+    return {"decode_tokens_per_s": stdev(numbers)} if len(numbers) > 1 else {}
+
+
+def _timeline(
+    cell: GenerationCell, device: Device, answers: Sequence[Generation], sessions: Mapping[str, Session]
+) -> partial[str]:
+    """What makes the run's Chrome trace."""
+    until, shown = shown_until(answers, device.trace)
+    name = f"{cell.labels['method']} on {device.name}"
+    if shown < len(answers):
+        name += f", the first {shown} of {len(answers)} requests"
+    parts = [*timeline_parts(answers, sessions)]
+    return partial(chrome, device.trace, name, parts, device.memory.history, until)
+
+
+def _provenance(
+    cell: GenerationCell,
+    device: Device,
+    values: Mapping[str, Scalar],
+    matched: Calibrated | None,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Provenance fields that are known only after the run."""
+    fitted = cell.fitted_cells.union(matched.cells if matched else ())
+    layers = {role: cell.model(role).model_cost.layer_bytes for role in cell.places}
+    return {
+        "fitted": tuple(sorted(fitted)),
+        "matched": asdict(matched) if matched else None,
+        "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
+        "budget": int(device.memory.budget),
+        "extrapolated": cell.cell.extrapolated(device.trace, layers) if cell.emulated else (),
+        "ends": None if cell.cost_only else _ends(cell.target.tokenizer),
+        "notes": (*_notes(cell, device, values), *notes),
+    }
+
+
+def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]:
+    """How each model's passes run on a GPU of this machine."""
+    if not isinstance(device, LocalDevice) or device.main != GPU:
+        return
+    for role, session in sessions.items():
+        if isinstance(session.engine.network, RecordedNetwork):
+            yield f"passes of the {role} of up to {ROWS[-1]} rows were recorded and replayed"
+        else:
+            yield f"passes of the {role} were launched kernel by kernel"
+
+
+def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
+    """The ids that end an answer, each with its token and what names it."""
+    tokens = {number: token for token, number in tokenizer.vocabulary.items() if number in tokenizer.ends}
+    return {str(end): f"{tokens.get(end)} ({', '.join(by)})" for end, by in tokenizer.ends.items()}
+
+
+def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -> Iterator[str]:
+    """Notes for readers of the figures."""
+    yield from stored_notes(*(cell.model(role).folder for role in cell.places))
+    if cell.target.folder and (settings := unused(cell.target.folder)):
+        name = cell.target.config.name
+        yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
+    asked, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
+    if asked and (shorter := sum(length < asked for length in lengths)):
+        yield (
+            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={asked}, which only cuts: "
+            f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
+        )
+    if cell.cell.stand_in:
+        yield cell.cell.stand_in
+    for lacking, served in device.substituted.items():
+        yield f"{lacking} ops ran on {served}"
+    if isinstance(device, LocalDevice):
+        yield f"flash reads are {device.flash_pacing}"
+    width = values.get("verification_width")
+    drafted = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
+    if drafted and values.get("acceptance_length") == 1.0:
+        yield "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"

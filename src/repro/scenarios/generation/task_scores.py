@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
 from repro.core.errors import InputError
 from repro.core.registry import discover, lookup, names, require_choice
@@ -17,7 +17,8 @@ from repro.data.scoring import GeneratedText
 from repro.data.task_scoring import TaskScoring
 from repro.data.template import Row
 from repro.metrics.evaluated import figures, is_evaluated
-from repro.records.record import FEWEST, Scalar, Spread
+from repro.records.record import Scalar, Spread
+from repro.scenarios.base import spreads
 
 MAIN = "task_score"
 
@@ -142,7 +143,7 @@ def scored(
     task = score_of(dataset)
     main, texts = task.metrics[0], [*map(task.scored_part, texts)]
     own = None if own is None else [*map(task.scored_part, own)]
-    found: dict[str, Any] = {}
+    found: dict[str, Scalar] = {}
     columns: dict[str, list[float]] = {}
     for name in names:
         score = cache(lookup("metric", name)().score)  # a lossless method's answers are the target's own
@@ -153,19 +154,7 @@ def scored(
             columns[f"target_{name}"] = target
         found |= compared(MAIN if name == main else name, columns[name], target)
     each = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
-    return Scored(*_parted(found, len(texts)), each)
-
-
-def _parted(found: Mapping[str, Any], answers: int) -> tuple[dict[str, Scalar], dict[str, Spread]]:
-    """Figures, and their standard errors or intervals by the same name; none of few answers."""
-    ends = ("_stderr", "_low", "_high")
-    values = {name: value for name, value in found.items() if not name.endswith(ends)}
-    spread: dict[str, Spread] = {}
-    for name in values:
-        if answers < FEWEST:
-            continue
-        if found.get(f"{name}_stderr") is not None:
-            spread[name] = found[f"{name}_stderr"]
-        if f"{name}_low" in found:
-            spread[name] = (found[f"{name}_low"], found[f"{name}_high"])
-    return values, spread
+    figures = {
+        name: value for name, value in found.items() if not name.endswith(("_stderr", "_low", "_high"))
+    }
+    return Scored(figures, spreads(found, len(texts)), each)

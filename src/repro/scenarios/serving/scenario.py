@@ -1,25 +1,30 @@
-"""The serving scenario: a trace of requests on an emulated phone, each with an SLO (ElastiLM 5).
+"""What is done in a serving cell: requests are decided, billed and answered in order (ElastiLM 5).
 
-Owns the order of steps: decide from the device's profile, charge the costs, and check whether the model
-answers correctly at the chosen levels. Must not know how a system makes its levels, nor from which models.
+Owns the order of the steps, the figures, and the file of answers that were computed before. Must not know how
+a system makes its levels, nor how a cell is checked and keyed (`asked`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar
+from typing import NamedTuple
 
-from repro import data
+import torch
+
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
-from repro.data.config import DatasetConfig, read_config
-from repro.data.traces import Arrival, parse_trace, trace
+from repro.data.corpus import Corpus
+from repro.data.prompts import Tokens
+from repro.data.traces import Arrival
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
+from repro.methods.compression.base import Compression
+from repro.methods.serving import llmlingua2
 from repro.methods.serving.deciders import (
     ByProfile,
     Decider,
@@ -33,176 +38,95 @@ from repro.methods.serving.deciders import (
     Uniform,
 )
 from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
-from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
-from repro.methods.serving.systems.base import Service, System, profile_of
-from repro.models.checkpoints.validate import stored_notes
-from repro.models.costs.model_cost import precision
-from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
-from repro.records.record import FEWEST, Scalar, Spread
+from repro.methods.serving.shortening import AnyToken, Scorer, shortened
+from repro.methods.serving.slo import Decision, LatencySlo, RequestCosts, kept_tokens
+from repro.methods.serving.systems.base import profile_of
+from repro.models.analysis.likelihood import Reader
+from repro.models.costs.model_cost import Precision
+from repro.models.quantization import round_to_nearest
+from repro.models.transformer.decoder import Decoder
+from repro.records.build_cache import memory_root
+from repro.records.effort import count
+from repro.records.identity import dataset_asked, files_read, version_of
+from repro.records.record import Round, Scalar, content_hash
+from repro.records.row_file import RowFile
 from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, named
-from repro.scenarios.emulation import EmulatedCell
-from repro.scenarios.offline import OfflineScenario
-from repro.scenarios.sections import OF_ANSWERS
-from repro.scenarios.serving.answer_cache import Query
-from repro.scenarios.serving.figures import ServedRequest, answered, billed, rounds
-from repro.scenarios.serving.level_models import LevelModels
-
-DEMONSTRATION = "demonstration"
-"""The trace of a service without one."""
-CORPUS_OF_DEMONSTRATION = "demonstration_assistant"
+from repro.scenarios.base import Findings, Progress, spreads
+from repro.scenarios.serving.asked import DatasetRequests, ServingCell, score_head
 
 ANYTHING = LatencySlo(ttft=1.0)
 """Default SLO for apps without one; `decider=fixed` enforces none."""
 
+KEPT = 6
+"""Compressed models kept in memory, each at most the size of the full model."""
 
-class ServingScenario(OfflineScenario):
+_compressed: dict[tuple[str, Compression | None, str], Decoder] = {}
+
+Rule = ByProfile | Nominal
+"""By which costs a decision is checked."""
+
+
+class Query(NamedTuple):
+    """An example of a dataset, and the levels that serve it."""
+
+    dataset: str
+    row: int
+    decision: Decision
+
+
+class ServedRequest(NamedTuple):
+    """One request, as it was served.
+
+    Attributes:
+        arrival: its app, example and arrival time.
+        request: its prompt and SLO.
+        decision: levels of prompt and model.
+        fell_back: True if the decider's own decision would have violated the SLO.
+        deciding: cost of deciding and scoring.
+        switch: cost of switching to the level; zero if the model was on it already.
+        costs: total cost of the request.
+        first: its cost to the first token.
+        full: the full model's cost for it.
+        met: True if the SLO was met.
+    """
+
+    arrival: Arrival
+    request: ServiceRequest
+    decision: Decision
+    fell_back: bool
+    deciding: Spent
+    switch: Spent
+    costs: RequestCosts
+    first: RequestCosts
+    full: RequestCosts
+    met: bool
+
+    @property
+    def read(self) -> int:
+        """Number of prompt tokens after shortening."""
+        return self.request.read(self.decision.prompt)
+
+
+class ServingScenario(ServingCell):
     """The scenario selected by `service=NAME` with a trace; see `OfflineScenario`."""
-
-    group: ClassVar[str] = "service"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """As `OfflineScenario`; also InputError for a device that is not emulated."""
-        given = config.get("trace") or read_mapping(conf_dir() / "trace" / f"{DEMONSTRATION}.yaml")
-        config = {**config, "trace": given}
-        if given["name"] == DEMONSTRATION:  # it needs no data beside this project's own
-            texts = read_mapping(conf_dir() / "dataset" / f"{CORPUS_OF_DEMONSTRATION}.yaml")
-            config["corpus"] = {"dataset": texts, "texts": 6, "tokens": 128}
-        self.cell = EmulatedCell(config, format="fp16")
-        super().__init__(self.cell.config)
-        self.service: Service = self.component
-        self.trace = parse_trace(config["trace"])
-        if config["device"].get("kind") != "emulated":
-            raise InputError(
-                f"device {config['device']['name']} is no emulated one, and a service is profiled on such; "
-                "choose redmi_k60_champion, xiaomi_14, redmi_k70_pro or another phone"
-            )
-        self.cell.machine()  # finds numbers out of range
-
-    @classmethod
-    def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """As `OfflineScenario`, with the device, the trace as `dataset`, and the decider."""
-        own = named(config, "device", "trace")
-        own["trace"] = own["trace"] if config.get("trace") else DEMONSTRATION
-        decider = str(config[cls.group]["decider"])
-        return super().labels_of(config) | {
-            "device": own["device"],
-            "dataset": own["trace"],
-            "decider": decider,
-        }
-
-    @property
-    def unread(self) -> Mapping[str, str]:
-        """See `OfflineScenario`."""
-        unread = dict.fromkeys((*OF_ANSWERS, "dataset", "skip"), "the trace says what a service is asked")
-        if self.trace.name == DEMONSTRATION:
-            unread["corpus"] = "the demonstration has texts of its own"
-        return unread
-
-    def _require_whole(self) -> None:
-        """Allow targets without weights (a cost-only run) and rounded ones."""
-
-    @cached_property
-    def datasets(self) -> dict[str, DatasetConfig]:
-        """The datasets that the trace's apps ask, by name."""
-        return {app.dataset: read_config(app.dataset) for app in self.trace.apps if app.dataset}
-
-    @cached_property
-    def level_models(self) -> LevelModels:
-        """The models that answer."""
-        count, folder = self.config["prompts"], self.config.get("data_dir")
-        rows = {name: (one, data.load_rows(one, count, folder)) for name, one in self.datasets.items()}
-        return LevelModels(self.service, self.target, rows, self.trace.concise, self.config["seed"])
-
-    @property
-    def system(self) -> System:
-        """The service's levels, with costs at the target's size."""
-        return self.level_models.system
-
-    @property
-    def reads_corpus(self) -> bool:
-        """Whether the levels' compression needs calibration data."""
-        return self.level_models.calibrated
-
-    @cached_property
-    def arrivals(self) -> tuple[Arrival, ...]:
-        """All requests in the order of arrival."""
-        rows = {name: len(one.rows.rows) for name, one in self.level_models.requests.items()}
-        blanks = {app.source: self.trace.requests for app in self.trace.apps if app.tokens}
-        return trace(self.trace, rows | blanks)
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """See `OfflineScenario`."""
-        return super().inputs | self.level_models.inputs
-
-    @property
-    def decisive_settings(self) -> dict[str, Any]:
-        """See `Scenario`; with a corpus that its levels may not need."""
-        own = {name: self.config[name] for name in (self.group, "trace", "prompts", "seed", "corpus")}
-        own["target"] = model_asked(self.config["target"])
-        return own | {"device": device_asked(self.cell.described)}
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """See `OfflineScenario`."""
-        own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
-        own["device"] = device_asked(self.cell.described)
-        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.datasets.items()}
-        return super().asked | own
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
-        level = self.service.compression(LEVELS[0])
-        own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
-        if self._model.stored != precision("fp16"):
-            own = {**own, "heads": 2}  # which ran in fp16 beside any target before
-        if self.trace.answer < 2:
-            own = {**own, "time per later token": 2}  # which was 0 of one token before
-        return super().versions | own
-
-    def check(self) -> None:
-        """As `OfflineScenario`; also InputError for a trace of dataset examples without a checkpoint."""
-        lacking = [app.name for app in self.trace.apps if app.dataset]
-        if self.target.folder is None and lacking:
-            raise InputError(
-                f"{self.target.config.name} has no checkpoint, and apps {', '.join(lacking)} ask for rows of "
-                "datasets; choose a target that has one, or prompts of blanks (trace=standalone "
-                "app.dataset=null app.tokens=256)"
-            )
-        if self.target.folder:
-            super().check()
-        if self.service.decider == "fixed" and self.service.fixed_model not in self.system.levels:
-            choices = ", ".join(f"{level:g}" for level in sorted(self.system.levels))
-            raise InputError(f"service.fixed_model is {self.service.fixed_model}; its levels are {choices}")
-        if self.service.decider == "oracle" and not self.level_models.known:
-            raise InputError("service.decider is oracle, and no answers are known; choose another decider")
 
     def find(self, progress: Progress) -> Findings:
         """Serve all requests."""
         device = EmulatedDevice(self.cell.machine())
-        requests = [self._request(number, one) for number, one in enumerate(self.arrivals)]
+        requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
         longest = max(len(request.prompt) + request.answer for request in requests)
         profile = profile_of(self.system, device, _points(longest))
         served = list(self._serve(device, profile, requests, progress))
-        values = billed(served) | self._memory(longest)
-        right = None
-        if self.level_models.known:
-            questions = [_question(one.arrival, one.decision) for one in served]
-            found = self.level_models.right(set(questions), self.corpus, progress)
-            plain = self.level_models.plain(set(questions), progress)
-            right = [found[one] for one in questions]
-            values |= answered(served, right, [plain[one] for one in questions])
+        values, right = billed(served) | self._memory(longest), None
+        if self.answers_known:
+            queries = [_query(request.arrival, request.decision) for request in served]
+            answers = self.right(set(queries), progress)
+            full = self.right_in_full(set(queries), progress)
+            right = [answers[query] for query in queries]
+            values |= answered(served, right, [full[query] for query in queries])
             values["chance"] = 100.0 * mean(map(self._chance, self.arrivals))
-        spread: dict[str, Spread] = {}
-        if isinstance(error := values.get("accuracy_stderr"), float) and len(served) >= FEWEST:
-            spread["accuracy"] = error
-        if isinstance(low := values.get("difference_low"), float):
-            high = values["difference_high"]
-            assert isinstance(high, float)
-            spread["difference"] = (low, high)
         about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
+        spread = spreads(values, len(served))
         return Findings(values, spread, list(rounds(served, right)), provenance=about)
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
@@ -214,17 +138,17 @@ class ServingScenario(OfflineScenario):
             "extra_memory": system.weights / whole - 1.0,
         }
 
-    def _request(self, number: int, one: Arrival) -> ServiceRequest:
-        app, name = one.app, f"{one.app.name}/{one.row}/{number}"
+    def _request(self, number: int, arrival: Arrival) -> ServiceRequest:
+        app, answer, name = arrival.app, self.trace.answer, f"{arrival.app.name}/{arrival.row}/{number}"
         shares = {what: getattr(app, what) for what in ("ttft", "tpot", "time", "energy")}
-        asked = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
+        slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
         if app.tokens:
-            return ServiceRequest(name, (0,) * app.tokens, self.trace.answer, asked)
-        requests, granule = self.level_models.requests[app.source], self.service.granule
-        return ServiceRequest(name, requests.read(one.row), self.trace.answer, asked, requests.spare, granule)
+            return ServiceRequest(name, (0,) * app.tokens, answer, slo)
+        requests, granule = self.requests[app.source], self.service.granule
+        return ServiceRequest(name, requests.read(arrival.row), answer, slo, requests.spare, granule)
 
-    def _chance(self, one: Arrival) -> float:
-        return self.level_models.requests[one.app.source].chance(one.row)
+    def _chance(self, arrival: Arrival) -> float:
+        return self.requests[arrival.app.source].chance(arrival.row)
 
     def _serve(
         self, device: Device, profile: DeviceProfile, requests: Sequence[ServiceRequest], progress: Progress
@@ -254,7 +178,7 @@ class ServingScenario(OfflineScenario):
 
     def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """Ops that run before the prefill: decider and scorer."""
-        scorer = self.level_models.scorer
+        scorer = self._scorer
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decided(
@@ -269,14 +193,12 @@ class ServingScenario(OfflineScenario):
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
 
-    def _rule(self, profile: DeviceProfile) -> ByProfile | Nominal:
+    def _rule(self, profile: DeviceProfile) -> Rule:
         if self.service.check == "nominal":
             return Nominal(self.system.prompts, tuple(sorted(self.system.levels)))
         return ByProfile(profile, self.system.prompts)
 
-    def _decider(
-        self, rule: ByProfile | Nominal, requests: Sequence[ServiceRequest], progress: Progress
-    ) -> Decider:
+    def _decider(self, rule: Rule, requests: Sequence[ServiceRequest], progress: Progress) -> Decider:
         service, seed = self.service, self.config["seed"]
         if service.decider == "decision_head":
             from repro.methods.serving import dual_head  # late: transformers takes seconds to import
@@ -289,48 +211,366 @@ class ServingScenario(OfflineScenario):
         return Uniform(seed) if service.decider == "random" else Largest()
 
     def _table(
-        self, rule: ByProfile | Nominal, requests: Sequence[ServiceRequest], progress: Progress
+        self, rule: Rule, requests: Sequence[ServiceRequest], progress: Progress
     ) -> dict[str, list[Decision]]:
         """By request, the decisions that answer it correctly among those that can meet its SLO."""
-        wanted = {
+        feasible = {
             # Pass each level as the present one: without switching costs no feasible decision is left out.
-            (request.id, one): _question(arrival, one)
+            (request.id, decision): _query(arrival, decision)
             for arrival, request in zip(self.arrivals, requests, strict=True)
             for level in self.system.levels
-            for one in rule.feasible(request, level)
-            if one.model == level
+            for decision in rule.feasible(request, level)
+            if decision.model == level
         }
-        found = self.level_models.right(set(wanted.values()), self.corpus, progress)
+        answers = self.right(set(feasible.values()), progress)
         right: dict[str, list[Decision]] = {request.id: [] for request in requests}
-        for (name, decision), question in wanted.items():
-            if found[question]:
+        for (name, decision), query in feasible.items():
+            if answers[query]:
                 right[name].append(decision)
         return right
 
-    @property
-    def origin(self) -> dict[str, Any]:
-        """See `Scenario`."""
-        found = self.cell.fitted_cells
-        own = {"fitted": tuple(sorted(found | set(self.system.fitted))), "notes": tuple(self._notes())}
-        unknown = {} if self.level_models.known else {"weights": "none", "dequantized": False}
-        return super().origin | own | unknown
+    @cached_property
+    def _chooser(self) -> Scorer | None:
+        """The scorer that chooses the tokens to keep."""
+        if self.service.scorer == "none":
+            return None
+        return AnyToken(self.config["seed"]) if self.service.scorer == "random" else score_head(self.target)
 
-    def _notes(self) -> Iterator[str]:
-        yield "latencies are those of the device's profile; requests do not overlap"
-        if self.trace.name == DEMONSTRATION:
-            yield "a demonstration on questions written for it, no benchmark"
-        if self.level_models.known:
-            yield from stored_notes(self.target.folder)
-        else:
-            yield "costs alone: no checkpoint answers"
-        if self.service.scorer == "llmlingua2":
-            yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"
+    @cached_property
+    def _scorer(self) -> Scorer | None:
+        """The scorer with its cost; with a decision head, shared bottom layers are not charged twice."""
+        chooser, service = self._chooser, self.service
+        if chooser and service.scorer == "llmlingua2":
+            return StandIn(chooser, self.target.config.stored)
+        if service.scorer == "score_head" and service.decider == "decision_head":
+            return score_head(self.target, shares_bottom=True)
+        return chooser
+
+    def right(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
+        """Whether each query is answered correctly by the model of its level."""
+        models = self.system.models
+        right: dict[Query, bool] = {}
+        for name in sorted({models.get(query.decision.model) for query in queries}, key=str):
+            of_model = [query for query in queries if models.get(query.decision.model) == name]
+            right |= self._answers(name, self.corpus).right(of_model, progress)
+        return right
+
+    def right_in_full(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
+        """Whether the full target answers the example of each query correctly."""
+        full = {query: query._replace(decision=Decision(1.0, 1.0)) for query in queries}
+        right = self._answers(None, Corpus((), "none")).right(set(full.values()), progress)
+        return {query: right[whole] for query, whole in full.items()}
+
+    def _answers(self, name: str | None, corpus: Corpus) -> AnswerCache:
+        """The answer cache of a family member, or of the target if `name` is None."""
+        model = self.members[name] if name else self.target
+        folder = model.folder
+        assert folder is not None
+        return AnswerCache(
+            model.digest,
+            lambda: _weights(folder, model.config.rounded),
+            self.service.compression,
+            corpus,
+            self.requests_of(model) if name else self.requests,
+            Shortening(self._chooser, self.service.granule),
+            memory_root(),
+        )
 
 
-def _question(arrival: Arrival, decision: Decision) -> Query:
+def _query(arrival: Arrival, decision: Decision) -> Query:
     return Query(arrival.app.source, arrival.row, decision)
 
 
 def _points(longest: int) -> tuple[int, ...]:
     """Prompt lengths to profile: `PROMPTS`, and the longest request's if it is longer."""
     return (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
+
+
+@lru_cache(maxsize=1)
+def _weights(folder: Path, rounded: int | None) -> Decoder:
+    """Load a checkpoint, dense in fp32 and optionally rounded; cached for all levels of a cell."""
+    return round_to_nearest.load(folder, rounded)
+
+
+@dataclass(frozen=True)
+class StandIn(Scorer):
+    """LLMLingua-2 without its weights: the trained score head scores, the cost is that of its encoder."""
+
+    chooses: Scorer
+    stored: Precision
+
+    def scores(self, tokens: Sequence[int]) -> Sequence[float]:
+        """See `Scorer`."""
+        return self.chooses.scores(tokens)
+
+    def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
+        """See `Scorer`."""
+        return llmlingua2.scoring(len(tokens), on, self.stored)
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """How prompts are shortened.
+
+    Attributes:
+        scorer: token scorer, identified by its class and settings; None if prompts are not shortened.
+        granule: see `slo.kept_tokens`.
+    """
+
+    scorer: Scorer | None
+    granule: int = 1
+
+    @property
+    def identity(self) -> list[str]:
+        """The values that decide its outcome, for the cache key."""
+        if self.scorer is None:
+            return ["none"]
+        settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
+        return [str(self.granule), type(self.scorer).__qualname__, settings]
+
+
+RIGHT = "correct"
+"""Table of the answer cache."""
+
+
+class AnswerStore:
+    """Correctness by column (model level, dataset, prompt level) and example, in a file; see `RowFile`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = RowFile(path, (RIGHT,))
+
+    def get(self, column: str, rows: Iterable[int]) -> dict[int, bool]:
+        """The stored ones among some examples of a column."""
+        stored = {row: self._file.get(RIGHT, _answer_key(column, row)) for row in rows}
+        return {row: right == b"\1" for row, right in stored.items() if right is not None}
+
+    def put(self, column: str, answers: Mapping[int, bool]) -> None:
+        """Store examples of a column."""
+        rows = [(_answer_key(column, row), bytes([right])) for row, right in answers.items()]
+        self._file.put(RIGHT, rows, replace=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _answer_key(column: str, row: int) -> bytes:
+    return bytes.fromhex(column) + row.to_bytes(4, "little")
+
+
+@dataclass(frozen=True)
+class AnswerCache:
+    """Cached answers of one model at all levels of one compression.
+
+    Attributes:
+        digest: digest of the model's checkpoint.
+        open: loads its weights, dense in fp32; called on a cache miss.
+        compression: the compression of a level; None leaves the model unchanged.
+        corpus: texts on which the compression is calibrated.
+        requests: requests by dataset.
+        shortening: how prompts are shortened.
+        root: the cache folder.
+    """
+
+    digest: str
+    open: Callable[[], Decoder]
+    compression: Callable[[float], Compression | None]
+    corpus: Corpus
+    requests: Mapping[str, DatasetRequests]
+    shortening: Shortening
+    root: Path
+
+    def right(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
+        """Whether each query is answered correctly; uncached ones are computed, level by level."""
+        right: dict[Query, bool] = {}
+        columns: dict[float, dict[tuple[str, float], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for dataset, row, decision in sorted(set(queries)):
+            columns[decision.model][dataset, decision.prompt].append(row)
+        with closing(AnswerStore(self.root / "answers" / f"{self.digest[:24]}.sqlite")) as store:
+            for model, datasets in sorted(columns.items()):
+                reader: Reader | None = None
+                for (dataset, prompt), rows in datasets.items():
+                    key = self._key(dataset, Decision(prompt, model))
+                    answers = store.get(key, rows)
+                    missing = [row for row in rows if row not in answers]
+                    count(computed=((key, row) for row in missing), found=((key, row) for row in rows))
+                    if missing:
+                        progress("answering", len(right), len(queries))
+                        reader = reader or self._reader(model)
+                        computed = self._column(reader, dataset, prompt, missing)
+                        store.put(key, computed)
+                        answers |= computed
+                    right |= {Query(dataset, row, Decision(prompt, model)): answers[row] for row in rows}
+        progress("answering", len(right), len(queries))
+        return right
+
+    def _key(self, dataset: str, decision: Decision) -> str:
+        requests, compression = self.requests[dataset], self._compression(decision.model)
+        level: list[object] = ["whole"]
+        if compression is not None:
+            corpus = [self.corpus.digest] if compression.calibrated else []
+            kind, settings = type(compression), asdict(compression)  # type: ignore[call-overload]
+            level = [kind.__qualname__, version_of(kind), settings, files_read(compression), *corpus]
+        shorter = self.shortening.identity if decision.prompt < 1.0 else []
+        asked: list[object] = [dataset_asked(asdict(requests.dataset)), requests.rows.digest]
+        if requests.concise < 1.0:
+            asked += [requests.concise, *Shortening(requests.scorer).identity]
+        shown = [decision.prompt, *shorter, requests.spare]
+        return content_hash([self.digest, level, asked, shown, versions.WEIGHTS])
+
+    def _compression(self, model: float) -> Compression | None:
+        return None if model == 1.0 else self.compression(model)
+
+    def _reader(self, model: float) -> Reader:
+        """The model of a level; the last `KEPT` models are cached, since compressing takes long."""
+        compression = self._compression(model)
+        key = (self.digest, compression, self.corpus.digest)
+        if key not in _compressed:
+            if len(_compressed) == KEPT:
+                del _compressed[next(iter(_compressed))]
+            _compressed[key] = self._made(compression)
+        return Reader(_compressed[key])
+
+    def _made(self, compression: Compression | None) -> Decoder:
+        decoder = self.open()
+        if compression is None:
+            return decoder
+        corpus = (
+            [torch.tensor(sequence) for sequence in self.corpus.sequences] if compression.calibrated else []
+        )
+        return compression.compress(decoder, corpus).decoder
+
+    def _column(self, reader: Reader, dataset: str, prompt: float, rows: Iterable[int]) -> dict[int, bool]:
+        """Score examples of one column, sorted so that common prefixes follow each other."""
+        requests = self.requests[dataset]
+        shorten = self._shortener(requests, prompt)
+        pairs = {
+            row: [(shorten(c.context), c.token_ids) for c in requests.prompt(row).continuations]
+            for row in rows
+        }
+        ordered = sorted(pairs, key=lambda row: pairs[row])
+        return {row: requests.is_right(row, reader.score(pairs[row])) for row in ordered}
+
+    def _shortener(self, requests: DatasetRequests, level: float) -> Callable[[Tokens], Tokens]:
+        """The function that shortens a context to a level; the common prefix is scored once."""
+        if level == 1.0:
+            return lambda context: context
+        scorer, spare = self.shortening.scorer, requests.spare
+        if scorer is None:
+            raise InputError(
+                f"prompts are to be shortened to {level:g}, and nothing scores their tokens; choose a "
+                "service with a scorer, or whole prompts"
+            )
+        scores = scorer.scores(requests.read(0)[:spare]) if spare else []
+
+        def shorten(context: Tokens) -> Tokens:
+            count = kept_tokens(len(context), level, spare, self.shortening.granule)
+            return shortened(context, count, scores, spare)
+
+        return shorten
+
+
+# Figures
+
+
+def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
+    """Latency, SLO and switching figures over all requests.
+
+    TPOTs are over answers of two tokens or more, `None` without any. Speedups and most shares are ratios of
+    sums, so that long requests weigh more. `switch_seconds` is the
+    mean over switches that took time, `switch_seconds_max` the longest.
+    """
+    switches = [one.switch.seconds for one in served if one.switch.seconds]
+    first = sum(one.costs.ttft for one in served)
+    own = [one.costs.tpot for one in served if one.costs.tpot is not None]
+    full = [one.full.tpot for one in served if one.full.tpot is not None]
+    energies = [one.costs.energy for one in served if one.costs.energy is not None]
+    return {
+        "requests": len(served),
+        "met": 100.0 * mean(one.met for one in served),
+        "unmet": sum(not one.met for one in served),
+        "fell_back": 100.0 * mean(one.fell_back for one in served),
+        "ttft": mean(one.costs.ttft for one in served),
+        "tpot": mean(own) if own else None,
+        "time": mean(one.costs.time for one in served),
+        "energy": mean(energies) if len(energies) == len(served) else None,
+        **_as_generated(served),
+        "full_ttft": mean(one.full.ttft for one in served),
+        "full_tpot": mean(full) if full else None,
+        "ttft_speedup": sum(one.full.ttft for one in served) / first,
+        "tpot_speedup": sum(full) / sum(own) if own else None,
+        "prompt_level": mean(one.decision.prompt for one in served),
+        "model_level": mean(one.decision.model for one in served),
+        "prompt_tokens": mean(len(one.request.prompt) for one in served),
+        "read_share": sum(one.read for one in served) / sum(len(one.request.prompt) for one in served),
+        "switches": len(switches),
+        "switch_seconds": mean(switches) if switches else 0.0,
+        "switch_seconds_max": max(switches, default=0.0),
+        "switch_share": sum(switches) / first,
+        "deciding_seconds": mean(one.deciding.seconds for one in served),
+        "deciding_share": sum(one.deciding.seconds for one in served) / first,
+        "deciding_share_of_full": mean(one.deciding.seconds / one.full.ttft for one in served),
+        "decisions": len({one.decision for one in served}),
+    }
+
+
+def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
+    """The figures of generation that requests have too, under its names, for tables that have both."""
+    tokens = sum(one.request.answer - 1 for one in served)
+    seconds = sum(one.costs.time - one.costs.ttft for one in served)
+    read = [one.first.energy for one in served if one.first.energy is not None]
+    spent = [one.costs.energy for one in served if one.costs.energy is not None]
+    known = len(read) == len(spent) == len(served)
+    return {
+        "prompts": len(served),
+        "decode_tokens": tokens,
+        "decode_seconds": seconds,
+        "decode_tokens_per_s": tokens / seconds if tokens else None,
+        "prefill_joules": sum(read) if known else None,
+        "joules_per_token": (sum(spent) - sum(read)) / tokens if known and tokens else None,
+    }
+
+
+def answered(
+    served: Sequence[ServedRequest], right: Sequence[bool], plain: Sequence[bool]
+) -> dict[str, Scalar]:
+    """Accuracy, compared with the full model's on the same examples.
+
+    `accuracy` is over all requests; `accuracy_in_time` counts requests that missed their SLO as wrong.
+    """
+    from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+
+    correct = [int(one) for one in right]
+    values: dict[str, Scalar] = {**score(["accuracy"], {"correct": correct})}
+    values["full_accuracy"] = 100.0 * mean(plain)
+    values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(right, served, strict=True))
+    pairs = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in plain]}
+    values |= score(["paired_difference"], pairs)
+    apps = dict.fromkeys(one.arrival.app.name for one in served)
+    if len(apps) > 1:
+        for app in apps:
+            of_app = [a for a, b in zip(right, served, strict=True) if b.arrival.app.name == app]
+            values[f"accuracy_{app}"] = 100.0 * mean(of_app)
+    return values
+
+
+def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Iterator[Round]:
+    """One mapping per request."""
+    for number, one in enumerate(served):
+        yield {
+            "id": one.request.id,
+            "seconds": one.arrival.seconds,
+            "prompt_level": one.decision.prompt,
+            "model_level": one.decision.model,
+            "prompt_tokens": len(one.request.prompt),
+            "read": one.read,
+            "ttft": one.costs.ttft,
+            "tpot": one.costs.tpot,
+            "full_ttft": one.full.ttft,
+            "full_tpot": one.full.tpot,
+            "deciding": one.deciding.seconds,
+            "switch": one.switch.seconds,
+            "met": int(one.met),
+            "fell_back": int(one.fell_back),
+            "right": None if right is None else int(right[number]),
+        }

@@ -34,7 +34,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
-from repro.scenarios.serving.answer_cache import DatasetRequests
+from repro.scenarios.serving.asked import DatasetRequests
 from repro.training.decision_heads.heads import HeadExample
 from repro.training.decision_heads.surprisal import read_lines
 

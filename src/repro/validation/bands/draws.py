@@ -46,7 +46,7 @@ def drawn(described: Mapping[str, Any], draw: int) -> dict[str, Any]:
     held = forms(known)
     for fact in known:
         if fact.source == "assumed" and decides_costs(fact) and fact.path not in held:
-            most = min(factor(name, fact.path, draw), fact.kind.range.most / max(numbers(fact)))
+            most = min(factor(name, fact.path, draw), fact.kind.most / max(numbers(fact)))
             _multiply(found, fact.path, most)
     return found
 

@@ -14,8 +14,8 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import sources
-from repro.experiments.cli import axes, composed, table_section
-from repro.experiments.tables import Asked, asked_of, made_table, of_today, overrides_of
+from repro.experiments.recorded_tables import recorded_table
+from repro.experiments.tables import Asked, made_table, of_today
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
@@ -47,13 +47,11 @@ class CommittedTable:
         Raises:
             InputError: it has no cells, or none of an emulated machine.
         """
-        members = results.members(name)
-        config = composed(*overrides_of(name, members))
-        section = table_section(config)
-        records = [of_today(one) for one in results.records(members) if one.done]
-        if section is None or not any(one.provenance.clock == "virtual" for one in records):
+        asked, section, members = recorded_table(name, results)
+        records = [of_today(record) for record in results.records(members) if record.done]
+        if not any(record.provenance.clock == "virtual" for record in records):
             raise InputError(f"{name} has no cells of an emulated machine in {results.root}")
-        return cls(asked_of(name, members, axes(config)), section, members, records)
+        return cls(asked, section, members, records)
 
     def built(self, figures: Mapping[str, Figures] | None = None) -> Table:
         """The table, from the cells' figures by key in place of the records' own if they are given."""

@@ -11,9 +11,10 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import checked, figures_of
+from repro.methods.compression.pruning.level import figures_of
 from repro.models.analysis.layer_dropping import (
     block_elements,
     elements,
@@ -52,13 +53,10 @@ class AttnDrop:
         joint: rank attention and MLPs together instead of attention first.
     """
 
-    level: float = 0.5
+    level: Part = 0.5
     joint: bool = False
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checked(self.level)
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor
 
+from repro.core.bounds import Part
 from repro.core.errors import InputError
-from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, watched
@@ -52,15 +53,11 @@ class ContextualSparsity:
         epochs: training epochs over the corpus' tokens.
     """
 
-    share: float = 0.5
-    rank: int = 128
-    epochs: int = 20
+    share: Part = 0.5
+    rank: Annotated[int, Interval(ge=1, le=65_536)] = 128
+    epochs: Annotated[int, Interval(ge=1, le=100_000)] = 20
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        ranges = {"share": Range(above=True, most=1.0), "rank": Range(least=1, most=65_536, whole=True)}
-        require("compression", self, ranges | {"epochs": Range(least=1, most=100_000, whole=True)})
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Annotated, Literal
+
+from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
-from repro.methods.compression.pruning.level import checked
 from repro.models.elastic.submodels import Kept, neuron_parameters, unit_parameters
 from repro.models.transformer.config import DecoderConfig
 
-RULES = ("paper", "release")
+Anchors = Annotated[float, Interval(ge=0, lt=1)]
+"""A share of layers, not all of them."""
+
+Rule = Literal["paper", "release"]
 
 TILE = 32
 """Minimum neurons that a layer keeps by rule `paper`: a tile of the kernels."""
@@ -26,28 +30,12 @@ def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
     Args:
         losses: loss without each layer in turn.
         share: share of the layers that are anchors; rounded, at least one layer unless 0.
-
-    Raises:
-        InputError: the share is not in [0, 1).
     """
-    require_anchors(share)
     count = max(1, round(share * len(losses))) if share else 0
     return tuple(sorted(sorted(range(len(losses)), key=losses.__getitem__)[len(losses) - count :]))
 
 
-def require_anchors(share: float, group: str = "compression") -> None:
-    """InputError for a share of anchors that is not in [0, 1)."""
-    if not 0.0 <= share < 1.0:
-        raise InputError(f"{group}.anchors is {share}; it must be a share of the layers from 0 to below 1")
-
-
-def require_rule(rule: str, group: str = "compression") -> None:
-    """InputError for an unknown rule of `kept_at`."""
-    if rule not in RULES:
-        raise InputError(unknown(f"{group}.rule", rule, RULES))
-
-
-def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: str = "paper") -> Kept:
+def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: Rule = "paper") -> Kept:
     """Number of units and neurons that each layer keeps; locked layers keep all.
 
     Args:
@@ -61,10 +49,8 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
     three attention units per layer, so rule `paper` rounds their number and compensates with neurons.
 
     Raises:
-        InputError: an invalid level or rule, unknown locked layers, or no layer left to prune.
+        InputError: unknown locked layers, or no layer left to prune.
     """
-    checked(level)
-    require_rule(rule)
     free = len(set(range(config.layers)).difference(locked))
     if not free or free != config.layers - len(set(locked)):
         raise InputError(

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 
-from repro.core.errors import InputError
-from repro.core.registry import unknown
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.elastic_profile import ElasticProfile
 from repro.models.elastic.submodels import (
@@ -28,7 +27,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
-SOURCES = ("committed", "corpus", "none")
+UnitOrder = Literal["committed", "corpus", "none"]
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,7 @@ class Cut:
     adapted: int
 
 
-def require_source(source: str, group: str = "compression") -> None:
-    """InputError for an unknown source of the order of units."""
-    if source not in SOURCES:
-        raise InputError(unknown(f"{group}.order", source, SOURCES))
-
-
-def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Measure) -> Ranked:
+def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: UnitOrder, measure: Measure) -> Ranked:
     """Rank the units of a decoder by importance.
 
     Args:
@@ -65,9 +58,8 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
         measure: importance measure of units.
 
     Raises:
-        InputError: an unknown source, or as `elastic_profile.profiled`.
+        InputError: as `elastic_profile.profiled`.
     """
-    require_source(source)
     wanted = source != "corpus" and measure == Measure()
     folder = elastic_profile.committed(decoder) if wanted else None
     if folder is not None:

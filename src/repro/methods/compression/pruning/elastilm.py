@@ -11,23 +11,23 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.elastic_levels import (
+    Anchors,
+    Rule,
     anchors_of,
     kept_at,
-    require_anchors,
-    require_rule,
 )
 from repro.methods.compression.pruning.elastication import (
+    UnitOrder,
     cut,
     figures,
     parts_read,
     ranked,
-    require_source,
 )
-from repro.methods.compression.pruning.level import checked
-from repro.models.elastic.unit_importance import Measure
+from repro.models.elastic.unit_importance import Aggregate, Measure, Pairing
 from repro.models.transformer.decoder import Decoder
 
 
@@ -48,22 +48,15 @@ class ElastiLM:
         lora: attach the adapters trained for this level, if any; the figure `lora_share` is 0 without.
     """
 
-    level: float = 0.5
-    anchors: float = 0.2
-    rule: str = "paper"
-    order: str = "committed"
-    aggregate: str = "sum_abs"
-    pairing: str = "shared"
+    level: Part = 0.5
+    anchors: Anchors = 0.2
+    rule: Rule = "paper"
+    order: UnitOrder = "committed"
+    aggregate: Aggregate = "sum_abs"
+    pairing: Pairing = "shared"
     lora: bool = True
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checked(self.level)
-        require_anchors(self.anchors)
-        require_rule(self.rule)
-        require_source(self.order)
-        Measure(self.aggregate, self.pairing)  # which validates them
 
     def inputs(self) -> dict[str, str]:
         """See `identity.ReadsFiles`."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor
 
+from repro.core.bounds import Layers, Part, Tokens
 from repro.core.errors import InputError
-from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import LAYERS, checked, figures_of, layers_at
+from repro.methods.compression.pruning.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
 from repro.models.analysis.layer_dropping import of_layers, resident
 from repro.models.analysis.layer_importance import hidden_rows, rows_from, through
@@ -59,25 +60,15 @@ class Laco:
             hundred for a real model) reads them again.
     """
 
-    level: float = 0.5
-    merged: int = 4
-    interval: int = 1
-    lowest: int = 0
-    threshold: float = 0.45
-    step: float = 0.1
-    texts: int = 5
+    level: Part = 0.5
+    merged: Annotated[int, Interval(ge=2, le=10_000)] = 4
+    interval: Annotated[int, Interval(ge=1, le=10_000)] = 1
+    lowest: Layers = 0
+    threshold: Annotated[float, Interval(ge=-1, le=2)] = 0.45
+    step: Annotated[float, Interval(ge=0.001, le=2)] = 0.1
+    texts: Tokens = 5
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checked(self.level)
-        ranges = {"merged": replace(LAYERS, least=2), "interval": replace(LAYERS, least=1)}
-        ranges |= {
-            "texts": Range(least=1, most=1_000_000, whole=True),
-            "lowest": LAYERS,
-            "threshold": Range(least=-1, most=2),
-        }
-        require("compression", self, ranges | {"step": Range(least=0.001, most=2)})
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

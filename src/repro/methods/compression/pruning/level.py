@@ -9,29 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from repro.core.ranges import Range
 from repro.models.analysis.layer_dropping import block_elements, of_layers
 from repro.models.transformer.decoder import Decoder
-
-LEVEL = Range(above=True, most=1.0)
-LAYERS = Range(most=10_000, whole=True)
-"""Numbers and places of layers."""
-
-
-def checked(level: float) -> float:
-    """Return a valid level.
-
-    Raises:
-        InputError: the level is not above 0 and at most 1.
-    """
-    LEVEL.require("compression.level", level)
-    return level
 
 
 def layers_at(level: float, layers: int) -> int:
     """Number of layers that a level keeps: its share rounded down, at least 1."""
     # Rounding to ten decimals removes floating-point error, so that 0.7 of 10 layers is 7.
-    return max(1, math.floor(round(checked(level) * layers, 10)))
+    return max(1, math.floor(round(level * layers, 10)))
 
 
 def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> Decoder:

@@ -11,21 +11,20 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repro.core.ranges import require
+from repro.core.bounds import Layers, Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.compression.pruning.elastication import (
+    UnitOrder,
     cut,
     figures,
     parts_read,
     ranked,
-    require_source,
 )
-from repro.methods.compression.pruning.level import LAYERS, checked
 from repro.models.elastic.lora import merged
 from repro.models.elastic.submodels import copied
-from repro.models.elastic.unit_importance import Measure
+from repro.models.elastic.unit_importance import Aggregate, Measure
 from repro.models.transformer.decoder import Decoder
 
 
@@ -45,20 +44,14 @@ class LLMPruner:
         lora: merge the adapters trained for this level, if any.
     """
 
-    level: float = 0.5
-    spare_first: int = 0
-    spare_last: int = 0
-    order: str = "committed"
-    aggregate: str = "sum_abs"
+    level: Part = 0.5
+    spare_first: Layers = 0
+    spare_last: Layers = 0
+    order: UnitOrder = "committed"
+    aggregate: Aggregate = "sum_abs"
     lora: bool = True
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checked(self.level)
-        require("compression", self, dict.fromkeys(("spare_first", "spare_last"), LAYERS))
-        require_source(self.order)
-        Measure(self.aggregate)  # which validates it
 
     def inputs(self) -> dict[str, str]:
         """See `identity.ReadsFiles`."""

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import checked, figures_of, most_important
+from repro.methods.compression.pruning.level import figures_of, most_important
 from repro.models.analysis.layer_importance import block_influences
 from repro.models.transformer.decoder import Decoder
 
@@ -30,12 +31,9 @@ class ShortGpt:
         level: share of layers kept, rounded down.
     """
 
-    level: float = 0.5
+    level: Part = 0.5
 
     calibrated: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checked(self.level)
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

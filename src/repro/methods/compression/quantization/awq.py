@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor
 
-from repro.core.ranges import Range, require
+from repro.core.bounds import Tokens
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import GROUP, SCALE_BITS, asymmetric, grouped, groups_of
+from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
 from repro.models.quantization.scale_folding import feeds, folded, plain, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -57,18 +58,10 @@ class Awq:
 
     calibrated: ClassVar[bool] = True
 
-    bits: int = 4
-    group: int = 128
+    bits: Annotated[int, Interval(ge=2, le=8)] = 4
+    group: Group = 128
     clip: bool = True
-    rows: int = 512
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "bits": Range(least=2, most=8, whole=True),
-            "group": GROUP,
-            "rows": Range(1, most=1_000_000, whole=True),
-        }
-        require("compression", self, ranges)
+    rows: Tokens = 512
 
     @torch.no_grad()
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from repro.core.errors import InputError
-from repro.core.registry import register, unknown
+from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, matrices, places, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
@@ -39,11 +38,7 @@ class KQuant:
 
     calibrated: ClassVar[bool] = False
 
-    mix: str = "q4_k_m"
-
-    def __post_init__(self) -> None:
-        if self.mix not in MIXES:
-            raise InputError(unknown("compression.mix", self.mix, MIXES))
+    mix: Literal["q4_k_m", "q4_k_s", "q6_k", "q8_0"] = "q4_k_m"
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

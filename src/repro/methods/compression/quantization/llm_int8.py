@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Interval
 from torch import Tensor
 
-from repro.core.ranges import Range
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
@@ -33,10 +33,7 @@ class LlmInt8:
 
     calibrated: ClassVar[bool] = False
 
-    threshold: float = 6.0
-
-    def __post_init__(self) -> None:
-        Range(above=True, most=1e6).require("compression.threshold", self.threshold)
+    threshold: Annotated[float, Interval(gt=0, le=1e6)] = 6.0
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

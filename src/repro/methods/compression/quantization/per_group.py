@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Interval
 from torch import Tensor
 
-from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import GROUP, SCALE_BITS, groups_of, symmetric
+from repro.models.quantization.grouped import SCALE_BITS, Group, groups_of, symmetric
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
@@ -38,11 +38,8 @@ class PerGroup:
 
     calibrated: ClassVar[bool] = False
 
-    bits: int = 8
-    group: int = 128
-
-    def __post_init__(self) -> None:
-        require("compression", self, {"bits": Range(least=2, most=16, whole=True), "group": GROUP})
+    bits: Annotated[int, Interval(ge=2, le=16)] = 8
+    group: Group = 128
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

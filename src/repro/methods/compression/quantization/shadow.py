@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from repro.core.bounds import Part, Share
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE, Range, require
-from repro.core.registry import register, require_choice
+from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis import outlier_channels
 from repro.models.analysis.hooks import Place, matrices
@@ -23,10 +23,6 @@ from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, p
 from repro.models.costs.subgraphs import layers_at_ends
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
-
-WEIGHTS = ("matrix", "row")
-RESTS = ("rescale", "clamp")
-KEEPS = ("ranked", "ends", "release")
 
 RELEASE = 5.0
 """Importance above which the release's default keeps a linear's outliers: its maximum over its quantile."""
@@ -55,17 +51,12 @@ class Shadow:
 
     calibrated: ClassVar[bool] = True
 
-    pruned: float = 0.85
-    quantile: float = 0.999
-    weights: str = "matrix"
-    rest: str = "rescale"
-    keeps: str = "ranked"
+    pruned: Share = 0.85
+    quantile: Part = 0.999
+    weights: Literal["matrix", "row"] = "matrix"
+    rest: Literal["rescale", "clamp"] = "rescale"
+    keeps: Literal["ranked", "ends", "release"] = "ranked"
     outputs: bool = False
-
-    def __post_init__(self) -> None:
-        require("compression", self, {"pruned": SHARE, "quantile": Range(above=True, most=1.0)})
-        for name, choices in {"weights": WEIGHTS, "rest": RESTS, "keeps": KEEPS}.items():
-            require_choice(f"compression.{name}", getattr(self, name), choices)
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from repro.core.bounds import Share
 from repro.core.errors import InputError
-from repro.core.ranges import SHARE
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
@@ -37,10 +37,7 @@ class SmoothQuant:
 
     calibrated: ClassVar[bool] = True
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        SHARE.require("compression.alpha", self.alpha)
+    alpha: Share = 0.5
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

@@ -10,15 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Interval
+
+from repro.core.bounds import Part
 from repro.core.errors import InputError
-from repro.core.ranges import Range, require
-from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.level import layers_at
-from repro.methods.serving.deciders import FALLBACKS
+from repro.methods.serving.deciders import Fallback
 from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
@@ -31,9 +32,8 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.records.identity import files_read
 
-DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")
-SCORERS = ("llmlingua2", "none", "random", "score_head")
-CHECKS = ("profile", "nominal")
+Decider = Literal["decision_head", "fixed", "largest", "oracle", "random"]
+Scorer = Literal["llmlingua2", "none", "random", "score_head"]
 
 NO_FAMILY: Mapping[str, ModelCost] = MappingProxyType({})
 
@@ -92,26 +92,17 @@ class Service(ABC):
         family: models of `conf/model` that the service needs beside the target.
     """
 
-    decider: str = "largest"
-    scorer: str = "none"
-    check: str = "profile"
-    fallback: str = "random"
-    granule: int = 8
-    fixed_prompt: float = 1.0
-    fixed_model: float = 1.0
+    decider: Decider = "largest"
+    scorer: Scorer = "none"
+    check: Literal["profile", "nominal"] = "profile"
+    fallback: Fallback = "random"
+    granule: Annotated[int, Interval(ge=1, le=65_536)] = 8
+    fixed_prompt: Part = 1.0
+    fixed_model: Part = 1.0
 
     family: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
     """Raised by hand when a service's decisions or costs change (docs/identity.md)."""
-
-    def __post_init__(self) -> None:
-        """InputError for an unknown name, or a level or granule out of range."""
-        named = {"decider": DECIDERS, "scorer": SCORERS, "check": CHECKS, "fallback": FALLBACKS}
-        for name, choices in named.items():
-            if getattr(self, name) not in choices:
-                raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
-        ranges = dict.fromkeys(("fixed_prompt", "fixed_model"), Range(above=True, most=1.0))
-        require("service", self, ranges | {"granule": Range(least=1, most=65_536, whole=True)})
 
     @abstractmethod
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from repro.core.errors import InputError
-from repro.core.registry import register, unknown
+from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import elastilm
-from repro.methods.compression.pruning.elastic_levels import kept_at, require_anchors, require_rule
-from repro.methods.compression.pruning.elastication import SOURCES
+from repro.methods.compression.pruning.elastic_levels import Anchors, Rule, kept_at
+from repro.methods.compression.pruning.elastication import UnitOrder
 from repro.methods.serving.switching import POINTERS, Pointer
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System, levels_by
+from repro.methods.serving.systems.base import NO_FAMILY, Decider, Scorer, Service, System, levels_by
 from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
@@ -40,23 +40,17 @@ class ElastiLMService(Service):
             paper's 2 ms a matrix; or `served`, fitted to its switching time while serving.
     """
 
-    decider: str = "decision_head"
-    scorer: str = "score_head"
-    anchors: float = 0.2
-    rule: str = "paper"
+    decider: Decider = "decision_head"
+    scorer: Scorer = "score_head"
+    anchors: Anchors = 0.2
+    rule: Rule = "paper"
     step: float = 0.1
     lora: bool = True
-    order: str = "committed"
-    pointer: str = "launch"
+    order: UnitOrder = "committed"
+    pointer: Literal["launch", "matrix", "served"] = "launch"
 
     def __post_init__(self) -> None:
-        """See `Service`."""
-        super().__post_init__()
-        for name, choices in (("order", SOURCES), ("pointer", tuple(POINTERS))):
-            if getattr(self, name) not in choices:
-                raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
-        require_anchors(self.anchors, "service")
-        require_rule(self.rule, "service")
+        """InputError for a step that does not reach 1."""
         levels_by(self.step)  # which validates it
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:

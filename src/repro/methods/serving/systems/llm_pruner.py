@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from repro.core.errors import InputError
-from repro.core.registry import register, unknown
+from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import llm_pruner
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -33,13 +33,7 @@ class LLMPrunerService(Service):
             of one matrix (`paper`) or of a switch while serving (`served`).
     """
 
-    relayout: str = "dram"
-
-    def __post_init__(self) -> None:
-        """See `Service`."""
-        super().__post_init__()
-        if self.relayout not in RELAYOUTS:
-            raise InputError(unknown("service.relayout", self.relayout, RELAYOUTS))
+    relayout: Literal["dram", "paper", "served"] = "dram"
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""

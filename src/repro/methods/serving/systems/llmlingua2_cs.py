@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from repro.core.ranges import Range, require
+from annotated_types import Interval
+
+from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.serving import llmlingua2
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System
+from repro.methods.serving.systems.base import NO_FAMILY, Scorer, Service, System
 from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import UnevenCost
 
@@ -35,15 +38,9 @@ class LLMLingua2CSService(Service):
             mentions "degraded performance of sparse kernels" without a number.
     """
 
-    scorer: str = "llmlingua2"
-    rank: int = 128
-    efficiency: float = 1.0
-
-    def __post_init__(self) -> None:
-        """See `Service`."""
-        super().__post_init__()
-        ranges = {"efficiency": Range(above=True, most=1.0), "rank": Range(least=1, most=65_536, whole=True)}
-        require("service", self, ranges)
+    scorer: Scorer = "llmlingua2"
+    rank: Annotated[int, Interval(ge=1, le=65_536)] = 128
+    efficiency: Part = 1.0
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""

@@ -1,22 +1,20 @@
 """Figures of committed tables over common draws, for claims over several of them.
 
 Owns how a line of a table is traced to its cells. `aggregate` does the arithmetic, `validation/bands` draws
-the machines. Must not know claims.
+the machines. Must not know claims, nor how a table's specification is found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.late import late
-from repro.experiments.cli import axes, composed, table_section
-from repro.experiments.tables import asked_of, overrides_of
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.claims.claims import Line
 from repro.reports.intervals.samples import Samples
-from repro.reports.spec.spec import ColumnSpec
+from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import drawn
 from repro.reports.tables.bands import read_draws
 from repro.reports.tables.build import SHORT
@@ -38,21 +36,23 @@ class CommittedCells(NamedTuple):
 class CommittedDraws:
     """Figures of a folder's tables over draws that they have in common: `claims.Draws`."""
 
-    def __init__(self, results: Results, samples: Samples) -> None:
-        """`samples` have read the cells' details of these results."""
+    def __init__(self, results: Results, samples: Samples, spec_of: Callable[[str], TableSpec]) -> None:
+        """`samples` have read the cells' details of these results; `spec_of` specifies a table by name."""
         self.results = results
         self.samples = samples
+        self.spec_of = spec_of
         self._cells: dict[str, CommittedCells] = {}
 
     def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
         sides = [(self._records(line, "cell"), self._records(line, "baseline")) for line in lines]
-        together = self.samples.together([one for both in sides for some in both for one in some])
-        found = []
-        for line, (records, baseline) in zip(lines, sides, strict=True):
-            column = self._of(line["table"]).columns[line["column"]]
-            found.append(drawn(column, records, baseline, together) if records else None)
-        return found
+        together = self.samples.together([record for side in sides for records in side for record in records])
+        return [
+            drawn(self._of(line["table"]).columns[line["column"]], records, baseline, together)
+            if records
+            else None
+            for line, (records, baseline) in zip(lines, sides, strict=True)
+        ]
 
     def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         """Each line's figure on each drawn machine; None if its table has no band of its cells."""
@@ -70,10 +70,7 @@ class CommittedDraws:
 
     def _of(self, table: str) -> CommittedCells:
         if table not in self._cells:
-            members = self.results.members(table)
-            config = composed(*overrides_of(table, members))
-            section = table_section(config) or {}
-            spec = asked_of(table, members, axes(config)).spec(section)
-            records = {record.key[:SHORT]: record for record in self.results.records(members)}
-            self._cells[table] = CommittedCells({column.key: column for column in spec.columns}, records)
+            records = self.results.records(self.results.members(table))
+            columns = {column.key: column for column in self.spec_of(table).columns}
+            self._cells[table] = CommittedCells(columns, {record.key[:SHORT]: record for record in records})
         return self._cells[table]

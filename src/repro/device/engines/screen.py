@@ -1,16 +1,10 @@
-"""Show devices as an engine uses them: what each machine can do, and the source of every number.
+"""Devices on the terminal: their rates, and the source of every number.
 
-repro device                            all machines, their rates, their facts by source
-repro device oneplus_12                 one of them, and which rows each processor's numbers rest on
-repro device oneplus_12 --engine NAME   with this engine in place of the one that its file names
-repro device --assumed                  every number without a source, and why
-repro device --fitted oneplus_12        every fitted number and the reference cells behind it
-repro device --source paper             the same for any source
+Owns the columns. Must not know which devices there are.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +16,7 @@ from rich.table import Table
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.registry import unknown
+from repro.core.registry import require_choice, unknown
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SOURCES, Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
@@ -121,24 +115,16 @@ def _show(fact: Fact | None, unit: float) -> str:
     return f"{max([y for _, y in fact.points] or [fact.value]) / unit:.4g}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        "repro device", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default")
-    parser.add_argument("--engine", default="", metavar="NAME", help="of conf/engine; their own by default")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--source", choices=SOURCES, help="list the facts of this source")
-    which.add_argument("--assumed", action="store_const", const="assumed", dest="source")
-    which.add_argument("--fitted", action="store_const", const="fitted", dest="source")
-    options = parser.parse_args(arguments)
+def show_devices(names: Sequence[str], engine: str, source: str) -> None:
+    """Print devices by name, all if none is named: a row each, or all facts of one source.
+
+    Raises:
+        InputError: there is no such device, engine or source.
+    """
+    if source:
+        require_choice("--source", source, SOURCES)
     console = Console(width=None if sys.stdout.isatty() else WIDE)
-    try:
-        devices = device_files(conf_dir() / "device", options.devices, options.engine)
-        console.print(listing(devices, options.source) if options.source else summary(devices))
-        if options.devices:
-            console.print("\n".join(rests_on(devices)), soft_wrap=True)
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    return 0
+    devices = device_files(conf_dir() / "device", names, engine)
+    console.print(listing(devices, source) if source else summary(devices))
+    if names:
+        console.print("\n".join(rests_on(devices)), soft_wrap=True)

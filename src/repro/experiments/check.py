@@ -1,22 +1,12 @@
-"""`repro check`: recompute committed cells and compare the results with the committed records.
+"""Committed cells computed again and compared with their records: the work of `repro check`.
 
-    repro check                           every cell of every table
-    repro check lever/fig10 mllm_npu      cells of these tables, or of all tables of a paper
-    repro check --sample 60               60 cells, sampled by the hashes of their keys
-    repro check --fixed                   the short list of conf/check.yaml, which CI runs
-    repro check lever/fig10 --prompts 2   the first two answers of each cell, round by round
-
-Says too which cells `conf/` would configure otherwise today. Owns the selection of cells and the comparison.
-Must not know how a cell is computed. Of earlier results only the records are read: computed caches go to a
-temporary folder.
+Owns the selection of cells and the comparison. Must not know how a cell is computed. Of earlier results only
+the records are read: computed caches go to a temporary folder.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +21,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from repro.core.digits import TOLERANCE
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir, project_root
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
 from repro.experiments.drift import drifted
@@ -42,7 +32,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import Record, Round, Scalar, Spread, canonical
 from repro.records.results import Results, open_results
 from repro.scenarios.base import Scenario, silent
-from repro.scenarios.generation.exercise import RealPasses
+from repro.scenarios.generation.real_passes import RealPasses
 from repro.scenarios.registry import made
 
 OTHER_HOST = 1e-3
@@ -282,42 +272,41 @@ def in_order(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda record: sha256(record.key.encode()).hexdigest())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. The exit status is 1 if a cell differs or too few were checked, 2 for bad input."""
-    whole = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("repro check", description=__doc__, formatter_class=whole)
-    parser.add_argument("artifact", nargs="*", help="tables (lever/fig10) or papers (lever); all by default")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many of their cells")
-    parser.add_argument("--fixed", action="store_true", help="the list of conf/check.yaml")
-    parser.add_argument("--prompts", type=int, metavar="N", help="the first N answers of each cell, by round")
-    parser.add_argument("--data", default=os.environ.get("REPRO_DATA"), help="a folder of dataset rows")
-    parser.add_argument("--results", type=Path, default=project_root() / "results")
-    given = parser.parse_args(arguments)
-    try:
-        load_components()
-        for option in ("sample", "prompts"):
-            if (count := getattr(given, option)) is not None and count < 1:
-                raise InputError(f"--{option} is {count}; it must be at least 1")
-        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
-        if given.fixed:
-            found = fixed(given.results, listed)
-        else:
-            found = {key: (one, None) for key, one in chosen(given.results, given.artifact).items()}
-        records = in_order(record for record, _ in found.values())[: given.sample]
-        if not records:
-            raise InputError(f"{given.results} has no table with cells; name another folder by --results")
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    store = open_results(given.results)
+def check_results(
+    results: Path, tables: Sequence[str] | None, sample: int | None, prompts: int | None, data_dir: str | None
+) -> int:
+    """Check cells of a folder of results and print the verdicts.
+
+    Args:
+        results: the folder.
+        tables: names of tables or papers, all if it is empty; `None` for the list of conf/check.yaml.
+        sample: so many of their cells.
+        prompts: so many first answers of each cell; as the list says by default.
+        data_dir: a folder of datasets.
+
+    Returns:
+        1 if a cell differs or too few were checked, else 0.
+
+    Raises:
+        InputError: there is no such table, or no cell.
+    """
+    load_components()
+    if tables is None:
+        cells = fixed(results, yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8")))
+    else:
+        cells = {key: (record, None) for key, record in chosen(results, tables).items()}
+    records = in_order(record for record, _ in cells.values())[:sample]
+    if not records:
+        raise InputError(f"{results} has no table with cells; name another folder by --results")
+    store = open_results(results)
 
     def first_answers(record: Record) -> Beginning | None:
-        return beginning(store, record, given.prompts or found[record.key][1])
+        return beginning(store, record, prompts or cells[record.key][1])
 
     drifts, passes = drifted(store, {record.key for record in records}), RealPasses()
     with forgetting():
-        found_states = verdicts(records, given.data, first_answers, passes)
-        status = report(Console(), (beside_conf(verdict, drifts) for verdict in found_states))
+        checked = verdicts(records, data_dir, first_answers, passes)
+        status = report(Console(), (beside_conf(verdict, drifts) for verdict in checked))
     report_passes(Console(), passes)
     return status
 
@@ -375,7 +364,3 @@ def report_passes(console: Console, passes: RealPasses) -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,4 @@
-"""`repro show`: print a cell's answers beside the target's own and the dataset's references.
-
-    repro show                              the newest record
-    repro show 0047af96                     a record by its key, or the first digits of it
-    repro show quickstart/edgellm           by experiment and labels (method, device, dataset, ...)
-    repro show 0047af96 --compute           run a cell without stored answers again, for its answers
+"""A cell's answers beside the target's own and the dataset's references: the page of `repro show`.
 
 Owns the choice of a record and the printed page. Must not know how answers come about. References are read
 from the dataset, where this machine has it: a record holds what models said, and nothing of a dataset.
@@ -11,9 +6,6 @@ from the dataset, where this machine has it: a record holds what models said, an
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from repro.core.errors import InputError
-from repro.core.paths import project_root
 from repro.core.registry import lookup
 from repro.data.config import builder_of, read_config, scoring_of
 from repro.data.scoring import GeneratedText
@@ -102,7 +93,7 @@ def compute(found: Found, store: Results, data_dir: str | None, console: Console
     Raises:
         InputError: the cell cannot run here, is another one in this version, or has other figures now.
     """
-    from repro.check import differences  # late, with torch
+    from repro.experiments.check import differences  # late, with torch
 
     record = found.record
     require_registered(record.provenance.config.get("metrics") or (), f"record {record.key[:12]}")
@@ -167,7 +158,7 @@ def page(found: Found, data_dir: str | None, longest: int | None) -> Iterator[st
         return
     if not found.answers:
         yield (
-            "\nThis record holds no answers, since it was made before records kept them; "
+            "\nThis record holds no answers; "
             f"`repro show {found.record.key[:12]} --compute` runs the cell for them."
         )
         return
@@ -278,31 +269,26 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. The exit status is 2 for bad input."""
-    whole = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("repro show", description=__doc__, formatter_class=whole)
-    parser.add_argument("cell", nargs="?", help="a key's first digits, or EXPERIMENT/LABEL,LABEL")
-    parser.add_argument("--compute", action="store_true", help="run the cell again if it has no answers")
-    parser.add_argument("--full", action="store_true", help=f"whole texts, not {LONGEST} characters of each")
-    parser.add_argument("--data", default=os.environ.get("REPRO_DATA"), help="a folder of dataset rows")
-    parser.add_argument("--results", type=Path, help="by default outputs/results, then the committed results")
-    given = parser.parse_args(arguments)
-    folders = [given.results] if given.results else [Path("outputs/results"), project_root() / "results"]
+def show_answers(
+    cell: str | None, folders: Sequence[Path], data_dir: str | None, again: bool, full: bool
+) -> None:
+    """Print the page of a cell.
+
+    Args:
+        cell: a key's first digits, or EXPERIMENT/LABEL,LABEL; the newest record by default.
+        folders: of results, of which the first counts that has such a record.
+        data_dir: a folder of datasets.
+        again: run the cell again if it has no answers.
+        full: whole texts, not `LONGEST` characters of each.
+
+    Raises:
+        InputError: there is no such record, or its answers cannot be computed.
+    """
     console = Console(highlight=False, soft_wrap=True)
-    try:
-        load_components()
-        stores = [open_results(folder) for folder in folders]
-        found = find(given.cell, stores)
-        if given.compute and not found.answers:
-            found = compute(found, stores[0], given.data, console)
-        for line in page(found, given.data, None if given.full else LONGEST):
-            console.print(line)
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    load_components()
+    stores = [open_results(folder) for folder in folders]
+    shown = find(cell, stores)
+    if again and not shown.answers:
+        shown = compute(shown, stores[0], data_dir, console)
+    for line in page(shown, data_dir, None if full else LONGEST):
+        console.print(line)

@@ -1,12 +1,16 @@
-"""Networks that compare every row they compute with what is stored: the target's own text, and cached rows.
+"""A method's first tokens, computed for real and compared with what is stored: for `repro check` and tests.
 
-`exercise` computes a method's first tokens for real behind these networks. Must not know metrics, records,
-sweeps or cells.
+An emulated cell looks rows up, so its verifications run no tree attention and compact no cache, and a stored
+row that is wrong changes its figures. Behind these networks every row that is computed is compared with the
+target's own text and with caches. Must not know metrics, records or sweeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from repro.models.drafting.eagle import EagleNetwork
@@ -14,13 +18,27 @@ from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.encdec import EncoderDecoderNetwork
+from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
+from repro.models.observations import transfer
+from repro.models.runtime.model import Model
+from repro.models.runtime.sharded import ShardedModel
 from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import GREEDY
+from repro.records.build_cache import memory_root
+from repro.records.record import content_hash
+from repro.scenarios.base import Scenario, silent
+from repro.scenarios.generation.answers import require_lossless
+from repro.scenarios.generation.asked import GenerationCell
+from repro.scenarios.generation.prefixes import PreparedRows, exit_scores, prepared, remembers
+from repro.scenarios.generation.scenario import load, opened_sessions, prepare, start
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+OWN = "the target's own text"
 
 TOKENS = 12
 """Tokens that are computed: several verifications, each after a compaction of the cache."""
@@ -37,6 +55,104 @@ Known = Callable[[Prefix], "Logits | None"]
 
 class UnfaithfulRowError(RuntimeError):
     """A pass of a method computed other logits than are stored."""
+
+
+class RealPasses:
+    """Methods' first tokens, computed for real and compared with what is stored.
+
+    Each method with its models is computed once. What is looked up tests neither tree attention nor the
+    compaction of a cache, and a cached row or an own text may be another model's.
+
+    Attributes:
+        rows: rows compared, by method.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self._asked: set[str] = set()
+
+    def compare(self, cell: Scenario) -> None:
+        """Compute a cell's first tokens without stored rows, if it looks rows up.
+
+        The target's rows along the own text must be that text's, other rows and scores those of caches, and
+        some rows of other models those of a pass without branches. A method that does not compute the own
+        text has it recomputed in one pass. A sampled cell is computed greedily.
+
+        Raises:
+            UnfaithfulRowError: a row or a score differs by more than rounding explains.
+            NotLosslessError: the tokens of a lossless method differ.
+        """
+        if not isinstance(cell, GenerationCell) or not (cell.emulated and cell.target.folder):
+            return
+        digests = {role: cell.inputs[role] for role in ("target", *cell.places)}
+        asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
+        if cell.target.computes_in not in BOUNDS or asked in self._asked:
+            return
+        self._asked.add(asked)
+        self.rows[cell.labels["method"]] += _compared(cell, prepared(cell, silent))
+
+
+def _compared(cell: GenerationCell, before: PreparedRows) -> int:
+    """Compute the first tokens of the shortest request, and return how many rows were compared."""
+    places, dtype = cell.places, cell.target.computes_in
+    shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
+    asked_for = cell.requests[shortest]
+    request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens), sampling=GREEDY)
+    if before.references is None:
+        (text,) = cell.target.compute_texts([request.prefix], TOKENS, lambda done: None)
+    else:
+        text = before.references[shortest]
+    own = GreedyText(request.prefix, text.tokens, text.rows)
+    bound = rounding(dtype)
+    plays = "target" in places and not places["target"].shards
+    compared: list[ComparedNetwork] = []
+    if not plays:
+        compared.append(_recomputed(cell, own, request.max_tokens, bound))
+
+    @contextmanager
+    def computed(_: GenerationCell, model: Model | ShardedModel, role: str) -> Iterator[Network]:
+        network = model.network()
+        if cell.model(role).computes_in not in BOUNDS or not model.folder:
+            yield network
+            return
+        with ExitStack() as opened:
+            stored: dict[str, Known] = {OWN: along(own)} if model is cell.target else {}
+            if remembers(cell):
+                memo = opened.enter_context(closing(model.memo(memory_root())))
+                transfer.fill(memo, model.observed())
+                stored["its cache"] = cached(network, memo, request.prefix)
+            made = ComparedNetwork(network, role, stored, bound)
+            compared.append(made)
+            yield made
+            if role != "target":
+                made.repeat(model.network(), request.prefix)
+
+    beforehand, device = cell.open_device(), cell.open_device()
+    with closing(beforehand), opened_sessions(cell, beforehand, before.calibrated) as looked_up:
+        serving = prepare(cell, beforehand, looked_up)  # rehearsals, of which only seconds are wanted
+    with (
+        closing(device),
+        ExitStack() as caches,
+        opened_sessions(cell, device, before.calibrated, computed) as sessions,
+    ):
+        for session in sessions.values():
+            if session.predictor and remembers(cell):
+                exits = caches.enter_context(exit_scores(cell.target))
+                session.predictor = ComparedScores(session.predictor, exits, bound)
+        load(device, sessions)
+        start(sessions, request)
+        answer = device.play(serving.serve(request, device, sessions))
+    if cell.method.lossless:
+        require_lossless([answer], [own], dtype)
+    return sum(network.compared for network in compared)
+
+
+def _recomputed(cell: GenerationCell, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
+    """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
+    network = ComparedNetwork(cell.target.network(), "target", {OWN: along(own)}, bound)
+    network.start(own.prompt)
+    rows_of(network, own.contexts()[:tokens])
+    return network
 
 
 class ComputedRow(NamedTuple):

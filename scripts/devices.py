@@ -1,8 +1,0 @@
-"""`repro device`, under the name that it had."""
-
-import sys
-
-from repro.commands.device import main
-
-if __name__ == "__main__":
-    sys.exit(main())

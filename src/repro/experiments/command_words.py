@@ -1,0 +1,160 @@
+"""The words of a command before Hydra reads them: folders that it adds, experiments, settings of cells.
+
+Must not know what a configuration means, nor how cells are planned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+
+from repro.core.errors import InputError
+from repro.core.foreign import HYDRA, require_settings
+from repro.core.overrides import unquoted, word
+from repro.core.paths import conf_folders
+from repro.core.yaml_file import read_mapping
+from repro.reports.spec.beside import carry
+from repro.reports.spec.experiment import experiment_file, experiments, grid_of
+from repro.scenarios.registry import GROUPS
+from repro.scenarios.sections import CHOSEN, DRAFTS
+
+EXPERIMENT = "experiment"
+SEARCH_PATH = "hydra.searchpath"
+SEARCHES = re.compile(r"\s*hydra\.searchpath\s*=")
+SCHEME = "conf"
+"""Of folders that are read by `composing.ConfFolder`, which checks what files of others say."""
+
+_parser = OverridesParser.create()
+
+
+@lru_cache(maxsize=10_000)
+def parsed(override: str) -> Override:
+    """An override of the command line, which nobody changes; HydraException if it cannot be read."""
+    return _parser.parse_overrides([override])[0]  # which names it in its error
+
+
+def unswept(overrides: Iterable[str]) -> list[str]:
+    """The overrides that say the same of all cells, which alone can be composed outside a sweep."""
+    return [override for override in overrides if not parsed(override).is_sweep_override()]
+
+
+def is_group(key: str) -> bool:
+    """Whether an override of this key chooses from a group of ours, or of an installed package."""
+    return key in GROUPS or any((folder / key).is_dir() for folder in conf_folders())
+
+
+def _require_one_choice(overrides: Iterable[str]) -> None:
+    for override in map(parsed, overrides):
+        chosen = override._value
+        if isinstance(chosen, list) and is_group(override.key_or_group):
+            raise InputError(
+                f"{override.input_line} would mix the parts of all; choose one, or one after the other: "
+                f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
+            )
+
+
+def by_experiment(arguments: list[str]) -> list[list[str]]:
+    """A command, or one for each experiment that it names: each has cells and a table of its own.
+
+    Experiments without a grid and a table are cells of one sweep, as other choices are.
+    """
+    for place, argument in enumerate(arguments):
+        if (
+            not argument.startswith(f"{EXPERIMENT}=")
+            or not (override := parsed(argument)).is_sweep_override()
+        ):
+            continue
+        values = override._value
+        known = sorted(experiments())
+        listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
+        chosen = [*dict.fromkeys(map(unquoted, listed))]
+        if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
+            return [[*arguments[:place], f"{EXPERIMENT}={name}", *arguments[place + 1 :]] for name in chosen]
+    return [arguments]
+
+
+def as_conf(path: str) -> str:
+    """An element of a search path for `ConfFolder`; InputError for a package that is not one folder."""
+    scheme, _, rest = path.rpartition("://")
+    if scheme == "pkg":
+        try:
+            spec = find_spec(rest.replace("/", "."))
+        except ImportError:
+            spec = None
+        folders = [*(spec.submodule_search_locations or ())] if spec else []
+        if len(folders) != 1:
+            raise InputError(f"{path} is not one folder of configuration files")
+        rest = folders[0]
+    return f"{SCHEME}://{rest}" if scheme in ("", "file", "pkg") else path
+
+
+def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
+    """A command's words, with Hydra's search path of these folders and its own, all read by `ConfFolder`.
+
+    Raises:
+        InputError: a file there, which is another's, would be put among Hydra's settings (`a@hydra.b=c`).
+    """
+    searched = [*folders, *_searched(words)]
+    others = [each for each in words if not SEARCHES.match(each)]
+    paths = [as_conf(path) for path in searched]
+    places = [*conf_folders()[1:], *(Path(path.rpartition("://")[2]) for path in paths)]
+    for each in others:
+        key, _, name = each.lstrip("+~").partition("=")
+        group, _, package = key.partition("@")
+        for path in (place / group / f"{name}.yaml" for place in places if HYDRA in package):
+            if path.exists():
+                require_settings({HYDRA: {}}, str(path))
+    return [*others, *([f"{SEARCH_PATH}=[{','.join(map(word, paths))}]"] if paths else [])]
+
+
+def _searched(words: Iterable[str]) -> list[str]:
+    """The folders of a command's search path."""
+    paths: list[str] = []
+    for each in filter(SEARCHES.match, words):
+        value = parsed(each).value()
+        paths += map(str, value if isinstance(value, list) else [value])
+    return paths
+
+
+def judged_in_cells(words: Sequence[str]) -> list[str]:
+    """The words of a command as the sweeper takes them where choices vary.
+
+    What is set in a section that a choice fills is carried to the cells: the first choice may not have it.
+
+    Raises:
+        InputError: a word lists choices of one group, whose parts Hydra would mix.
+    """
+    _require_one_choice(each for each in words if not each.startswith("-"))
+    if not any(map(_is_set_in_a_choice, words)):
+        return [*words]
+    overrides = [parsed(each) for each in words if not each.startswith("-")]
+    varied = {override.key_or_group for override in overrides if override.is_sweep_override()} | _axes(words)
+    if not any(is_group(name.partition("@")[0]) for name in varied):
+        return [*words]
+    return [carry(each) if _is_set_in_a_choice(each) else each for each in words]
+
+
+def _axes(words: Sequence[str]) -> set[str]:
+    """The settings that the grid of a command's experiment varies."""
+    named = [each.partition("=")[2] for each in words if each.startswith(f"{EXPERIMENT}=")]
+    folders = [*conf_folders(), *(Path(path.rpartition("://")[2]) for path in _searched(words))]
+    for path in (folder / EXPERIMENT / f"{name}.yaml" for folder in folders for name in named):
+        if path.is_file():
+            with suppress(InputError):  # composing says what is wrong
+                grid = grid_of({"name": named[-1], **read_mapping(path)})
+                return {*grid.params}.union(*grid.choices)
+    return set()
+
+
+def _is_set_in_a_choice(override: str) -> bool:
+    """Whether an override sets something in a section that a choice fills, to the same in all cells."""
+    section, dot, _ = override.partition("=")[0].partition(".")
+    is_filled = section in (*CHOSEN, "draft") or DRAFTS.fullmatch(section)
+    return bool(dot and is_filled) and not parsed(override).is_sweep_override()

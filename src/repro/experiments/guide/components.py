@@ -1,0 +1,81 @@
+"""Components as their classes say: docstring, settings, defaults, what each may be.
+
+Must not know groups.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from repro.core.typed import words
+
+ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+SENTENCE = re.compile(r"(?<!\bsec)(?<!\bFig)(?<!\bFigs)(?<!\bEq)(?<!\bAlg)\. (?=[A-Z`])")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a component: its default as Python writes it, what it may be, and its meaning."""
+
+    name: str
+    default: str
+    values: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Component:
+    """A registered class: its docstring, that of its module, where it is, and its settings."""
+
+    doc: str
+    module_doc: str
+    path: Path
+    settings: tuple[Setting, ...]
+
+    @classmethod
+    def of(cls, component: type) -> Component:
+        """Describe a class."""
+        module_doc = inspect.cleandoc(sys.modules[component.__module__].__doc__ or "")
+        doc = inspect.cleandoc(component.__doc__ or "")
+        return cls(doc, module_doc, Path(inspect.getfile(component)), settings_of(component))
+
+    @property
+    def title(self) -> str:
+        """The first sentence of its docstring."""
+        return first_sentence(self.doc)
+
+
+def settings_of(component: type) -> tuple[Setting, ...]:
+    """The fields of a dataclass, those of its base classes first; none of another class."""
+    if not is_dataclass(component):
+        return ()
+    kinds, meanings = get_type_hints(component, include_extras=True), dict[str, str]()
+    for cls in reversed(component.__mro__):
+        meanings |= dict(ATTRIBUTE.findall(inspect.cleandoc(cls.__doc__ or "")))
+    return tuple(
+        Setting(
+            field.name,
+            _default(field),
+            words(kinds[field.name]),
+            " ".join(meanings.get(field.name, "").split()),
+        )
+        for field in fields(component)
+        if field.init
+    )
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default_factory is not MISSING:
+        return repr(field.default_factory())
+    return "required" if field.default is MISSING else repr(field.default)
+
+
+def first_sentence(text: str) -> str:
+    """A text's first sentence or paragraph, on one line."""
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    return SENTENCE.split(paragraph)[0].rstrip(".")

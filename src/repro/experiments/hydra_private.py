@@ -1,0 +1,26 @@
+"""What is used of Hydra and OmegaConf beyond their documented interface: all of it, and nothing is replaced.
+
+`TRIED` are the versions with which it is known to work; with others these imports have to be read again.
+"""
+
+from __future__ import annotations
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.utils import get_args_parser
+from omegaconf._utils import get_yaml_loader, split_key
+
+__all__ = [
+    "BasicSweeper",
+    "FileConfigSource",
+    "get_args_parser",
+    "get_yaml_loader",
+    "set_values",
+    "split_key",
+]
+
+TRIED = {"hydra-core": "1.3.8", "omegaconf": "2.3.1"}
+
+set_values = ConfigLoaderImpl._apply_overrides_to_config
+"""Sets the values of parsed overrides in a configuration, as the command line does."""

@@ -1,0 +1,91 @@
+"""Pages without cells: claims (compared with tables), facts (compared with device files), tree drawings.
+
+Must not know Hydra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from repro.core.paths import conf_dir
+from repro.models.costs.model_cost import PRECISIONS
+from repro.records.results import Results
+from repro.reports.claims.claims import ClaimsSpec, claims_written_out
+from repro.reports.claims.claims_page import write_claims
+from repro.reports.files import FORMATS
+from repro.reports.formats.layout import Page
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
+from repro.reports.intervals.samples import Samples
+from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.names import OF_STAND_INS
+from repro.reports.reference.reference import load_cells
+from repro.reports.spec.expand import expand, with_notes
+from repro.reports.spec.experiment import experiment_file
+from repro.reports.tree_drawings.forms import DiagramsSpec
+
+
+def computes_nothing(section: Mapping[str, Any]) -> bool:
+    """Whether a `table:` section has claims, facts or drawings, and so no cells."""
+    return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
+
+
+def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
+    if computes_nothing(section):
+        written = with_notes(section)
+        if notes := written.get("footnotes"):
+            written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in notes]
+        if "claims" in written:
+            return claims_written_out(experiment, written)
+        return facts_written_out(written) if "facts" in written else written
+    return expand(experiment, section, experiment_file(experiment))
+
+
+def write_read(
+    experiment: str,
+    section: Mapping[str, Any],
+    results: Results,
+    samples: Samples,
+    out: Path | None = None,
+    formats: Collection[str] = tuple(FORMATS),
+) -> tuple[Page, dict[str, Path]]:
+    """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
+
+    Args:
+        experiment: its name.
+        section: its `table:` section.
+        results: have the cells behind the tables.
+        samples: of these results.
+        out: the folder of the page, and of the tables that claims are compared with; default the results'.
+        formats: of the page.
+
+    Raises:
+        InputError: the section is malformed or refers to something unknown, or the folder is not writable.
+    """
+    bibliography, folder = load_bibliography(), out or results.root
+    if "claims" in section:
+        from repro.experiments.recorded_tables import recorded_table  # late, as it composes experiments
+        from repro.reports.claims.committed_draws import CommittedDraws
+
+        spec = ClaimsSpec.parse(experiment, section)
+        draws = CommittedDraws(results, samples, lambda table: recorded_table(table, results).spec)
+        return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
+    if "facts" not in section:
+        from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
+        from repro.reports.tree_drawings.forms_page import write_forms
+
+        drawn = DiagramsSpec.parse(experiment, section)
+        forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
+        return write_forms(drawn, forms, folder, bibliography, formats)
+    from repro.reports.hardware_facts.facts_page import write_facts  # late, with matplotlib
+
+    return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
+
+
+def fact_sources() -> Sources:
+    """The project's reference values, settings, device files and precisions."""
+    bits = {name: precision.bits for name, precision in PRECISIONS.items()}
+    settings = read_settings(conf_dir() / "reference" / "settings.csv")
+    return Sources(load_cells(), settings, conf_dir() / "device", bits)

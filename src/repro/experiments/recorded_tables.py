@@ -1,0 +1,228 @@
+"""The tables of a folder of results, made again from their cells; what `repro table` and `repro errors` do.
+
+Owns which tables a name means and how one is found again from its cells. Must not know how cells are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.core.registry import require_choice, unknown
+from repro.experiments.cli import axes, composed, experiment_names, table_section
+from repro.experiments.pages import computes_nothing, write_read
+from repro.experiments.summaries.sweep_table import SWEEPS, SweepCommand, sweep_section
+from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
+from repro.records.members import Member
+from repro.records.results import Results, open_results
+from repro.reports.claims.committed_draws import CommittedDraws
+from repro.reports.fidelity.choices import read_choices, readings
+from repro.reports.fidelity.errors_page import Evidence, report, write_report
+from repro.reports.fidelity.errors_page import page as errors_page
+from repro.reports.fidelity.fidelity_page import write_fidelity
+from repro.reports.fidelity.headlines import read_headlines
+from repro.reports.fidelity.reading import read_comparisons
+from repro.reports.fidelity.reasons import read_reasons
+from repro.reports.fidelity.skill import read_floors, trivial_predictor
+from repro.reports.figures.timeline import chosen, write_timeline
+from repro.reports.files import FORMATS, PICTURES, write_all, write_files, written
+from repro.reports.formats.layout import Page, page
+from repro.reports.formats.render import to_screen
+from repro.reports.intervals.samples import Samples
+from repro.reports.paper import PaperTable
+from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.names import load_names
+from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.bands import draw_counts
+from repro.reports.tables.table import Table
+
+
+class RecordedTable(NamedTuple):
+    """A table as its cells state it.
+
+    Attributes:
+        asked: the experiment and the settings that its cells share.
+        section: its `table:` section, written out.
+        members: its cells.
+    """
+
+    asked: Asked
+    section: Mapping[str, Any]
+    members: Sequence[Member]
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table's specification."""
+        return self.asked.spec(self.section)
+
+
+def recorded_table(name: str, results: Results) -> RecordedTable:
+    """A table, or a page without cells, by the name of its folder.
+
+    Raises:
+        InputError: there is no such experiment or sweep, or it has no table.
+    """
+    members = results.members(name)
+    if name.startswith(SWEEPS):
+        command = SweepCommand.read(name, results.root)
+        return RecordedTable(Asked(name), sweep_section(name, command, results.records(members)), members)
+    config = composed(*overrides_of(name, members))
+    section = table_section(config)
+    if section is None:
+        raise InputError(f"experiment {name!r} has no `table` section")
+    return RecordedTable(asked_of(name, members, axes(config)), section, members)
+
+
+def remake(
+    name: str,
+    results: Results,
+    samples: Samples,
+    out: Path,
+    formats: Collection[str] | None = None,
+    paper: PaperTable | None = None,
+    over: NumberLines | None = None,
+) -> tuple[Page, dict[str, Path]]:
+    """Build one table, or a page that has no cells, and write it. Returns what it shows and its files.
+
+    Args:
+        name: of its folder.
+        results: have its cells.
+        samples: of these results.
+        out: the folder that it is written to.
+        formats: of its files; all by default.
+        paper: only `paper.tex` and `paper.bib` are written, of these rows and columns.
+        over: only its figure is written, as lines.
+
+    Raises:
+        InputError: there is no such table, or no lines can be drawn of it.
+    """
+    recorded = recorded_table(name, results)
+    if computes_nothing(recorded.section):
+        if paper or over:
+            raise InputError(f"{name} is a page without rows and columns to choose")
+        return write_read(name, recorded.section, results, samples, out, formats or tuple(FORMATS))
+    records = results.records(recorded.members)
+    section = over.drawn(recorded.section) if over else recorded.section
+    table = made_table(recorded.asked, section, recorded.members, records, samples=samples, root=results.root)
+    if over:
+        return page(table), over.write(table, out)
+    bibliography = load_bibliography()
+    if paper:
+        return page(paper.chosen(table)), paper.write(table, out, bibliography)
+    files = write_all(table, out, bibliography, formats or tuple(FORMATS))
+    timeline = recorded.spec.timeline
+    if timeline and records:
+        rounds = results.rounds(chosen(timeline, records).key)
+        files |= write_timeline(table, timeline, records, rounds, out)
+    return page(table), files
+
+
+@dataclass(frozen=True)
+class NumberLines:
+    """A figure of lines over the numbers of the label `x`, a line for each value of the label `by`.
+
+    The label that is left names panels; without `by` all labels but `x` name the lines.
+    """
+
+    x: str
+    by: str | None = None
+
+    def drawn(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        """A table's section with this figure, of the columns of its own figure that have one unit.
+
+        Raises:
+            InputError: the rows have no such label, or several are left.
+        """
+        labels, figure = section["rows"]["by"], section.get("figure") or {}
+        for option, label in (("--x", self.x), ("--by", self.by or self.x)):
+            require_choice(option, label, labels)
+        left = [label for label in labels if self.by and label not in (self.x, self.by)]
+        if len(left) > 1:
+            raise InputError(f"--by {self.by} leaves {', '.join(left)}; leave --by out, or name one of them")
+        units = {column["key"]: column["unit"] for column in section["columns"]}
+        keys = figure.get("columns") or [*units]
+        same = [key for key in keys if units[key] == units[keys[0]]]
+        lines = {"kind": "lines", "columns": same, "x": self.x, "panel": "".join(left), "x_heading": self.x}
+        heading = next(column["heading"] for column in section["columns"] if column["key"] == same[0])
+        title = {"title": figure.get("title") or section["title"]}
+        return {**section, "figure": {**title, **lines, "heading": f"{heading} ({units[same[0]]})"}}
+
+    def write(self, table: Table, folder: Path) -> dict[str, Path]:
+        """Draw the figure beside the table in a folder; InputError if a row has no number as its `x`."""
+        from repro.reports.figures.figure import draw  # late: matplotlib takes a second
+
+        pictures = {f"over_{self.x}.{format}": draw(table, format) for format in PICTURES}
+        return write_files(table.experiment, folder, pictures)
+
+
+def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
+    """Print a table and the paths of its files."""
+    console.print(to_screen(shown))
+    for file in files.values():
+        console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
+
+
+def tables_of(names: Sequence[str], results: Results) -> list[str]:
+    """Names of the tables to build: the named ones and those of named papers; by default all made before.
+
+    Raises:
+        InputError: a name is no experiment, paper or table; or nothing was made yet.
+    """
+    experiments = experiment_names()
+    before = [name for name in written(results.root) if not name.endswith("/errors")]
+    before = list(dict.fromkeys([*before, *results.tables()]))
+    tables: list[str] = []
+    for name in names:
+        below = [table for table in before if table.startswith(f"{name}/")]
+        if name not in (*experiments, *before) and not below:
+            raise InputError(unknown("experiment", name, experiments))
+        tables += [name] if name in (*experiments, *before) else below
+    tables = tables or before
+    if not tables:
+        raise InputError(f"there are no tables in {results.root}; experiments: {', '.join(experiments)}")
+    # Claims are compared with the other tables, which come first.
+    return sorted(tables, key=lambda name: name.endswith("/claims"))
+
+
+def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[str]:
+    """Write the pages of papers' errors and, for all papers, the page over them. Yields what they say.
+
+    Args:
+        papers: their names; all that have tables by default.
+        results: the folder of the tables.
+        out: the folder of the pages.
+
+    Raises:
+        InputError: there is no such paper, or a file of conf/reference is wrong.
+    """
+    reference, cells, bibliography = conf_dir() / "reference", load_cells(), load_bibliography()
+    comparisons = read_comparisons(results, cells)
+    store = open_results(results)
+    records = store.all()
+    headlines = read_headlines(reference / "headlines.yaml", cells)
+    evidence = Evidence(
+        reasons=read_reasons(reference / "reasons.yaml", cells),
+        floors=read_floors(reference / "contradictions.csv", cells),
+        predictor=trivial_predictor(cells, fitted_ids(records), headlines, load_names()),
+    )
+    compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if comparisons.of(paper)]
+    reports = [report(paper, comparisons, cells, evidence) for paper in papers or compared]
+    for of_paper in reports:
+        files = write_report(of_paper, out, bibliography, comparisons.origin(of_paper.paper))
+        yield from (*errors_page(of_paper).notes[:-1], f"{files['md']}", "")
+    if not papers:
+        choices = read_choices(reference / "choices.yaml", cells)
+        draws = CommittedDraws(store, Samples(store), lambda table: recorded_table(table, store).spec)
+        others = readings(choices, results, cells, draws)
+        older, drawn = older_keys(records), draw_counts(results)
+        page_over = write_fidelity(
+            reports, comparisons, cells, headlines, choices, others, records, older, drawn, out
+        )
+        yield f"{page_over}"

@@ -1,0 +1,135 @@
+"""Accuracies of Medusa heads, fitted to two acceptance lengths, such as those of Ghidorah's Table I.
+
+Owns the parametrization of the fit and its solution. Must not know where acceptance lengths are published.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
+from repro.models.drafting.head_ranks import TOP
+
+VERSION = 1
+"""Of the fit; raised where the same published values give other accuracies."""
+
+WIDTHS = (2, 4)
+"""Widths of the trees whose acceptance lengths are fitted."""
+
+MODEL = "vicuna-7b-v1.3"
+STEEPEST = 12.0
+"""Bound on the absolute slope; at 12 the odds change by a factor e^12 from one head to the next."""
+
+PRINTED = 5
+"""Number of ranks whose accuracies are published."""
+
+
+@dataclass(frozen=True)
+class FittedHeads:
+    """Heads whose estimated trees of width 2 and 4 have two acceptance lengths.
+
+    Attributes:
+        cells: ids of the two published values.
+        published: the values, in tokens per verification.
+        level: offset added to the log-odds of all heads.
+        slope: head k's log-odds are raised by a further k times this.
+        accuracies: `[head][rank]`: probability that this rank is the target's own token.
+    """
+
+    cells: tuple[str, ...]
+    published: tuple[float, ...]
+    level: float
+    slope: float
+    accuracies: tuple[tuple[float, ...], ...]
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the fit is made of, for keys: its outcome has other last digits under another Python."""
+        return {"cells": [*self.cells], "published": [*self.published], "model": MODEL}
+
+
+@cache
+def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedHeads:
+    """Heads with two published acceptance lengths, by their ids and values.
+
+    Deviation: the paper gives no accuracies of its heads. Accuracies published for the same heads, measured
+    in training and so too low, are raised: level + slope * k is added to the log-odds of every cumulative
+    accuracy of head k.
+
+    Raises:
+        InputError: no heads have these lengths.
+    """
+    measured = cumulative(published_accuracies())
+    level = log_odds(published[0] - 1) - log_odds(measured[0][0])
+
+    def acceptance(slope: float) -> float:
+        heads = raised(measured, level, slope)
+        return expected_acceptance(grown(heads, WIDTHS[1]), heads)
+
+    slope = _solved(acceptance, published[1], cells)
+    return FittedHeads(cells, published, level, slope, tuple(map(tuple, raised(measured, level, slope))))
+
+
+def published_accuracies() -> list[list[float]]:
+    """`[head][n - 1]`: published top-n accuracy of `MODEL`'s heads."""
+    path = conf_dir() / "reference" / "head_accuracies.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        heads = [row for row in csv.DictReader(file) if row["model"] == MODEL]
+    heads.sort(key=lambda row: int(row["head"]))
+    return [[float(row[f"top{n}"]) for n in range(1, PRINTED + 1)] for row in heads]
+
+
+def cumulative(heads: Accuracies) -> list[list[float]]:
+    """Extrapolate cumulative accuracies to `TOP` ranks.
+
+    Deviation: nothing is published beyond rank 5. The accuracy that a rank adds is extrapolated as a power of
+    the rank, with the exponent given by the published ranks 2 and 5.
+    """
+    out = []
+    for head in heads:
+        added = steps(head)
+        power = math.log(added[1] / added[-1]) / math.log(len(head) / 2)
+        sums = list(head)
+        while len(sums) < TOP:
+            sums.append(sums[-1] + added[-1] * (len(head) / (len(sums) + 1)) ** power)
+        out.append(sums)
+    return out
+
+
+def raised(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
+    """Accuracies by rank after adding level + slope * head to the log-odds of the cumulative ones."""
+    return [
+        steps([1 / (1 + math.exp(-(log_odds(share) + level + slope * head))) for share in shares])
+        for head, shares in enumerate(heads)
+    ]
+
+
+def steps(sums: Sequence[float]) -> list[float]:
+    """Differences of consecutive cumulative values, the first one included."""
+    return [sums[0], *(after - before for before, after in pairwise(sums))]
+
+
+def log_odds(share: float) -> float:
+    """The logit of a probability."""
+    return math.log(share / (1 - share))
+
+
+def _solved(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
+    """Solve `acceptance(slope) == published` for an increasing function by bisection."""
+    low, high = -STEEPEST, STEEPEST
+    if not acceptance(low) < published < acceptance(high):
+        raise InputError(
+            f"match: heads with the acceptance length of {cells[0]} have between {acceptance(low):.3f} and "
+            f"{acceptance(high):.3f} at width {WIDTHS[1]}, and {cells[1]} is {published}; choose another pair"
+        )
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if acceptance(middle) < published else (low, middle)
+    return middle

@@ -1,0 +1,219 @@
+"""A machine's device file and engine files, from measuring it or from what llama-bench wrote of it.
+
+Owns where the files go and what they say of how they were made. `machine_files` measures, `llama_bench` fits,
+`written` has the entries.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import yaml
+from annotated_types import Interval
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir, in_checkout
+from repro.core.registry import require_choice
+from repro.core.typed import require
+from repro.device.device_file import facts
+from repro.device.op import CPU, GPU
+from repro.device.probing.quiet import Quiet, self_test
+from repro.models.calibration.llama_bench import ChipMemory, bench_device, bench_engine, fit_bench, summary
+from repro.models.calibration.llama_bench_file import bench_rows, one_setting, read_tests
+from repro.models.calibration.machine_files import FULL, QUICK, calibrate, spread_of
+from repro.models.calibration.machine_speed import quiet_kernel
+from repro.models.calibration.written import rendered, require_composing
+from repro.models.costs.model_cost import Shape
+from repro.records.build_cache import cache_root
+from repro.records.record import write_atomically
+
+MARK = "# Written by `repro calibrate`"
+
+
+def say(text: str) -> None:
+    """Tell on stderr what happens; stdout has the files' paths."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def require_quiet(busy: bool) -> Quiet:
+    """The self-test's outcome; InputError for a busy machine, unless `busy` allows it."""
+    quiet = self_test(quiet_kernel())
+    if not quiet.is_quiet and not busy:
+        raise InputError(f"this machine is too busy to measure: {quiet.sentence}; stop them, or add --busy")
+    return quiet
+
+
+def require_device(kind: str) -> str:
+    """The processor that is measured; InputError if there is none of its kind."""
+    require_choice("--device", kind, ("cpu", "cuda"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda needs a GPU, and torch sees none; choose --device cpu")
+    return GPU if kind == "cuda" else CPU
+
+
+def card() -> str:
+    """The GPU's name and the version of CUDA that torch was built with."""
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a machine's files go: a folder with device/ and engine/, and their name."""
+
+    conf: Path
+    slug: str
+
+    @classmethod
+    def named(cls, name: str, conf: Path | None) -> Places:
+        """Files of a machine's name in a folder; by default the checkout's conf, or ./conf, which is made."""
+        conf = conf or (conf_dir() if in_checkout() else Path("conf"))
+        if conf == Path("conf"):
+            for group in ("device", "engine"):
+                (conf / group).mkdir(parents=True, exist_ok=True)
+        return cls(conf, re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "calibrated")
+
+    def free(self, endings: Sequence[str]) -> dict[str, Path]:
+        """The paths of the device file and of the engine files with these endings.
+
+        Raises:
+            InputError: a folder is not there, or a file that no calibration wrote is.
+        """
+        paths = {"device": self.conf / "device" / f"{self.slug}.yaml"}
+        paths |= {f"engine{ending}": self.conf / "engine" / f"{self.slug}{ending}.yaml" for ending in endings}
+        for path in paths.values():
+            if not path.parent.is_dir():
+                raise InputError(
+                    f"there is no folder {path.parent}; --conf names one with device/ and engine/"
+                )
+            if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+                raise InputError(
+                    f"{path} was not written by `repro calibrate`; choose another --name or --conf"
+                )
+        return paths
+
+
+def head(how: str, quiet: Quiet | None = None, quick: bool = False) -> list[str]:
+    """The comment lines that a file begins with."""
+    lines = [f"{MARK} on {datetime.now(UTC):%Y-%m-%d}: {how}."]
+    if quiet is not None and not quiet.is_quiet:
+        lines.append(f"# The machine was busy: {quiet.sentence}.")
+    if quick:
+        lines.append(
+            "# Quick figures: weights stay in caches, so that rates are too high. Run it without --quick."
+        )
+    return lines
+
+
+def write(
+    paths: Mapping[str, Path], device: Mapping[str, Any], engines: Mapping[str, Any], lines: Sequence[str]
+) -> None:
+    """Write the files, after trying whether they compose."""
+    texts = {"device": rendered(device, lines)}
+    texts |= {f"engine{ending}": rendered(engine, lines) for ending, engine in engines.items()}
+    read = {name: yaml.safe_load(text) for name, text in texts.items()}
+    require_composing(read["device"], [read[name] for name in texts if name != "device"])
+    for name, text in texts.items():
+        write_atomically(paths[name], text)
+        print(paths[name])
+    folder = paths["device"].parents[1]
+    found_by = "" if folder == conf_dir() else f" --config-dir {shlex.quote(str(folder))}"
+    print(f"use them with device={paths['device'].stem} engine={paths['device'].stem}{found_by}")
+
+
+def write_of_this_machine(
+    places: Places, name: str | None, device: str, quick: bool, busy: bool, scratch: Path | None
+) -> None:
+    """Measure this machine and write its files.
+
+    Args:
+        places: where they go.
+        name: of the machine, as tables show it.
+        device: the processor that is measured, `cpu` or `cuda`.
+        quick: seconds, for a look; rates are too high.
+        busy: measure although the machine is busy.
+        scratch: a folder on the disk to measure; one of the cache by default.
+
+    Raises:
+        InputError: the machine is busy, has no such processor or too full a disk, or a place is not free.
+    """
+    on = require_device(device)
+    paths = places.free(("",) if on == GPU else ("", "_streamed"))
+    quiet = require_quiet(busy or quick)
+    say(quiet.sentence)
+    scratch = scratch or cache_root() / "calibrate"
+    measured = calibrate(name or "Calibrated", on, QUICK if quick else FULL, scratch, say)
+    where = card() if on == GPU else f"{torch.get_num_threads()} threads"
+    how = f"torch {torch.__version__}, {where}; fit: {spread_of(measured.costs.errors)}"
+    for note in measured.notes:
+        say(note)
+    lines = [*head(how, quiet, quick), *(f"# {note}." for note in measured.notes)]
+    write(paths, measured.device, measured.engines, lines)
+
+
+def write_of_file(
+    places: Places,
+    name: str | None,
+    device: str | None,
+    file: Path,
+    threads: int | None = None,
+    setting: Sequence[str] = (),
+    active_parameters: float | None = None,
+    bandwidth: float | None = None,
+) -> None:
+    """Write the files of a machine by what llama-bench wrote of it.
+
+    Args:
+        places: where they go.
+        name: of the machine; by default as the file says it.
+        device: a file of conf/device with the machine's memory.
+        file: what llama-bench wrote as JSON.
+        threads: whose tests are used; by default those of the fastest.
+        setting: FIELD=VALUE of the tests that are used.
+        active_parameters: that a token uses of a mixture of experts.
+        bandwidth: of the chip's memory in GB/s.
+
+    Raises:
+        InputError: the file cannot be fitted, or a place is not free.
+    """
+    paths = places.free(("",))
+    memory = known_memory(device, bandwidth, places.conf)
+    tests = one_setting(read_tests(file), setting)
+    folders = (conf_dir() / "model" / "shape", places.conf / "model" / "shape")
+    shapes = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    rows = bench_rows(tests, shapes, active_parameters)
+    fitted = fit_bench(rows, threads)
+    for line in summary(fitted):
+        say(line)
+    name = name or tests[0].get("cpu_info" if fitted.on == CPU else "gpu_info") or "llama-bench"
+    settings = ", ".join([*setting, f"{fitted.threads} threads"])
+    how = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
+    described = bench_device(name, fitted, max(row.size for row in rows), file.name, memory)
+    write(paths, described, {"": bench_engine(f"llama.cpp on {name}", fitted, file.name)}, head(how))
+
+
+def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:
+    """The memory's bandwidth by --bandwidth in GB/s, or of the device file that --device names."""
+    if bandwidth is not None:
+        require(Annotated[float, Interval(gt=0)], bandwidth, "--bandwidth")
+        return ChipMemory(1e9 * bandwidth, "--bandwidth")
+    if device is None:
+        return None
+    files = {path.stem: path for folder in (conf, conf_dir()) for path in (folder / "device").glob("*.yaml")}
+    require_choice("--device", device, files)
+    described = yaml.safe_load(files[device].read_text(encoding="utf-8"))
+    stated = [fact.value for fact in facts(described) if fact.path == "dram.bandwidth"]
+    if not stated:
+        raise InputError(f"--device {device}: its file has no dram.bandwidth; give --bandwidth")
+    return ChipMemory(stated[0], f"conf/device/{device}.yaml")
+
+
+def _shape(path: Path) -> Shape:
+    return Shape.parse(yaml.safe_load(path.read_text(encoding="utf-8")))

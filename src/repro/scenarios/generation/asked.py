@@ -1,0 +1,501 @@
+"""What a generation cell is asked: a method, its models, its prompts and their device.
+
+Owns the cell's models, prompts, inputs, key and checks. Must not know how requests are answered and measured;
+that is in `scenario`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cache, cached_property
+from inspect import signature
+from typing import Any, ClassVar
+
+from repro import data
+from repro.core.errors import InputError
+from repro.core.registry import discover, lookup
+from repro.core.typed import typed
+from repro.data.config import builder_of
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.local import local_device
+from repro.methods.base import Method, Request
+from repro.methods.ghidorah import heads_fit
+from repro.methods.ghidorah.heads_fit import FittedHeads
+from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
+from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
+from repro.models.checkpoints.digest import digest as content_digest
+from repro.models.forward.network import NoNetwork
+from repro.models.runtime import interpolated_model
+from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.engine import Engine
+from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
+from repro.models.runtime.interpolated_model import InterpolatedModel
+from repro.models.runtime.model import Model
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.sharded import placed
+from repro.models.tokens.sampling import Sampling
+from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
+from repro.records.provenance import host_kind
+from repro.records.record import content_hash
+from repro.scenarios import versions
+from repro.scenarios.base import Scenario, component, named
+from repro.scenarios.compressed_target import compressed_target
+from repro.scenarios.emulation import COMPUTED, EmulatedCell
+from repro.scenarios.generation import draft_calibration, task_scores
+from repro.scenarios.generation.draft_calibration import Goal, HeadMatch
+from repro.scenarios.offline import corpus_asked
+from repro.scenarios.settings import (
+    check_cost_only,
+    host_of,
+    kind_of,
+    model_of,
+    require_device,
+    with_own_weights,
+    with_resident,
+)
+
+ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
+"""Settings that are part of the key unchanged; others enter it in part."""
+
+AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")
+"""Metrics that compare answers with the target's own."""
+
+ROOM = 64
+"""Fewest cache positions reserved for a token tree, beside prompt and answer."""
+
+
+_tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
+"""Prompts by rows, dataset and tokenizer: cells of a process that ask for the same ones share them."""
+
+
+class GenerationCell(Scenario):
+    """What a configuration with `method=NAME` asks; see `Scenario`.
+
+    Attributes:
+        method: the method.
+        models: model configurations by role.
+        task_metrics: metrics that score the answers by their task; none unless asked for.
+    """
+
+    group: ClassVar[str] = "method"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """See `Scenario`."""
+        config, engine = with_own_weights(with_resident(config)), config.get("engine")
+        self.method: Method = component("method", config["method"])
+        self.cell = EmulatedCell(config, self.method.engine, self.method.format)
+        config = self.cell.config
+        super().__init__(config)
+        _require_sessions(self.method)
+        self.sampling = typed(Sampling, config["sampling"], "sampling")
+        self.method.check(self.sampling)
+        self.dataset = data.parse(config["dataset"])
+        roles = dict.fromkeys(["target", "draft", *self.places])
+        self.models = {role: model_of(config, role) for role in roles}
+        self.compressed = compressed_target(config, self.models)
+        self._drafts: dict[str, Model] = {}
+        self.emulated = kind_of(config["device"]) == "emulated"
+        method, device = self.method, self.cell.described
+        needs = method.clock, method.processors, self.cell.program
+        require_device(device, engine, self.name, *needs)
+        if self.emulated:
+            self._require_rates()
+        for name in config["metrics"]:
+            discover("repro.metrics")
+            if not is_evaluated(str(name)):
+                lookup("metric", str(name))
+        self.evaluated = [name for name in map(str, config["metrics"]) if is_evaluated(name)]
+        self.task_metrics = task_scores.asked_of(config["metrics"], self.dataset)
+        if self.cost_only:
+            if scoring := [*self.task_metrics, *self.evaluated]:
+                raise InputError(
+                    f"the target has no checkpoint, hence no answers for {scoring[0]} to score; "
+                    "choose a target that has one, or other metrics"
+                )
+            check_cost_only(config, [self.models[role] for role in self.places])
+        self.host = host_of(config, self.emulated)
+        self.labels["agreement"] = "matched" if self.match else "native"
+
+    def _require_rates(self) -> None:
+        """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
+        machine = self.cell.machine()
+        for role, place in self.places.items():
+            named = {place.on or machine.main, place.head, *self.method.computes_on(role)}
+            arithmetic = self.models[role].stored.arithmetic
+            for on in sorted(named & machine.processors.keys()):
+                if arithmetic not in (rates := machine.processors[on].peak):
+                    raise InputError(
+                        f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
+                        f"{self.models[role].name} computes, and method {self.name} runs it there; choose a "
+                        f"model@{role} of another format, or {role}.precision={' or '.join(rates)}"
+                    )
+
+    @classmethod
+    def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        """See `Scenario`."""
+        labels = named(config, "method", "device", "dataset", "target", "draft")
+        return labels | {"agreement": "matched" if config.get("calibrate_draft_to") else "native"}
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """See `Scenario`."""
+        asked, method = self.config, f"method {self.name}"
+        unread = {"trace": "only a service has requests"}
+        if "draft" not in self.places:
+            of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
+            unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
+        elif not self.calibrates:
+            unread["calibration_prompts"] = "no draft is calibrated"
+            if not self.match and asked["draft_calibration"] == draft_calibration.CHOICES:
+                unread["draft_calibration"] = "calibrate_draft_to is null"
+        if self.emulated:
+            unread |= dict.fromkeys(("repeats", "cooldown"), "an emulated run is the same each time")
+        else:
+            unread |= dict.fromkeys(("engine", "host", "format"), "a real device computes by itself")
+        formats = {asked[role].get("precision") for role in ("target", *self.places)}
+        if asked["format"] not in (None, COMPUTED, *formats):
+            unread["format"] = f"the models' files name theirs: {', '.join(map(str, formats))}"
+        if "target" not in self.places and "resident" not in asked["method"]:
+            unread["resident"] = f"{method} places no target"
+        if self.sampling.greedy:
+            unread["sampling.top_p"] = "at temperature 0 the likeliest token is taken"
+        if not (self.compressed and self.compressed.calibrated):
+            unread["corpus"] = "nothing is calibrated on it"
+        if self.cost_only:
+            unread["skip"] = "without a checkpoint no row is read"
+        return unread
+
+    @property
+    def component(self) -> Method:
+        """See `Scenario`."""
+        return self.method
+
+    @cached_property
+    def places(self) -> Mapping[str, Placement]:
+        """Placements of the method's models, by role; the target's as the run's `resident` says."""
+        places, resident = self.method.places(), self.config.get("resident")
+        if resident is None or "target" not in places:
+            return places
+        if places["target"].shards:
+            raise InputError(
+                f"method {self.name} streams shards of all layers; leave resident={resident} out"
+            )
+        return {**places, "target": replace(places["target"], resident=resident, policy="share")}
+
+    @cached_property
+    def match(self) -> Goal | HeadMatch | None:
+        """The published value to calibrate the draft to; None if not requested or without a draft."""
+        if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
+            if self.config["draft_calibration"] == draft_calibration.WEIGHTS and "draft" in self.places:
+                raise InputError(
+                    "draft_calibration is weights: such a draft agrees as often as calibrate_draft_to "
+                    "says, which is null; give it, such as calibrate_draft_to=0.8"
+                )
+            return None
+        goal = draft_calibration.goal_of(self.config["calibrate_draft_to"])
+        if "draft" not in self.places:
+            return None
+        draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
+        return goal
+
+    @cached_property
+    def trees(self) -> FittedHeads | None:
+        """Published accuracies of the draft's heads, by which their trees are searched.
+
+        None if the heads compute as they are and have ranks of their own, or if no setup names accuracies.
+        """
+        if isinstance(self.match, HeadMatch):
+            return self.match.trees
+        names = self.config["calibrate_draft_to"]
+        draft = self.model("draft") if isinstance(names, list) and "draft" in self.places else None
+        if not isinstance(draft, MedusaModel) or draft.ranks:
+            return None
+        return draft_calibration.head_match(names).trees
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether calibrating the draft needs calibration prompts."""
+        return isinstance(self.match, Goal)
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether the draft is made of the target's weights."""
+        return self.calibrates and self.config["draft_calibration"] == draft_calibration.WEIGHTS
+
+    @cached_property
+    def target(self) -> Model:
+        """The target model, compressed if asked for; its checkpoint is fetched if necessary."""
+        target = opened(self.models["target"], host=self.host)
+        if self.compressed:
+            target.alter(self.compressed.altered(target, self.config.get("data_dir")))
+        return target
+
+    @property
+    def draft(self) -> Model:
+        """The draft model; the first one if there are several."""
+        return self.model("draft")
+
+    def model(self, role: str) -> Model:
+        """A model by role; all roles except `target` are drafts."""
+        if role == "target":
+            return self.target
+        if role not in self._drafts:
+            model = opened(self.models[role], embeddings_from=self.target, host=self.host)
+            if role == "draft" and self.interpolates:
+                model = InterpolatedModel(self.target, model, seed=self.config["seed"])
+            self._drafts[role] = model
+        return self._drafts[role]
+
+    def take_share(self, share: float) -> None:
+        """Let the draft of the target's weights have its random weights at a share."""
+        assert isinstance(self.draft, InterpolatedModel)
+        self._drafts["draft"] = self.draft.at(share)
+
+    @property
+    def plain_metrics(self) -> list[str]:
+        """The metrics asked for that do not score answers by their task."""
+        own = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
+        return [name for name in self.config["metrics"] if name not in own]
+
+    @property
+    def computes_otherwise(self) -> bool:
+        """Whether answers are not of the method's own arithmetic."""
+        name = self.compressed.name if self.compressed else ""
+        return bool(self.method.arithmetic) and name != self.method.arithmetic_by
+
+    @property
+    def cost_only(self) -> bool:
+        """True if the target has no checkpoint: a cost-only run on dummy prompts."""
+        return self.models["target"].checkpoint is None
+
+    @cached_property
+    def rows(self) -> data.Rows:
+        """The dataset's examples in use; empty for a cost-only run."""
+        if self.cost_only:
+            return data.Rows((), "none", "nowhere")
+        skip, count = self.config["skip"], self.config["prompts"]
+        return data.rows_in_use(self.dataset, skip, count, self.config.get("data_dir"))
+
+    @cached_property
+    def calibration_rows(self) -> data.Rows:
+        """The calibration examples: the last ones, or of swapped choices those after the ones in use.
+
+        Raises:
+            InputError: there are too few.
+        """
+        used, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
+        folder = self.config.get("data_dir")
+        if self.interpolates:
+            used = max(used, len(data.load_rows(self.dataset, data_dir=folder).rows) - count)
+        rows = data.load_rows(self.dataset, used + count, folder)
+        if len(rows.rows) < used + count:
+            raise InputError(
+                f"dataset {self.dataset.name!r} has {len(rows.rows)} rows, and rows {used} to "
+                f"{used + count - 1} were asked for: calibrate_draft_to needs more rows; lower prompts or "
+                "calibration_prompts"
+            )
+        return data.rows_after(self.dataset, rows, used)
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Content hashes of the cell's inputs, by name."""
+        hashes = {role: self.model(role).digest for role in ("target", *self.places)}
+        if isinstance(draft := self._drafts.get("draft"), InterpolatedModel):
+            hashes["draft"] = draft.billed.digest  # its shape; the weights follow from target and calibration
+        for role, place in self.places.items():
+            if place.early_exit:
+                hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
+        hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
+        if self.trees:
+            hashes["head accuracies"] = content_hash(heads_fit.published_accuracies())
+        if self.calibrates:
+            hashes["calibration"] = self.calibration_rows.digest
+        if not self.emulated:
+            hashes["machine"] = content_hash(host_kind())
+        if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
+            hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
+        return {**hashes, **versions.appended(self.target), "dataset": self.rows.digest}
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """See `Scenario`."""
+        trees = None if self.match else self.trees
+        return self._settings | ({"trees": trees.request} if trees else {})
+
+    @property
+    def decisive_settings(self) -> dict[str, Any]:
+        """See `Scenario`: of trees what names accuracies, since the heads alone say whether they count."""
+        names = None if self.match else self.config["calibrate_draft_to"]
+        return self._settings | ({"calibrate_draft_to": names} if isinstance(names, list) else {})
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        """What is asked, without trees."""
+        asked = {name: self.config[name] for name in ASKED}
+        if self.evaluated:
+            asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
+        asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
+        if self.places != self.method.places():
+            asked["resident"] = self.config["resident"]
+        asked["device"] = device_asked(self.cell.described)
+        asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
+        if not self.emulated:
+            asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
+        if self.match:
+            match = self.match
+            asked["match"] = match.request if isinstance(match, HeadMatch) else asdict(match)
+        if self.calibrates:
+            asked["calibration"] = self.config["calibration_prompts"]
+            asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
+        if self.interpolates:
+            asked["draft made of"] = "the target's weights"
+        if self.compressed and self.compressed.calibrated:
+            asked["corpus"] = corpus_asked(self.config["corpus"])
+        if self.task_metrics:
+            asked["score"] = self.config["dataset"]["scoring"]["score"]
+        return asked
+
+    @cached_property
+    def versions(self) -> dict[str, int]:
+        """Versions of the components that decide the outcome, by name."""
+        against = () if self.cost_only else AGAINST_TARGET
+        own = {"scenario generation": self.version}
+        own |= versions.of_component("method", str(self.config["method"]["name"]))
+        own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
+        own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
+        own |= {"fit of heads": heads_fit.VERSION} if self.trees else {}
+        own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
+        asked = [*map(str, self.config["metrics"]), *self.task_metrics]
+        asked = [name for name in asked if not is_evaluated(name)]
+        own |= versions.of_metrics([self.method.round_metric, *against, *asked])
+        return own | versions.COSTS | versions.WEIGHTS
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """See `Scenario`."""
+        used = [self.model(role) for role in self.places]
+        kinds = {model.weights for model in used}
+        return {
+            "clock": "virtual" if self.emulated else "wall",
+            "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
+            "costs": "predicted" if self.emulated else "measured",
+            "fitted": tuple(sorted(self.fitted_cells)),
+            "dequantized": any(model.dequantized for model in used),
+        }
+
+    @property
+    def fitted_cells(self) -> set[str]:
+        """Ids of the published values that the device and its engine were fitted to."""
+        return self.cell.fitted_cells if self.emulated else set()
+
+    @cached_property
+    def requests(self) -> list[Request]:
+        """The prompts as requests."""
+        return self._requests(self.rows)
+
+    @cached_property
+    def calibration(self) -> list[Request]:
+        """The calibration prompts; empty if none are needed."""
+        return self._requests(self.calibration_rows) if self.calibrates else []
+
+    def _requests(self, rows: data.Rows) -> list[Request]:
+        return [
+            Request(
+                id=name,
+                prompt=tokens,
+                max_tokens=self.config["max_tokens"],
+                stop=frozenset() if self.cost_only else self.target.tokenizer.eos_ids,
+                sampling=self.sampling,
+                seed=self.config["seed"] + i,
+            )
+            for i, (name, tokens) in enumerate(self._prompts(rows))
+        ]
+
+    def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
+        most = self.config["prompt_tokens"]
+        if self.cost_only:
+            blank = (0,) * most
+            yield from ((f"blank/{i}", blank) for i in range(self.config["prompts"]))
+            return
+        asked = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
+        if asked not in _tokenized:
+            _tokenized[asked] = data.prompts(self.dataset, rows, self.target.tokenizer)
+        for prompt, row in zip(_tokenized[asked], rows.rows, strict=True):
+            if builder_of(self.dataset).is_empty(row):
+                raise InputError(f"prompt {prompt.id} is empty, so nothing is asked; leave its row out")
+            yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
+
+    def check(self) -> None:
+        """See `Scenario`: kinds of drafts, tokenizers, context lengths, memory."""
+        if self.method.companion == "medusa" and not self.draft.model_cost.shape.medusa:
+            raise InputError(
+                f"{self.draft.config.name} has no Medusa heads, with which method {self.name} drafts; choose "
+                "model@draft=smollm2_135m_medusa"
+            )
+        for role in self.places:
+            if role != "target" and not self.cost_only:
+                require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
+            if isinstance(self.model(role), HeadModel) and "target" not in self.places:
+                raise InputError(
+                    f"{self.model(role).config.name} drafts from what its target computes, and method "
+                    f"{self.config['method']['name']} runs no target; choose another draft"
+                )
+            self._check_context(role)
+        align_vocabularies((self.target, *map(self.model, self.places)))
+        if isinstance(self.match, HeadMatch):
+            draft_calibration.require_heads(self.match, self.draft)
+        device = self.open_device()
+        try:
+            for role, place in self.places.items():
+                model = self.model(role)
+                placed(model, device, place)
+                whole = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
+                if not self.emulated and not whole:
+                    model.local_session(role, device, place)
+            for role, place in last("target", self.places):
+                model = self.model(role)
+                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
+        finally:
+            device.close()
+
+    def _check_context(self, role: str) -> None:
+        model = self.model(role)
+        longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
+        tokens, most = model.positions(longest, self.config["max_tokens"])
+        if most is not None and tokens > most:
+            raise InputError(
+                f"{tokens} tokens of prompt and answer do not fit the context of {role} "
+                f"{model.config.name}, {most} tokens"
+            )
+
+    def tokens(self, role: str) -> int:
+        """Capacity of a model's key-value cache in tokens."""
+        longest, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
+        return longest + answer + max(ROOM, self.method.look_ahead(role, answer))
+
+    def open_device(self) -> Device:
+        """Create a device from the device file and the engine."""
+        if self.emulated:
+            return EmulatedDevice(self.cell.machine())
+        return local_device(self.config["device"], cuda_stream())
+
+
+def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
+    """Roles and placements with `role` last: the target gets the memory that the drafts leave."""
+    return sorted(places.items(), key=lambda item: item[0] == role)
+
+
+_signature = cache(signature)
+
+
+def _require_sessions(method: Method) -> None:
+    """InputError for an external method with the old signature, which takes its models one by one."""
+    try:
+        _signature(type(method).serve).bind(None, None, None, {})
+    except TypeError as wrong:
+        raise InputError(
+            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
+            "such as sessions['target']; see docs/changes.md"
+        ) from wrong
