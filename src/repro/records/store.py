@@ -46,7 +46,7 @@ FOLDER = "records"
 """The folder of the files in a folder of results."""
 
 OF_A_WRITER = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
-"""The names of writers' files (start, process, random); `pack` hides and removes them. Others were packed."""
+"""The names of writers' files (start, process, random), hidden while `pack` removes them."""
 
 LARGE = 256 << 20
 """Bytes of a writer's file after which it begins another: what is larger than `LINES_BYTES` is not read."""
