@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,20 @@ def test_a_disk_without_flock_is_waited_for_and_said(
     def absent(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    held = SoftFileLock(tmp_path / "x.lock")
+    held = SoftFileLock(tmp_path / "x.lock", thread_local=False)  # another thread releases it
     held.acquire()
-    timer = threading.Timer(0.3, held.release)
-    timer.start()
+
+    def release_when_said() -> None:
+        end = time.monotonic() + 30
+        while "waiting for" not in caplog.text and time.monotonic() < end:
+            time.sleep(0.01)
+        held.release()
+
+    releasing = threading.Thread(target=release_when_said)
+    releasing.start()
     monkeypatch.setattr("fcntl.flock", absent)
     try:
         with Lock(tmp_path / "x.lock"):
             assert f"waiting for {tmp_path / 'x.lock'}, which process {os.getpid()} of" in caplog.text
     finally:
-        timer.join()
+        releasing.join()

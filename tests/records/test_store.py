@@ -7,9 +7,12 @@ import hashlib
 import logging
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +65,12 @@ def test_packed_records_are_those_that_were_stored_and_packing_again_changes_no_
     results.pack()
     groups = {"edgellm", "lever", "untabled"}
     before = files(results)
-    assert before.keys() == {f"{group}.{end}" for group in groups for end in ("jsonl", "details.xz")}
+    assert before.keys() == {f"{group}.{end}" for group in groups for end in ("cells.jsonl", "details.xz")}
     for store in (results, open_results(results.root)):
         assert store.all() == sorted((cell(n) for n in range(4)), key=lambda record: record.key)
         assert all(store.rounds(cell(n).key) == STORED for n in range(4))
         assert all(store.answers(cell(n).key) == ANSWERS for n in range(4))
-        assert store.place(cell(1).key).name == "edgellm.jsonl", "the first by name of two papers"
+        assert store.place(cell(1).key).name == "edgellm.cells.jsonl", "the first by name of two papers"
         assert [record.labels["row"] for record in store.read("lever/fig5")] == ["b"]
         assert store.problems() == []
     results.put(cell(3), ROUNDS, ANSWERS)
@@ -90,11 +93,25 @@ def test_a_finished_record_counts_before_a_failed_one_and_then_the_latest(result
     assert (results.get(key), results.rounds(key), results.answers(key)) == (newer, STORED[:1], ANSWERS)
 
 
+def test_a_table_of_changed_settings_lies_with_its_paper_and_names_may_have_dots(results: Results) -> None:
+    results.set_members("quick.start@t=0.5", [member(cell(0))])
+    results.set_members("quick.start@t=0.7", [member(cell(1))])
+    results.set_members("quick.en@t=0.7", [member(cell(2))])
+    for table in ("lever/fig4", "lever/fig5", "edgellm/fig3"):
+        results.set_members(table, [])
+    results.pack()
+    assert [results.place(cell(n).key).name for n in range(3)] == [
+        *["quick.start.cells.jsonl"] * 2,
+        "quick.en.cells.jsonl",
+    ]
+    assert [open_results(results.root).rounds(cell(n).key) for n in range(4)] == [STORED] * 4
+
+
 def test_a_cell_that_changes_its_group_is_moved(results: Results) -> None:
     results.pack()
     results.set_members("edgellm/fig3", [member(cell(2))])
     results.pack()
-    assert results.place(cell(1).key).name == "lever.jsonl"
+    assert results.place(cell(1).key).name == "lever.cells.jsonl"
     assert results.rounds(cell(1).key) == STORED
     assert len(results.all()) == 4
 
@@ -190,16 +207,102 @@ def test_a_writer_goes_on_while_another_packs(results: Results) -> None:
     assert all(other.rounds(cell(number).key) == STORED for number in range(20, 40))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_folder_is_read_and_cannot_be_written(results: Results) -> None:
-    results.folder.chmod(0o555)
+def test_a_read_only_folder_is_read_and_cannot_be_written(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results.pack()
+    before, really_open = files(results), os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **others: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and str(path).startswith(str(results.root)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return really_open(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", read_only)
+    reader = open_results(results.root)
+    assert len(reader.all()) == 4
+    assert reader.rounds(cell(1).key) == STORED
+    assert [record.labels["row"] for record in reader.read("lever/fig5")] == ["b"]
+    with pytest.raises(InputError, match=r"results cannot be written to .*: Read-only file system; choose"):
+        reader.check_writable()
+    acts: list[Callable[[], object]] = [
+        lambda: reader.put(cell(9)),
+        lambda: reader.begin(cell(9).key),
+        lambda: reader.put_answers(cell(1).key, ANSWERS),
+        lambda: reader.set_members("lever/fig5", [member(cell(0))]),
+        reader.pack,
+    ]
+    for act in acts:
+        with pytest.raises(OSError, match="Read-only file system"):
+            act()
+    assert files(results) == before
+
+
+STEPS = ("fsync", "replace", "rename", "unlink")
+"""Calls of `os` that change what lies in a folder of records, or wait until it is on the disk."""
+
+
+def pack_until(results: Results, step: int) -> bool:
+    """Pack in a process that is killed before a step, of those in `STEPS`. Returns whether it had ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     try:
-        reader = open_results(results.root)
-        assert len(reader.all()) == 4
-        with pytest.raises(InputError, match="cannot be written"):
-            reader.check_writable()
+        left = step
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def counting(*arguments: Any, **more: Any) -> Any:
+                nonlocal left
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return call(*arguments, **more)
+
+            return counting
+
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        Results(results.root).pack()
+        os._exit(0)
     finally:
-        results.folder.chmod(0o755)
+        os._exit(1)
+
+
+def test_a_kill_at_any_step_of_packing_loses_nothing(results: Results, tmp_path: Path) -> None:
+    results.pack()
+    results.set_members("edgellm/fig3", [member(cell(2))])  # so that a cell changes its group
+    for number in (4, 5):
+        Results(results.root).put(cell(number), ROUNDS, ANSWERS)
+    whole = tmp_path / "whole"
+    shutil.copytree(results.root, whole)
+    Results(whole).pack()
+    expected, steps = files(Results(whole)), 0
+    while True:
+        root = tmp_path / f"{steps}"
+        shutil.copytree(results.root, root)
+        has_ended = pack_until(Results(root), steps)
+        reader = open_results(root)
+        assert reader.all() == sorted((cell(n) for n in range(6)), key=lambda record: record.key)
+        assert all(reader.rounds(cell(n).key) == STORED for n in range(6))
+        assert all(reader.answers(cell(n).key) == ANSWERS for n in range(6))
+        reader.pack()
+        assert files(reader) == expected
+        if has_ended:
+            break
+        steps += 1
+    assert steps > 15
+
+
+def test_lines_that_came_while_a_packer_was_killed_are_read(results: Results) -> None:
+    """It had hidden the file to see whether lines were added."""
+    path = only_file(results)
+    path.rename(path.with_name(f".{path.name}"))
+    reader = open_results(results.root)
+    assert len(reader.all()) == 4
+    assert reader.rounds(cell(1).key) == STORED
+    reader.pack()
+    assert not list(results.folder.glob(".*"))
+    assert len(reader.all()) == 4
 
 
 def test_links_are_not_followed(results: Results, tmp_path: Path) -> None:

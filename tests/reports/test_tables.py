@@ -630,7 +630,7 @@ class TestScript:
             (["--results", "empty"], "error: there are no tables in empty; experiments: bare, lever/tiny"),
             (
                 ["--convert", "empty"],
-                "error: empty has no details of the older layout, so there is nothing to convert",
+                "error: empty has no records of the former layout, so there is nothing to convert",
             ),
         ],
     )

@@ -51,7 +51,8 @@ def convert(root: Path, tell: Callable[[str], None] = print) -> Results:
         raise InputError(f"{root} has no records of the former layout, so there is nothing to convert")
     results = Results(root)
     for former in former_records(root):
-        results.put(former.record, **former.details)
+        if results.get(former.record.key) != former.record:  # it was stored with details that may be gone
+            results.put(former.record, **former.details)
     for folder in table_folders(root):
         tell(folder.relative_to(root).as_posix())
         write_members(folder, [_member(cell) for cell in _lines(folder / CELLS)])
@@ -90,10 +91,15 @@ def former_records(root: Path) -> Iterator[Former]:
     for folder in table_folders(root):
         details = {kind: _table_details(folder, kind) for kind in DETAILS}
         for cell in _lines(folder / CELLS):
-            if cell["key"] not in stored:
-                stored.add(cell["key"])
-                rows = {kind: details[kind].get(cell["key"], []) for kind in DETAILS}
-                yield Former(_record(cell, joined(cell["provenance"])), rows)
+            try:
+                record = _record(cell, joined(cell["provenance"]))
+            except (ValueError, TypeError, KeyError, RecursionError) as wrong:
+                raise InputError(
+                    f"{folder / CELLS} has a damaged cell ({wrong}); restore the file"
+                ) from wrong
+            if record.key not in stored:
+                stored.add(record.key)
+                yield Former(record, {kind: details[kind].get(record.key, []) for kind in DETAILS})
 
 
 def _record(cell: Mapping[str, Any], provenance: Mapping[str, Any]) -> Record:

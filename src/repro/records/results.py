@@ -5,6 +5,7 @@ Must not know what a table shows. The layout and its rules are described in docs
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -107,7 +108,8 @@ class Results(Store):
             groups = {key: UNTABLED for key in self._cells}
             for table in reversed(self.tables()):
                 remove_left(self.root / table)
-                groups |= {member.key: table.partition("/")[0] for member in self.members(table)}
+                paper = re.split("[/@]", table)[0]  # of `quickstart@temperature=0.5` too
+                groups |= {member.key: paper for member in self.members(table)}
             self.pack_groups(groups)
 
 

@@ -51,7 +51,8 @@ OF_A_WRITER = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
 LARGE = 256 << 20
 """Bytes of a writer's file after which it begins another: what is larger than `LINES_BYTES` is not read."""
 
-PACKED_DETAILS = ".details.xz"
+PACKED_CELLS, PACKED_DETAILS = ".cells.jsonl", ".details.xz"
+"""How the names of a group's files end, behind the group, which may have dots."""
 
 FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
 """Fast, and finds what cells far apart in a file have in common, as answers that are equal."""
@@ -123,6 +124,11 @@ class LinesFile:
     def is_writers(self) -> bool:
         """Whether a writer may still add to it."""
         return OF_A_WRITER.fullmatch(self.path.name) is not None
+
+    @property
+    def group(self) -> str:
+        """The group whose cells it has, of a packed file."""
+        return self.path.name.removesuffix(PACKED_CELLS)
 
     def goes_on(self, stat: os.stat_result) -> bool:
         """Whether the file is the one that was read, perhaps with more lines."""
@@ -313,7 +319,7 @@ class Store:
     def _stats(self) -> Iterator[tuple[str, os.stat_result]]:
         names = os.listdir(self.folder) if self.folder.is_dir() and not self.folder.is_symlink() else []
         for name in names:
-            if name.endswith(".jsonl"):
+            if OF_A_WRITER.fullmatch(name) or name.endswith(PACKED_CELLS):
                 with suppress(FileNotFoundError):  # packed meanwhile
                     yield name, os.lstat(self.folder / name)
 
@@ -333,7 +339,7 @@ class Store:
                 with file.path.open("rb") as lines:
                     lines.seek(extent[0])
                     return read_line(lines.read(extent[1]).decode().removesuffix("\n"))
-        path = cell.file.path.with_suffix(PACKED_DETAILS)
+        path = self.folder / f"{cell.file.group}{PACKED_DETAILS}"
         if cell.file.is_writers or not path.exists():
             return None
         lines_by_name, damaged = _packed_details(path, *_stamp(path))
@@ -406,7 +412,7 @@ class Store:
         if damaged := self.problems():
             raise InputError(damaged[0])
         for key, cell in [*self._cells.items()]:  # what changes its group must be elsewhere before it goes
-            if not cell.file.is_writers and cell.file.path.stem != groups[key]:
+            if not cell.file.is_writers and cell.file.group != groups[key]:
                 self.put(cell.record, self.rounds(key), self.answers(key))
         self.refresh()
         before = self._sorted_files()
@@ -414,15 +420,15 @@ class Store:
         for key in sorted(self._cells):
             by_group.setdefault(groups[key], []).append(key)
         for group, keys in sorted(by_group.items()):
-            self._write_group(self.folder / group, keys)
+            self._write_group(group, keys)
         for file in before:
             if file.is_writers:
                 _remove_as_read(file)
-            elif file.path.stem not in by_group:
-                file.path.with_suffix(PACKED_DETAILS).unlink(missing_ok=True)
+            elif file.group not in by_group:
+                (self.folder / f"{file.group}{PACKED_DETAILS}").unlink(missing_ok=True)
                 file.path.unlink()
 
-    def _write_group(self, path: Path, keys: Sequence[str]) -> None:
+    def _write_group(self, group: str, keys: Sequence[str]) -> None:
         """Write the cells of a group and, before them, their details."""
         cells, details, parts = list[str](), list[str](), set[str]()
         for cell in map(self._cells.__getitem__, keys):
@@ -432,11 +438,10 @@ class Store:
             cells.append(write_line(cell.content))
             lines = (self._details_line(cell, kind) for kind in DETAILS)
             details += [line.written() for line in lines if line]
+        packed = lzma.compress("".join(details).encode(), filters=FAR)
         if details:
-            write_changed(
-                path.with_suffix(PACKED_DETAILS), lzma.compress("".join(details).encode(), filters=FAR)
-            )
-        write_changed(path.with_suffix(".jsonl"), "".join(cells).encode())
+            write_changed(self.folder / f"{group}{PACKED_DETAILS}", packed)
+        write_changed(self.folder / f"{group}{PACKED_CELLS}", "".join(cells).encode())
 
 
 class Writer:
