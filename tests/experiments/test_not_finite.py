@@ -111,7 +111,7 @@ PLACES = {
         NAN,
         "dram.bandwidth: nan GB/s must be a number above 0 and at most 1000000, and finite",
     ),
-    "target.shape.hidden": (INF, "shape, hidden: inf is a number; it must be a whole number"),
+    "target.shape.hidden": (INF, "shape.hidden is inf; it must be a whole number"),
     "calibrate_draft_to": (NAN, "calibrate_draft_to is nan; it must be a number above 0 and at most 0.99"),
     "corpus.texts": (INF, "corpus.texts is inf; it must be a finite number"),
 }
