@@ -104,8 +104,8 @@ def test_weights_that_are_not_numbers(name: str, project: Project) -> None:
 
 
 PLACES = {
-    "sampling.temperature": (NAN, "sampling, temperature: nan is not a finite number"),
-    "sampling.top_p": (NAN, "sampling, top_p: nan is not a finite number"),
+    "sampling.temperature": (NAN, "sampling.temperature is nan; it must be a number, and finite"),
+    "sampling.top_p": (NAN, "sampling.top_p is nan; it must be a number, and finite"),
     "cooldown": (INF, "cooldown is inf; it must be a number from 0 to 86400, and finite"),
     "device.dram.bandwidth.value": (
         NAN,
