@@ -372,15 +372,15 @@ class TestSpec:
             ({"columns": [{"key": "a"}]}, r"columns\.0: the field 'heading' is lacking"),
             (
                 {"columns": [{**SPEED, "digits": "2"}]},
-                r"columns\.0, digits: '2' is a text; it must be a whole",
+                r"columns\.0: digits is '2'; it must be ",
             ),
             ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: 'higher', 'lower', ''"),
             ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
             ({"columns": [{**SPEEDUP, "over": {"method": "std"}}]}, "column 'speedup' has two baselines"),
             ({"columns": [{**SPEED, "compare": "difference"}]}, "column 'speed' has no baseline"),
             ({"columns": [SPEED, SPEED]}, "two columns with the key 'speed'"),
-            ({"columns": "speed"}, "columns: 'speed' is a text; it must be a list"),
-            ({"rows": ["method"]}, r"rows: \['method'\] is a list; it must be a mapping"),
+            ({"columns": "speed"}, "columns is 'speed'; it must be a list"),
+            ({"rows": ["method"]}, r"rows is \['method'\]; it must be a mapping"),
             ({"figure": {"columns": ["spede"]}}, "no column 'spede'. Did you mean speed"),
         ],
     )
