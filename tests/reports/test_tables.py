@@ -374,7 +374,7 @@ class TestSpec:
                 {"columns": [{**SPEED, "digits": "2"}]},
                 r"columns\.0: digits is '2'; it must be ",
             ),
-            ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: 'higher', 'lower', ''"),
+            ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: higher, lower, ''"),
             ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
             ({"columns": [{**SPEEDUP, "over": {"method": "std"}}]}, "column 'speedup' has two baselines"),
             ({"columns": [{**SPEED, "compare": "difference"}]}, "column 'speed' has no baseline"),

@@ -229,7 +229,7 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
         ),
         (
             {"method": {"name": "chain_sd", "lenght": 4}},
-            "method chain_sd: there is no field 'lenght'. Did you mean",
+            "method: there is no field 'lenght'. Did you mean",
         ),
         ({"method": {"name": "std2"}}, "there is no method 'std2'. Did you mean std"),
         (

@@ -334,7 +334,9 @@ class Sweep:
             looked_up = self._looked_up(cell)
             if isinstance(looked_up, Note):
                 watched.finish(cell.number, replace(looked_up, chosen=cell.chosen))
-            elif looked_up.key in out:
+                continue
+            cell = replace(cell, labels=looked_up.labels)
+            if looked_up.key in out:
                 out[looked_up.key].append(cell)
             elif note := self._notes.get(looked_up.key):
                 watched.finish(cell.number, _like(note, cell))
@@ -422,7 +424,7 @@ class Sweep:
             return Note(cell.key, cell.labels, "cached", 0.0)
         record = self.store.get(cell.key)
         is_done = record is not None and record.done and self.mode != "force"
-        if not (is_done and not self.tracker.again or self._tracker_is_checked):  # it imports wandb
+        if not ((is_done and not self.tracker.again) or self._tracker_is_checked):  # it imports wandb
             self.tracker.check()
             self._tracker_is_checked = True
         if record and is_done:
