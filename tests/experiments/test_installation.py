@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_every_verb_says_what_it_takes(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    verbs = ["table", "fetch", "device", "calibrate", "errors", "cells", "list", "show", "compare", "check"]
+    verbs = ["table", "errors", "cells", "show", "compare", "check", "list", "device", "fetch", "calibrate"]
     assert list(VERBS) == verbs
     for verb in verbs:
         assert run(monkeypatch, verb, "--help") == 0
