@@ -372,7 +372,7 @@ class TestSpec:
             ({"columns": [{"key": "a"}]}, r"columns\.0: the field 'heading' is lacking"),
             (
                 {"columns": [{**SPEED, "digits": "2"}]},
-                r"columns\.0: digits is '2'; it must be ",
+                r"columns\.0\.digits is '2'; it must be ",
             ),
             ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: higher, lower, ''"),
             ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
