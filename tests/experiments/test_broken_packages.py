@@ -112,7 +112,7 @@ def test_each_broken_package_is_named_once_with_the_reason(said: list[tuple[str,
     assert sorted(named) == ["begins_badly", "computed", "gone", "leaves", "taken", "without_conf"]
     assert len(warned) == len(named)
     assert named["gone"] == (
-        "warning: package gone 0.1 cannot be read, so its repro.components gone is left out: "
+        "warning: package gone 0.1 cannot be read, so its repro.conf gone.conf is left out: "
         "ModuleNotFoundError: No module named 'gone'"
     )
     assert named["without_conf"].endswith(

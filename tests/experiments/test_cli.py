@@ -11,7 +11,6 @@ import pytest
 
 import wandb_logs
 from perfetto_rule import dropped
-from repro.experiments import cli
 from repro.experiments.cli import WIDE
 from tiny_project import Project, write_project
 
@@ -89,7 +88,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_large_sweep_is_one_run_and_its_cells_get_theirs_afterwards(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "MOST_RUNS", 1)
+    monkeypatch.setattr("repro.experiments.tracking.tracker.MOST_RUNS", 1)
     mine = project.apart(tmp_path, "wandb.mode=offline")
     sweep, folder = (QUICK, "method=std,chain_sd"), mine.out / "outputs" / "wandb"
 

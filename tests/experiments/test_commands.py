@@ -162,7 +162,7 @@ def taken(arguments: list[str]) -> None:
     if "-sc" in arguments:
         return
     words = checked(arguments)
-    overrides = [word for word in words if re.match(r"[+~]?[a-z][^ ]*=|~", word)]
+    overrides = [word for word in words if re.match(r"\+{0,2}[a-z][^ ]*=|~", word)]
     assert [word for word in words if re.match("[+a-z].*[ =]", word) and word not in overrides] == []
     overrides = [
         word for word in overrides if not word.startswith(("hydra/launcher=", "hydra.launcher", "+hydra"))

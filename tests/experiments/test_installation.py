@@ -18,6 +18,7 @@ import yaml
 
 import repro
 from repro import __main__ as command
+from repro.commands import VERBS
 from repro.core import version as versions
 from repro.core.paths import project_root
 from repro.core.version import RELEASE, Version, version
@@ -39,8 +40,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_every_verb_says_what_it_takes(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    verbs = ["table", "fetch", "device", "calibrate", "errors", "cells", "list", "show", "compare", "check"]
-    assert list(command.VERBS) == verbs
+    verbs = ["table", "errors", "cells", "show", "compare", "check", "list", "device", "fetch", "calibrate"]
+    assert list(VERBS) == verbs
     for verb in verbs:
         assert run(monkeypatch, verb, "--help") == 0
         assert capsys.readouterr().out.startswith(f"usage: repro {verb} ")

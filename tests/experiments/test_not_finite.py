@@ -104,14 +104,14 @@ def test_weights_that_are_not_numbers(name: str, project: Project) -> None:
 
 
 PLACES = {
-    "sampling.temperature": (NAN, "sampling, temperature: nan is not a finite number"),
-    "sampling.top_p": (NAN, "sampling, top_p: nan is not a finite number"),
+    "sampling.temperature": (NAN, "sampling.temperature is nan; it must be a number, and finite"),
+    "sampling.top_p": (NAN, "sampling.top_p is nan; it must be a number, and finite"),
     "cooldown": (INF, "cooldown is inf; it must be a number from 0 to 86400, and finite"),
     "device.dram.bandwidth.value": (
         NAN,
         "dram.bandwidth: nan GB/s must be a number above 0 and at most 1000000, and finite",
     ),
-    "target.shape.hidden": (INF, "shape, hidden: inf is a number; it must be a whole number"),
+    "target.shape.hidden": (INF, "shape.hidden is inf; it must be a whole number"),
     "calibrate_draft_to": (NAN, "calibrate_draft_to is nan; it must be a number above 0 and at most 0.99"),
     "corpus.texts": (INF, "corpus.texts is inf; it must be a finite number"),
 }

@@ -89,6 +89,12 @@ def test_values_of_every_kind(plan: CellPlan, overrides: tuple[str, ...]) -> Non
     assert json.dumps(plan.cell(overrides)) == expected
 
 
+def test_what_refers_to_a_value_has_it(tmp_path: Path) -> None:
+    write_conf(tmp_path / "conf", config="a: 1\nb: ${a}\nc: {d: '${b}'}\n")
+    with planning(tmp_path / "conf") as plan:
+        assert [plan.cell((f"a={a}",)) for a in (2, 3)] == [{"a": a, "b": a, "c": {"d": a}} for a in (2, 3)]
+
+
 def test_one_cell_leaves_nothing_to_the_next(plan: CellPlan) -> None:
     before = plan.cell(())
     changed = plan.cell(("method.length=2", "+labels.a=${prompts}", "corpus={texts: 1}", "prompts=7"))
@@ -105,6 +111,8 @@ def test_cells_share_what_no_value_of_theirs_changes(plan: CellPlan) -> None:
 
 
 def test_a_choice_is_named_as_its_cell_has_it(plan: CellPlan) -> None:
+    of_sweep = compose("config", ["method=edgellm"], return_hydra_config=True)
+    HydraConfig.instance().set_config(of_sweep)
     name = "+labels.name=${hydra:runtime.choices.method}"
     for method in ("std", "chain_sd", "std"):
         assert plan.cell((f"method={method}", name))["labels"] == {"name": method}

@@ -66,6 +66,8 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
             ("experiment=mllm_npu/table4", "method.order=in_order"),
             "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
         ),
+        (("-m", "method=std,flash_ar", "results=out/${method.name}"), "'out/std' for this cell and"),
+        (("-m", "method=std", "sweep=run,force"), "sweep"),
         (("method=[std,chain_sd]",), "-m method=std,chain_sd"),
         (("method=std", "hydra/launcher=dask"), "add -m"),
         (("-m", "method=std", "hydra/sweeper=nevergrad"), "nevergrad"),

@@ -107,7 +107,7 @@ def test_settings_go_to_every_run(tmp_path: Path) -> None:
     about = next(line["run"] for line in wandb_logs.lines(run) if line["type"] == "run")
     assert {about[name] for name in ("project", "entity", "notes")} == {"p", "team", "why"}
     assert "mine" in about["tags"]
-    with pytest.raises(InputError, match="wandb, tags: 'mine' is a text; it must be a list"):
+    with pytest.raises(InputError, match=r"wandb\.tags is 'mine'; it must be null or a list"):
         Tracker.parse({**section, "tags": "mine"}, tmp_path)
 
 

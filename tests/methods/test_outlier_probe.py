@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.core.typed import typed
 from repro.methods.probes import outliers
 from repro.methods.probes.outliers import Outliers
 from repro.models.analysis.hooks import PARTS, places
@@ -77,4 +78,4 @@ def test_all_settings_but_the_quantile_share_a_reading(monkeypatch: pytest.Monke
 )
 def test_settings_that_cannot_work(setting: dict[str, float | str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        look(**setting)
+        typed(Outliers, setting, "probe")

@@ -142,8 +142,3 @@ def test_the_order_is_descending_and_changes_nothing() -> None:
 def test_a_corpus_that_predicts_nothing_is_refused(corpus: tuple[Tensor, ...], said: str) -> None:
     with pytest.raises(InputError, match=said):
         importance(dense("llama-2"), corpus)
-
-
-def test_an_unknown_measure_is_refused() -> None:
-    with pytest.raises(InputError, match="sum_abs, abs_sum"):
-        importance_of("llama-2", aggregate="max")

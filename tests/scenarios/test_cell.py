@@ -223,10 +223,13 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
         ({"memo": "maybe"}, "memo is 'maybe'; it must be true or false"),
         ({"metrics": "rouge_l"}, "metrics is 'rouge_l'; it must be a list"),
         ({"metrics": ["rogue_l"]}, "there is no metric 'rogue_l'. Did you mean rouge_l"),
-        ({"sampling": {"temperature": "hot", "top_p": 1.0}}, "'hot' is a text; it must be a number"),
+        (
+            {"sampling": {"temperature": "hot", "top_p": 1.0}},
+            "sampling.temperature is 'hot'; it must be a number",
+        ),
         (
             {"method": {"name": "chain_sd", "lenght": 4}},
-            "method chain_sd: there is no field 'lenght'. Did you mean",
+            "method: there is no field 'lenght'. Did you mean",
         ),
         ({"method": {"name": "std2"}}, "there is no method 'std2'. Did you mean std"),
         (

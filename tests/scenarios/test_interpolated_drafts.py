@@ -222,7 +222,7 @@ def test_a_share_that_no_draft_meets_is_said() -> None:
         (("calibrate_draft_to=80",), "calibrate_draft_to is 80; it must be a number above 0"),
         (
             ("draft_calibration=weight",),
-            "is 'weight'; it must be true, weights, choices or false",
+            "is 'weight'; it must be true or false or weights or choices",
         ),
         ((WEIGHTS, "calibrate_draft_to=null"), "as often as calibrate_draft_to says, which is null"),
         ((WEIGHTS, "device=local_cpu"), "real device would have to pay"),

@@ -108,6 +108,8 @@ def _sentence(kind: Any, error: ErrorDetails, where: str) -> str:
         return f"{place}: {unknown('field', name, choices)}"
     place, kind = _at(kind, path, where)
     if error["type"] == "literal_error" and get_origin(kind) is Literal:
+        if " " in place:
+            return f"{place} is {error['input']!r}; choices: {', '.join(choices_of(kind))}"
         return unknown(place, error["input"], choices_of(kind))
     finite = ", and finite" if error["type"] == "finite_number" else ""
     return f"{place} is {error['input']!r}; it must be {words(kind)}{finite}"
@@ -144,7 +146,7 @@ def words(kind: Any) -> str:
 
 def choices_of(kind: Any) -> tuple[str, ...]:
     """The values of a `Literal`; empty for another type."""
-    return tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
+    return tuple(str(value) or "''" for value in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
 def _without_null(kind: Any) -> Any:

@@ -181,7 +181,8 @@ def _require_range(
         try:
             require(allowed, int(number) if kind.whole and number.is_integer() else number, path)
         except InputError as wrong:
-            raise InputError(f"{path}: {printed} must be {words(allowed)}") from wrong
+            finite = "" if isfinite(number) else ", and finite"
+            raise InputError(f"{path}: {printed} must be {words(allowed)}{finite}") from wrong
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")

@@ -201,7 +201,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        if config.sweep != "list":
+        if sweeps and config.sweep != "list":
             Tracker.parse(places["wandb"], Path(config.outputs)).check()
         _require_sweeper(config, sweeps)
         if not sweeps:

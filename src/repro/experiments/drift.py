@@ -1,7 +1,8 @@
 """Committed cells whose settings are not what `conf/` says today.
 
 A record is computed again from its own configuration, which would hide a changed file of `conf/`. So the
-commands that made the cells are planned again, and a record's settings must be those of one of their cells.
+commands that made the cells are planned again, and each of a record's settings must be that of one of their
+cells.
 Must not know Hydra, nor how a cell is computed.
 """
 
@@ -73,7 +74,7 @@ def _drifted(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) 
         left = {record.key: _leaves(record.provenance.config) for record in records}
         for cell in cells:
             today.append(_leaves(plan.cell(cell)))
-            left = {key: leaves for key, leaves in left.items() if leaves != today[-1]}
+            left = {key: leaves for key, leaves in left.items() if not leaves.items() <= today[-1].items()}
             if not left:
                 break
     except (InputError, OmegaConfBaseException) as wrong:
@@ -102,11 +103,11 @@ def _below(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...],
 
 
 def _changes(leaves: Leaves, today: Leaves) -> list[str]:
-    """The settings that differ, each as it was and as it is."""
+    """The settings that differ, each as it was and as it is; one that came later is no change."""
     return [
-        f"{'.'.join(path)} {leaves.get(path, 'nothing')} -> {today.get(path, 'nothing')}"
-        for path in leaves | today
-        if leaves.get(path) != today.get(path)
+        f"{'.'.join(path)} {value} -> {today.get(path, 'nothing')}"
+        for path, value in leaves.items()
+        if value != today.get(path)
     ]
 
 

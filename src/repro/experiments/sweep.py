@@ -52,7 +52,7 @@ from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.scenarios.base import Progress, Scenario, silent
 from repro.scenarios.registry import made, scenario_of
-from repro.scenarios.sections import check_known, check_places
+from repro.scenarios.sections import FOLDERS, check_known, check_places
 
 MODES = ("run", "list", "retry", "force")
 MANY = 8
@@ -257,6 +257,12 @@ def checked_mode(mode: object) -> str:
     return str(mode)
 
 
+def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a sweep has once, for all its cells."""
+    folders = {name: from_home(config[name]) for name in FOLDERS}
+    return folders | {"sweep": config["sweep"], "wandb": config["wandb"]}
+
+
 class Sweep:
     """One run of the command: its mode, its output folders and its console.
 
@@ -280,6 +286,8 @@ class Sweep:
         self.group = group
         self._notes: dict[str, Note] = {}
         self._checked = -CHECK_S
+        self._tracker_is_checked = False
+        self._shared = shared_settings(config)
 
     @cached_property
     def _by_settings(self) -> RecordsBySettings:
@@ -326,7 +334,9 @@ class Sweep:
             looked_up = self._looked_up(cell)
             if isinstance(looked_up, Note):
                 watched.finish(cell.number, replace(looked_up, chosen=cell.chosen))
-            elif looked_up.key in out:
+                continue
+            cell = replace(cell, labels=looked_up.labels)
+            if looked_up.key in out:
                 out[looked_up.key].append(cell)
             elif note := self._notes.get(looked_up.key):
                 watched.finish(cell.number, _like(note, cell))
@@ -348,6 +358,7 @@ class Sweep:
                 raise InputError(cell.error)
             check_known(cell.config)
             check_places(cell.config)
+            self._require_shared(cell.config)
             scenario = made(cell.config)
             return self._known(scenario, self._finished) or scenario
         except (InputError, OmegaConfBaseException) as wrong:
@@ -356,6 +367,15 @@ class Sweep:
         except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it: there is no record
             traceback.print_exc()
             return Note("", dict(cell.labels), "failed", error=f"{type(wrong).__name__}: {wrong}")
+
+    def _require_shared(self, config: Mapping[str, Any]) -> None:
+        """InputError for a cell with places, a mode or tracking other than its sweep's, which are used."""
+        for name, value in shared_settings(config).items():
+            if value != (ours := self._shared[name]):
+                raise InputError(
+                    f"{name} is {value!r} for this cell and {ours!r} for its sweep, whose cells lie "
+                    "together; give one for all, or run a command for each"
+                )
 
     def _noted(self, key: str, labels: Mapping[str, str], outcome: Outcome) -> Note:
         """The note of a cell that has ended, whose outcome is stored."""
@@ -398,13 +418,16 @@ class Sweep:
             return self._listed(cell)
         if time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
-            self.tracker.check()
             self._checked = time.monotonic()
         is_unread = self.mode != "force" and not self.tracker.again and not cell.own_sources
         if is_unread and cell.key in finished:
             return Note(cell.key, cell.labels, "cached", 0.0)
         record = self.store.get(cell.key)
-        if record and record.done and self.mode != "force":
+        is_done = record is not None and record.done and self.mode != "force"
+        if not ((is_done and not self.tracker.again) or self._tracker_is_checked):  # it imports wandb
+            self.tracker.check()
+            self._tracker_is_checked = True
+        if record and is_done:
             warn_of_edits(cell, record)
             if self.tracker.again:
                 self._track(record)
