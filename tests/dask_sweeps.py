@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping
 
+from records import begun
 from tiny_project import Project
 
 CELLS = 20
@@ -40,7 +41,8 @@ def found(self, progress):
     if tokens == 5 and not (folder / "killed").exists():
         (folder / "killed").touch()
         time.sleep(1.5)  # what was sent arrives
-        records = [*(folder / "results" / "records").glob("*.json")]
+        files = (folder / "results" / "records").glob("*.jsonl")
+        records = [line for path in files for line in path.read_text().splitlines() if '{"cell": ' in line]
         (folder / "kept").write_text(str(len(records)))
         kill()
         time.sleep(60)
@@ -84,6 +86,7 @@ def require_whole(project: Project, done: subprocess.CompletedProcess[str]) -> N
     assert done.returncode == 0, done.stderr
     assert computed(project) == Counter(range(1, CELLS + 1)) + Counter([KILLED])
     assert [record.status for record in project.store.all()] == ["done"] * CELLS
+    assert begun(project.store) == []
 
 
 def computed(project: Project) -> Counter[int]:

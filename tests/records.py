@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from repro.records.provenance import Provenance
 from repro.records.record import Record, Scalar
+from repro.records.store import Store
 
 PROVENANCE: dict[str, Any] = {
     "config": {"method": {"length": 8}},
@@ -46,3 +48,10 @@ def record(method: str, values: Mapping[str, Scalar], **changes: Any) -> Record:
         "provenance": provenance(**{name: value for name, value in changes.items() if name not in own}),
     }
     return Record(**{**plain, **{name: value for name, value in changes.items() if name in own}})
+
+
+def begun(store: Store) -> list[str]:
+    """The cells that have begun and left no record."""
+    texts = [path.read_text(encoding="utf-8") for path in store.folder.glob("*.jsonl")]
+    keys = {key for text in texts for key in re.findall(r'{"begun": "([0-9a-f]+)"}', text)}
+    return [key for key in keys if store.has_begun(key)]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dask_sweeps import CELLS, KILLED, computed, environment, require_whole, sweep
+from records import begun
 from tiny_project import Project, write_project
 
 pytest.importorskip("distributed")
@@ -66,6 +67,7 @@ def test_the_driver_is_killed(project: Project) -> None:
     done = sweep(project, "driver", *WITH_DASK)
     assert done.returncode == -signal.SIGKILL
     assert [record.status for record in project.store.all()] == ["done"] * 4
+    assert len(begun(project.store)) == 1
     assert sweep(project, "nobody", *WITH_DASK, "sweep=retry").returncode == 0
     assert computed(project) == Counter(range(1, KILLED + 1)) + Counter([KILLED]), "what was never tried"
     done = sweep(project, "nobody", *WITH_DASK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from records import begun
 from repro.experiments.interrupted import stopped
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
@@ -75,7 +75,7 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
         encoding="utf-8",
     )
     try:
-        while process.poll() is None and not any(begun(project)):
+        while process.poll() is None and not any(begun(project.store)):
             try:
                 process.wait(timeout=0.05)
             except subprocess.TimeoutExpired:
@@ -86,13 +86,6 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def begun(project: Project) -> list[str]:
-    """The cells that have begun and left no record."""
-    texts = [path.read_text(encoding="utf-8") for path in project.store.folder.glob("*.jsonl")]
-    keys = {key for text in texts for key in re.findall(r'{"begun": "([0-9a-f]+)"}', text)}
-    return [key for key in keys if project.store.has_begun(key)]
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -106,5 +99,5 @@ def test_a_signal_for_real(project: Project, tmp_path: Path, sent: signal.Signal
     assert said[1].startswith("go on with: python -m repro ")
     assert "Traceback" not in err
     assert not [record for record in mine.store.all() if not record.done]
-    (left,) = begun(mine)
+    (left,) = begun(mine.store)
     assert mine.store.get(left) is None
