@@ -416,9 +416,6 @@ class Sweep:
         """
         if self.mode == "list":
             return self._listed(cell)
-        if time.monotonic() - self._checked >= CHECK_S:
-            self.store.check_writable(NEED)
-            self._checked = time.monotonic()
         is_unread = self.mode != "force" and not self.tracker.again and not cell.own_sources
         if is_unread and cell.key in finished:
             return Note(cell.key, cell.labels, "cached", 0.0)
@@ -427,6 +424,9 @@ class Sweep:
         if not ((is_done and not self.tracker.again) or self._tracker_is_checked):  # it imports wandb
             self.tracker.check()
             self._tracker_is_checked = True
+        if time.monotonic() - self._checked >= CHECK_S:
+            self.store.check_writable(NEED)
+            self._checked = time.monotonic()
         if record and is_done:
             warn_of_edits(cell, record)
             if self.tracker.again:
