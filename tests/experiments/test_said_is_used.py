@@ -66,8 +66,6 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
             ("experiment=mllm_npu/table4", "method.order=in_order"),
             "mllm_npu has it, and method=mllm_npu method.order=VALUE sets it",
         ),
-        (("-m", "method=std,flash_ar", "results=out/${method.name}"), "'out/std' for this cell and"),
-        (("-m", "method=std", "sweep=run,force"), "sweep"),
         (("method=[std,chain_sd]",), "-m method=std,chain_sd"),
         (("method=std", "hydra/launcher=dask"), "add -m"),
         (("-m", "method=std", "hydra/sweeper=nevergrad"), "nevergrad"),
@@ -85,6 +83,13 @@ def test_what_no_cell_uses_is_refused(
     done = bare(project, tmp_path, *words, LIST if "sweep" not in " ".join(words) else "prompts=1")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert said in done.stderr
+
+
+def test_a_cell_with_results_of_its_own_is_refused(project: Project, tmp_path: Path) -> None:
+    """A sweep's cells lie in its folder, together with its table."""
+    done = bare(project, tmp_path, "-m", "method=std,flash_ar", "results=out/${method.name}", LIST)
+    assert done.returncode == 1
+    assert "results is 'out/std' for this cell and 'out/chain_sd' for its sweep" in done.stderr
 
 
 def test_a_setting_that_one_cell_of_a_sweep_reads_is_used(project: Project, tmp_path: Path) -> None:

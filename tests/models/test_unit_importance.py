@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.typed import typed
 from repro.models.analysis.hooks import matrices
 from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
 from repro.models.elastic.submodels import Kept, reordered, submodel
@@ -142,3 +143,8 @@ def test_the_order_is_descending_and_changes_nothing() -> None:
 def test_a_corpus_that_predicts_nothing_is_refused(corpus: tuple[Tensor, ...], said: str) -> None:
     with pytest.raises(InputError, match=said):
         importance(dense("llama-2"), corpus)
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(InputError, match="abs_sum, sum_abs"):
+        typed(Measure, {"aggregate": "max"}, "measure")

@@ -150,7 +150,7 @@ def test_published_values_stand_at_their_x() -> None:
         ({"columns": ["sp"], "kind": "stacked", "log": True}, "has no logarithmic stacked"),
         ({"columns": ["sp"], "kind": "dots", "level": "edgellm"}, "dots have no `level`"),
         ({"columns": ["sp"], "kind": "grouped", "level": "chance"}, "no column 'chance'"),
-        ({**LINES, "kind": "pie"}, "kind is 'pie'; choices: bars, "),
+        ({**LINES, "kind": "pie"}, "kind is 'pie'; choices: bars, grouped, stacked, dots, lines"),
     ],
 )
 def test_bad_input(figure: dict[str, Any], sentence: str) -> None:

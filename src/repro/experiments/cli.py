@@ -300,7 +300,7 @@ def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence
 
 
 def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: UnreadWords) -> PlannedCell:
-    """CellPlan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
+    """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
     section = plan.composed(overrides).table
     if section and computes_nothing(section):
         unread.see_unread(OF_NO_CELL)

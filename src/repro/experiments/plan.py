@@ -236,7 +236,7 @@ def opened(conf: Path) -> Iterator[ConfigLoader]:
 
 @contextmanager
 def planning(conf: Path) -> Iterator[CellPlan]:
-    """CellPlan the cells of commands with a folder like `conf/`."""
+    """A plan of the cells of commands, with a folder like `conf/`."""
     with opened(conf) as loader:
         yield CellPlan(
             lambda choices: compose("config", choices, return_hydra_config=True),

@@ -285,8 +285,7 @@ class Sweep:
         self.tracked: Path | None = None
         self.group = group
         self._notes: dict[str, Note] = {}
-        self._checked = -CHECK_S
-        self._tracker_is_checked = False
+        self._checked: float | None = None
         self._shared = shared_settings(config)
 
     @cached_property
@@ -416,18 +415,14 @@ class Sweep:
         """
         if self.mode == "list":
             return self._listed(cell)
-        if time.monotonic() - self._checked >= CHECK_S:
-            self.store.check_writable(NEED)
-            self._checked = time.monotonic()
         is_unread = self.mode != "force" and not self.tracker.again and not cell.own_sources
         if is_unread and cell.key in finished:
             return Note(cell.key, cell.labels, "cached", 0.0)
         record = self.store.get(cell.key)
-        is_done = record is not None and record.done and self.mode != "force"
-        if not ((is_done and not self.tracker.again) or self._tracker_is_checked):  # it imports wandb
-            self.tracker.check()
-            self._tracker_is_checked = True
-        if record and is_done:
+        stands = record is not None and record.done and self.mode != "force"
+        if not stands or self.tracker.again:
+            self._check_writable()
+        if record and stands:
             warn_of_edits(cell, record)
             if self.tracker.again:
                 self._track(record)
@@ -435,6 +430,14 @@ class Sweep:
         if self.mode == "retry" and record is None and not self.store.has_begun(cell.key):
             return Note(cell.key, cell.labels, "skipped")
         return None
+
+    def _check_writable(self) -> None:
+        """InputError if what a cell makes cannot be written: a disk fills while others are computed."""
+        if self._checked is None:
+            self.tracker.check()  # which imports wandb
+        if self._checked is None or time.monotonic() - self._checked >= CHECK_S:
+            self.store.check_writable(NEED)
+            self._checked = time.monotonic()
 
     def _listed(self, cell: Scenario) -> Note:
         known = self._by_settings.like(cell)

@@ -321,7 +321,7 @@ class GenerationCell(Scenario):
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
         trees = None if self.match else self.trees
-        return self._settings | ({"trees": trees.request} if trees else {})
+        return self._settings | ({"trees": {**trees.request, "version": heads_fit.VERSION}} if trees else {})
 
     @property
     def decisive_settings(self) -> dict[str, Any]:
@@ -364,7 +364,7 @@ class GenerationCell(Scenario):
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
-        own |= {"fit of heads": heads_fit.VERSION} if self.trees else {}
+        own |= {"fit of heads": heads_fit.VERSION} if isinstance(self.match, HeadMatch) else {}
         own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         asked = [name for name in asked if not is_evaluated(name)]
