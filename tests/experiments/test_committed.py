@@ -6,6 +6,7 @@ import csv
 import gzip
 import lzma
 import re
+from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -160,11 +161,12 @@ def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
         if path.is_file()
     }
     assert Path("fidelity.md") in made
-    assert [
-        name
-        for name, text in made.items()
-        if not same_text((RESULTS / name).read_text(encoding="utf-8"), text)
-    ] == []
+    other = {}
+    for name, text in made.items():
+        committed = (RESULTS / name).read_text(encoding="utf-8")
+        if not same_text(committed, text):
+            other[name] = [*unified_diff(committed.splitlines(), text.splitlines(), n=0)]
+    assert other == {}
 
 
 @pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])

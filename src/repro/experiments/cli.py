@@ -222,7 +222,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
     except (InputError, OmegaConfBaseException, OSError) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()
-        tell_error(explain(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split()))
+        tell_error(" ".join(explain(wrong).split()))
         sys.exit(2)
 
 
@@ -437,10 +437,10 @@ def task(config: DictConfig) -> None:
         show_note(sweep.console, sweep.store, sweep.outputs, note, sweep.tracked)
         if note.state == "failed":
             raise InputError(note.error)
-    except InputError as wrong:
+    except (InputError, OSError) as wrong:  # Hydra would say first which job it was
         if _shows_where:
             raise
-        tell_error(str(wrong))
+        tell_error(explain(wrong))
         sys.exit(2)
 
 
@@ -528,6 +528,8 @@ def complete(arguments: list[str]) -> bool:
 def explain(wrong: Exception) -> str:
     """An error of the command line or of the disk as a sentence that names the valid choices."""
     cause = wrong.__cause__
+    if isinstance(wrong, InputError):
+        return str(wrong)
     if isinstance(wrong, RecursionError):
         return "the defaults list of a configuration file leads back to the file"
     if isinstance(wrong, MissingConfigException) and wrong.options:
@@ -579,7 +581,7 @@ def main() -> None:
     except (InputError, HydraException, OmegaConfBaseException, OSError, RecursionError) as wrong:
         if whole:
             raise
-        tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
+        tell_error(explain(wrong))
         sys.exit(2)
     except KeyboardInterrupt as stop:
         if whole:
