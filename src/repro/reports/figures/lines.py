@@ -163,12 +163,15 @@ def _line(panel: Axes, points: Points, look: Look, several: bool) -> None:
     ours = [(x, float(e.ours)) for x, e in points if isinstance(e.ours, (int, float))]
     panel.plot([x for x, _ in ours], [y for _, y in ours], color=shade, linewidth=1.6, linestyle=style)
     size = 4 if len(ours) <= 2 * MOST_TICKS else 2.5
+    bars = [(x, *ends) for x, entry in points if (ends := ends_of(entry))]
+    if bars:
+        panel.vlines(*zip(*bars, strict=True), color=shade, linewidth=0.9)
+    for face, is_fitted in ((shade, False), ("white", True)):
+        marked = [(x, e.ours) for x, e in points if ("fitted" in e.marks) is is_fitted]
+        marked = [(x, y) for x, y in marked if isinstance(y, (int, float))]
+        if marked:
+            panel.plot(*zip(*marked, strict=True), "o", color=shade, markerfacecolor=face, markersize=size)
     for x, entry in points:
-        if ends := ends_of(entry):
-            panel.vlines(x, *ends, color=shade, linewidth=0.9)
-        if isinstance(entry.ours, (int, float)):
-            face = "white" if "fitted" in entry.marks else shade
-            panel.plot([x], [entry.ours], "o", color=shade, markerfacecolor=face, markersize=size)
         if entry.published:
             ends_given = entry.published.ends
             diamonds(panel, [x] * len(ends_given), ends_given, shade if several else "white")

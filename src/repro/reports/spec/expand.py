@@ -84,6 +84,7 @@ class _Expansion:
     def __init__(self, experiment: str, given: Mapping[str, Any], content: Mapping[str, Any]) -> None:
         self.given = given
         self.where = f"table {experiment!r}"
+        self.rows = _rows(given.get("rows"), self.where)
         self.metrics: MetricSpecs = load_metrics()
         self.names: DisplayNames = load_names()
         self.published: Mapping[str, PublishedCell] = load_cells()
@@ -109,7 +110,7 @@ class _Expansion:
 
     def section(self) -> dict[str, Any]:
         given = {name: value for name, value in self.given.items() if name not in ("paper", "metric")}
-        rows = _rows(self.given.get("rows"), self.where)
+        rows = self.rows
         row_labels = self._row_labels(rows)
         _require_list(given, "aside", self.where)
         columns = columns_of(
@@ -182,20 +183,23 @@ class _Expansion:
 
     def _name(self, label: str, value: str) -> str:
         """The display name of a label's value; the table's own names come first."""
-        own = _rows(self.given.get("rows"), self.where)["names"]
-        return own.get(value) or self.names.find(self.paper, label, value).name
+        return self.rows["names"].get(value) or self.names.find(self.paper, label, value).name
 
     def _row_labels(self, rows: Mapping[str, Any]) -> list[Labels]:
         """The labels of each row, in the order of the grid's values; empty if a label cannot be told."""
         by = rows["by"]
         if any(name not in cell for cell in self.cells for name in by):
             return []
-        order = {name: [*self.known.get(name, ()), *rows["also"].get(name, ())] for name in by}
+        values_of = {name: [*self.known.get(name, ()), *rows["also"].get(name, ())] for name in by}
+        ranks = {
+            name: {value: rank for rank, value in enumerate(dict.fromkeys(values))}
+            for name, values in values_of.items()
+        }
         found = {tuple(cell[name] for name in by) for cell in self.cells}
         for name, values in rows["also"].items():
             at = by.index(name)
             found |= {(*row[:at], str(value), *row[at + 1 :]) for row in found for value in values}
-        ranked = sorted(found, key=lambda row: [order[n].index(v) for n, v in zip(by, row, strict=True)])
+        ranked = sorted(found, key=lambda row: [ranks[n][v] for n, v in zip(by, row, strict=True)])
         return [dict(zip(by, row, strict=True)) for row in ranked]
 
     def _row_name(self, rows: Mapping[str, Any], labels: Labels) -> str:
