@@ -79,7 +79,7 @@ ONLY = {
     "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
-        *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py"),
+        *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py", "records/store.py"),
         *(f"experiments/{name}.py" for name in ("dask_engine", "sweep")),
     },
 }

@@ -150,8 +150,8 @@ FOUND: dict[str, tuple[Callable[[Findings], Findings], str]] = {
         lambda found: replace(found, uncertainty={"ttft": (0.0, INF)}),
         "uncertainty.ttft.1 is inf",
     ),
-    "a round": (lambda found: replace(found, rounds=[{"start": NAN}]), "start is nan"),
-    "an answer": (lambda found: replace(found, answers=[{"score": -INF}]), "score is -inf"),
+    "a round": (lambda found: replace(found, rounds=[{"start": NAN}]), "start.0 is nan"),
+    "an answer": (lambda found: replace(found, answers=[{"score": -INF}]), "score.0 is -inf"),
     "provenance": (
         lambda found: replace(found, provenance={**found.provenance, "matched": {"probability": NAN}}),
         "provenance.matched.probability is nan",

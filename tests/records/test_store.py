@@ -305,6 +305,23 @@ def test_lines_that_came_while_a_packer_was_killed_are_read(results: Results) ->
     assert len(reader.all()) == 4
 
 
+def test_rounds_of_a_record_that_was_not_written_belong_to_no_other(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer is killed between the rounds and the record that replaces an earlier one."""
+    newer = record("std", {"speed": 9.0}, key=cell(0).key, finished="2026-01-03T00:00:00Z")
+    write = os.write
+    monkeypatch.setattr(
+        os, "write", lambda handle, data: write(handle, data[: data.rindex(b"\n", 0, -1) + 1])
+    )
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        results.put(newer, [{"round": 7}])
+    monkeypatch.undo()
+    reader = open_results(results.root)
+    assert reader.get(cell(0).key) == cell(0)
+    assert reader.rounds(cell(0).key) == STORED
+
+
 def test_links_are_not_followed(results: Results, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     results.folder.rename(outside)
@@ -346,7 +363,7 @@ def test_two_writers_are_killed_thirty_times_and_lose_nothing(tmp_path: Path) ->
             subprocess.Popen(
                 [sys.executable, "-c", WRITER, str(tmp_path), str(low), str(high), here],
                 stdout=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
             )
             for low, high in ranges
         ]

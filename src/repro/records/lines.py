@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.digits import in_ten_digits
 from repro.core.reading import parse_json
-from repro.records.record import KEY, Record, Round, Scalar, canonical
+from repro.records.record import KEY, Record, Round, Scalar, canonical, require_finite_numbers
 
 FORM = 1
 """The version of the form that is written. Lines of a higher one are left alone."""
@@ -52,9 +52,17 @@ class Line:
 
 
 def write_line(content: Mapping[str, Any]) -> str:
-    """The line of an object, whose first entry, of its kind, says its name."""
+    """The line of an object, whose first entry, of its kind, says its name.
+
+    Raises:
+        ValueError: a number in it is not finite; the sentence says where.
+    """
     kind, name = next(iter(content.items()))
-    text = json.dumps(content, allow_nan=False)  # ASCII, as a path in a traceback may be no text
+    try:
+        text = json.dumps(content, allow_nan=False)  # ASCII, as a path in a traceback may be no text
+    except ValueError:
+        require_finite_numbers(content)
+        raise
     return Line(kind, name, text).written()
 
 
