@@ -41,7 +41,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
-from repro.validation.this_machine.gguf_files import packaged
+from workshop.validation.this_machine.gguf_files import packaged
 
 Clocked = Callable[[], float]
 """Runs once and returns the seconds it took."""

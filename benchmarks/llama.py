@@ -32,7 +32,7 @@ from repro.device.device_file import machine
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import CPU
 from repro.reports.reference.reference import find, load_cells
-from repro.validation.this_machine.gguf_files import packaged
+from workshop.validation.this_machine.gguf_files import packaged
 
 ENGINE = "llama_cpp_cpu"
 LENGTHS = (64, 256, 600, 800, 1024, 1500)

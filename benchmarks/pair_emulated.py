@@ -17,9 +17,9 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.scenarios.base import Progress
 from repro.scenarios.generation.answers import ended
 from repro.scenarios.generation.prefixes import prepared
-from repro.validation.this_machine.cells import CellGroup
-from repro.validation.this_machine.measuring import MeasuredGroup
-from repro.validation.this_machine.predicting import best_bandwidth, device_of
+from workshop.validation.this_machine.cells import CellGroup
+from workshop.validation.this_machine.measuring import MeasuredGroup
+from workshop.validation.this_machine.predicting import best_bandwidth, device_of
 
 
 class Predicted(NamedTuple):

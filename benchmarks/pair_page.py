@@ -27,8 +27,8 @@ from repro.reports.comparison.comparison import Figure
 from repro.reports.comparison.published import in_unit
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
-from repro.validation.this_machine.page import line
-from repro.validation.this_machine.predicting import predictions
+from workshop.validation.this_machine.page import line
+from workshop.validation.this_machine.predicting import predictions
 
 PACE = 1e9
 """Bytes a second that reads are held to (conf/device/local_cpu.yaml)."""
@@ -323,8 +323,9 @@ def emulator_lines(compared: Compared) -> list[str]:
     passes = line("", list(predictions(compared.machine.measured, PACE, every=False)))
     return [
         *lines,
-        "Probes of invented shapes were timed in the same run (`python -m repro.validation this_machine`),",
-        "costs fitted to them, and the same cells emulated: the same methods, models, prompts and lengths.",
+        "Probes of invented shapes were timed in the same run",
+        "(`python -m workshop.validation this_machine`), costs fitted to them, and the same cells emulated:",
+        "the same methods, models, prompts and lengths.",
         "No answer was fitted. Single passes of the targets, timed beside the probes, are predicted within",
         f"{passes.median:.1%} (median; 90th percentile {passes.p90:.1%}; the same passes again differ by",
         f"{passes.null_median:.1%}). An error is predicted over measured tokens a second, less 1; that of a",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pair_run import NULL, Answer, Unit
-from repro.validation.this_machine.cells import OURS, CellGroup
-from repro.validation.this_machine.measuring import MeasuringPlan
+from workshop.validation.this_machine.cells import OURS, CellGroup
+from workshop.validation.this_machine.measuring import MeasuringPlan
 
 CALIBRATION = "calibration"
 

@@ -41,7 +41,7 @@ from repro.core.paths import project_root
 from repro.core.registry import require_choice
 from repro.core.typed import require
 from repro.records.provenance import peak_resident_bytes
-from repro.validation.this_machine.measuring import MachineBench
+from workshop.validation.this_machine.measuring import MachineBench
 
 LIMIT = 0.1
 """Cores that others may keep busy before a unit."""

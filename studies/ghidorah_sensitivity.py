@@ -25,8 +25,6 @@ from rich.table import Table
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import OWN, device_with_engine
-from repro.fitting.measures import model_cost
-from repro.fitting.specification import leaf
 from repro.methods.base import Serving
 from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
 from repro.methods.ghidorah.heads_fit import WIDTHS as FITTED_WIDTHS
@@ -41,6 +39,8 @@ from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.scenarios.generation.draft_calibration import head_match
+from workshop.fitting.measures import model_cost
+from workshop.fitting.specification import leaf
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)

@@ -29,7 +29,6 @@ from repro.device.cost import Curve, Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
-from repro.fitting.measures import model_cost
 from repro.methods.base import Request
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.models.forward.network import NoNetwork
@@ -57,6 +56,7 @@ from studies.mllm_closed_forms import (
     published,
     setup,
 )
+from workshop.fitting.measures import model_cost
 
 DEVICE, HEADLINE, ANCHORED = "xiaomi_14", "mllm_npu", "mllm_npu_anchored"
 PROGRAMS = {

@@ -22,9 +22,9 @@ from statistics import fmean
 from ortools.sat.python import cp_model
 
 from repro.device.op import NPU
-from repro.fitting.measures import model_cost
 from repro.methods.mllm_npu.scheduling import ORDERS, Policy, SubgraphTask, schedule
 from repro.models.costs.subgraphs import Layout, shadowed, subgraphs
+from workshop.fitting.measures import model_cost
 
 QWEN = model_cost("qwen1_5_1_8b_int8")
 CHUNK = 256

@@ -28,8 +28,8 @@ from repro.models.tokens.acceptance import drive, greedy
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
-from repro.training.texts import answers
-from repro.training.train_predictor import read, split
+from workshop.training.texts import answers
+from workshop.training.train_predictor import read, split
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25)
 TEMPERATURES = (0.5, 1.0, 2.0)

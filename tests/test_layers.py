@@ -30,15 +30,6 @@ BELOW = {
     "methods": ("core", "device", "records", "models"),
     "reports": ("core", "device", "records"),
     "scenarios": ("core", "device", "records", "models", "data", "metrics", "methods", "reports.reference"),
-    "training": (
-        *("core", "device", "records", "models", "data", "methods", "scenarios"),
-        *("experiments.composing", "experiments.plan"),  # which compose a configuration
-    ),
-    "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
-    "validation": (
-        *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
-        *("experiments.composing", "experiments.recorded_tables", "experiments.tables"),  # committed cells
-    ),
     "experiments": (
         "core",
         "device",
@@ -53,7 +44,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "commands.py", "fit.py"}
+ENTRANCES = {"__main__.py", "commands.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {
@@ -65,7 +56,7 @@ ONLY = {
         "models/encoders/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
-    "gguf": {"models/checkpoints/gguf_file.py", "validation/this_machine/gguf_files.py"},
+    "gguf": {"models/checkpoints/gguf_file.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
@@ -75,7 +66,7 @@ ONLY = {
         f"experiments/{name}.py" for name in ("composing", "command_words", "plan", "cli", "hydra_private")
     },
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
-    "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
+    "scipy": {"models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {

@@ -10,12 +10,12 @@ from repro.core.registry import discover, registered
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
-from repro.fitting.measures import model_cost
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
+from workshop.fitting.measures import model_cost
 
 discover("repro.methods")
 

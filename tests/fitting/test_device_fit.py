@@ -15,12 +15,12 @@ from repro.device.cost import FREE
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
-from repro.fit import main
-from repro.fitting import device_fit
-from repro.fitting.device_fit import FitResult, differences, fit_device, published
-from repro.fitting.fact_text import changed_text
-from repro.fitting.measures import MEASURES, measure, model_cost, one_pass
-from repro.fitting.specification import (
+from workshop.fitting import device_fit
+from workshop.fitting.__main__ import main
+from workshop.fitting.device_fit import FitResult, differences, fit_device, published
+from workshop.fitting.fact_text import changed_text
+from workshop.fitting.measures import MEASURES, measure, model_cost, one_pass
+from workshop.fitting.specification import (
     FittedCell,
     FittedNumber,
     conf_file,
@@ -155,7 +155,7 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
     assert cells[1].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."), encoding="utf-8")
-    monkeypatch.setattr("repro.fitting.specification.conf_dir", lambda: tmp_path)
+    monkeypatch.setattr("workshop.fitting.specification.conf_dir", lambda: tmp_path)
     with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
         specification("wrong")
     for change, said in (
@@ -180,7 +180,7 @@ def test_the_command_checks_writes_and_names_choices(
     copy.write_text(changed_text(copy.read_text(encoding="utf-8"), launch, 6.0), encoding="utf-8")
     second, start = tmp_path / "engine" / "edgellm.yaml", "devices.Jetson Orin NX.processors.gpu.start.fp16"
     second.write_text(changed_text(second.read_text(encoding="utf-8"), start, 6.0), encoding="utf-8")
-    for module in ("repro.fit", "repro.fitting.device_fit", "repro.fitting.result_tables"):
+    for module in ("workshop.fitting", "workshop.fitting.device_fit", "workshop.fitting.result_tables"):
         monkeypatch.setattr(f"{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err

@@ -17,15 +17,15 @@ from repro.device.device_file import FITTED_TO, facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import NPU
-from repro.fitting import device_fit
-from repro.fitting.device_fit import FitResult, differences, fit_device, published
-from repro.fitting.measures import measure, model_cost, one_pass
-from repro.fitting.specification import FittedNumber, specification, specifications, with_number
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
 from repro.reports.reference.reference import find, load_cells
+from workshop.fitting import device_fit
+from workshop.fitting.device_fit import FitResult, differences, fit_device, published
+from workshop.fitting.measures import measure, model_cost, one_pass
+from workshop.fitting.specification import FittedNumber, specification, specifications, with_number
 
 REDMI = ("redmi_k60_champion", "redmi_k60_pro", "redmi_k70_pro")
 BASELINES = [f"mllm_baselines_{column}" for column in ("lcpp", "mnn", "mlc", "tflite", "pi")]

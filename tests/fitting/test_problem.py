@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from repro.core.errors import InputError
-from repro.fitting.errors import errors, relative_errors, skill
-from repro.fitting.held_out import leave_out
-from repro.fitting.problem import Observation, Parameter, Problem, Vector, solve
+from workshop.fitting.errors import errors, relative_errors, skill
+from workshop.fitting.held_out import leave_out
+from workshop.fitting.problem import Observation, Parameter, Problem, Vector, solve
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 

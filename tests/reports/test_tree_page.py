@@ -175,5 +175,5 @@ def test_heads_without_ranks_are_said(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="smollm2_135m_medusa"):
         searches.recorded("smollm2_135m_medussa")
     monkeypatch.setattr(searches, "open_checkpoint", lambda checkpoint: tmp_path)
-    with pytest.raises(InputError, match=r"no recorded ranks: repro\.training\.head_ranks"):
+    with pytest.raises(InputError, match=r"no recorded ranks: workshop\.training\.head_ranks"):
         searches.recorded("smollm2_135m_medusa")

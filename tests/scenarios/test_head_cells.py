@@ -16,8 +16,8 @@ from repro.methods.ghidorah.verification_tree import grown, measured_acceptance,
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.draft_calibration import head_match
 from repro.scenarios.generation.scenario import GenerationScenario
-from repro.training import head_ranks
 from tiny_project import SHAPE, Project, write_project
+from workshop.training import head_ranks
 
 IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]
 MATCH = f"calibrate_draft_to=[{','.join(IDS)}]"

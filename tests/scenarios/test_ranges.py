@@ -16,7 +16,7 @@ from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.scenarios.generation.ranges import outside_ranges
 from repro.scenarios.registry import made
-from repro.validation.bands.replay import Replayed
+from workshop.validation.bands.replay import Replayed
 
 RESULTS = project_root() / "results"
 

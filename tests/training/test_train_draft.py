@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
-from repro.training import train_draft
-from repro.training.texts import answers, prompts
-from repro.training.trainers import draft, evaluation, training
 from tiny_training import draft_command
+from workshop.training import train_draft
+from workshop.training.texts import answers, prompts
+from workshop.training.trainers import draft, evaluation, training
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,10 +20,10 @@ from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
-from repro.training import train_eagle
-from repro.training.texts import answers, mixture, questions
-from repro.training.trainers import head, training, unroll
 from tiny_training import LAYERS
+from workshop.training import train_eagle
+from workshop.training.texts import answers, mixture, questions
+from workshop.training.trainers import head, training, unroll
 
 ROOT = Path(__file__).parents[2]
 

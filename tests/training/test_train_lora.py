@@ -14,8 +14,10 @@ from repro.models.elastic import lora
 from repro.models.elastic.differentiable import DifferentiableDecoder
 from repro.models.elastic.submodels import reordered, submodel
 from repro.models.transformer.cache import KVCache
-from repro.training.texts.answers import Answer
-from repro.training.trainers.recovery import (
+from tiny_dense import dense
+from tiny_elastic import order_of, uneven
+from workshop.training.texts.answers import Answer
+from workshop.training.trainers.recovery import (
     NOTHING,
     Adapters,
     RecoveryTrainer,
@@ -24,9 +26,7 @@ from repro.training.trainers.recovery import (
     packed_loss,
     passes,
 )
-from repro.training.trainers.training import Schedule
-from tiny_dense import dense
-from tiny_elastic import order_of, uneven
+from workshop.training.trainers.training import Schedule
 
 FAMILIES = ["llama-2", "qwen-2.5", "gemma-2", "opt"]
 

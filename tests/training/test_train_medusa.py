@@ -20,10 +20,10 @@ from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
-from repro.training import train_medusa
-from repro.training.texts import answers
-from repro.training.trainers import foresight
 from tiny_training import LAYERS
+from workshop.training import train_medusa
+from workshop.training.texts import answers
+from workshop.training.trainers import foresight
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +113,7 @@ def test_a_run_lowers_the_loss_and_leaves_its_record(whole: Path) -> None:
     record = json.loads((whole / "out" / "training.json").read_text(encoding="utf-8"))
     losses = [point["loss"] for point in record["curve"]]
     assert losses[-1] < 0.95 * losses[0]
-    assert record["command"].startswith("python -m repro.training.train_medusa ")
+    assert record["command"].startswith("python -m workshop.training.train_medusa ")
     assert str(whole) not in json.dumps(record)
     assert set(record["results"]["gsm8k"]) == {
         "prompts", "tokens", "acceptance_length_chain", "head_0", "head_1", "head_2",

@@ -20,12 +20,12 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
-from repro.training import train_draft, train_predictor
-from repro.training.texts import answers
-from repro.training.trainers import draft, early_exit
-from repro.training.trainers.early_exit import Change, ExitPositions, Settings, Vocabulary
 from studies import tune_pruning
 from tiny_training import draft_command
+from workshop.training import train_draft, train_predictor
+from workshop.training.texts import answers
+from workshop.training.trainers import draft, early_exit
+from workshop.training.trainers.early_exit import Change, ExitPositions, Settings, Vocabulary
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,9 +16,11 @@ from repro.models.analysis.likelihood import Reader
 from repro.models.encoders.dual_head import DualHead, HeadSettings
 from repro.models.encoders.token_spans import TextSpan
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
-from repro.training.decision_heads import decisions, meeting
-from repro.training.decision_heads.decisions import DecisionGrid, Judge, Labels, spare, summary, weight
-from repro.training.decision_heads.heads import (
+from tiny_dense import dense
+from tiny_encoder import Characters, write
+from workshop.training.decision_heads import decisions, meeting
+from workshop.training.decision_heads.decisions import DecisionGrid, Judge, Labels, spare, summary, weight
+from workshop.training.decision_heads.heads import (
     UNJUDGED,
     DecisionTrainer,
     HeadExample,
@@ -28,7 +30,7 @@ from repro.training.decision_heads.heads import (
     scored,
     word_figures,
 )
-from repro.training.decision_heads.surprisal import (
+from workshop.training.decision_heads.surprisal import (
     Marked,
     label,
     matched,
@@ -39,9 +41,7 @@ from repro.training.decision_heads.surprisal import (
     word_nats,
     words,
 )
-from repro.training.trainers.training import Schedule
-from tiny_dense import dense
-from tiny_encoder import Characters, write
+from workshop.training.trainers.training import Schedule
 
 TEXT = Characters()
 

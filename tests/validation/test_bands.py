@@ -21,12 +21,12 @@ from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
-from repro.validation.__main__ import main
-from repro.validation.bands import draws
-from repro.validation.bands.draws import DRAWS, drawn, factor
-from repro.validation.bands.page import HEADINGS, write_bands
-from repro.validation.bands.replay import Figures, Replayed, ReplayFile
-from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
+from workshop.validation.__main__ import main
+from workshop.validation.bands import draws
+from workshop.validation.bands.draws import DRAWS, drawn, factor
+from workshop.validation.bands.page import HEADINGS, write_bands
+from workshop.validation.bands.replay import Figures, Replayed, ReplayFile
+from workshop.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
 
 ASSUMED, KNOWN = {"source": "assumed"}, {"source": "datasheet"}
 TOY: dict[str, Any] = {

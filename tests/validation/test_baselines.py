@@ -15,12 +15,12 @@ from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import chip_of, device_file, device_with_engine, read_engine
-from repro.fitting.measures import one_pass
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.runtime.placement import Placement
 from repro.reports.marked_block import block
-from repro.validation.baselines import BLOCK, FACTOR, USED, Pair, blocks, line, pairs
-from repro.validation.phones.rows import shapes
+from workshop.fitting.measures import one_pass
+from workshop.validation.baselines import BLOCK, FACTOR, USED, Pair, blocks, line, pairs
+from workshop.validation.phones.rows import shapes
 
 PROCESSORS = ("cpu", "gpu", "npu")
 PUBLISHED = {
@@ -39,7 +39,7 @@ def compared() -> list[Pair]:
 def test_the_pages_and_the_table_are_todays(compared: list[Pair]) -> None:
     for page, text in blocks(compared).items():
         written = block((project_root() / page).read_text(encoding="utf-8"), BLOCK, page.name)
-        assert written == text, "run python -m repro.validation baselines"
+        assert written == text, "run python -m workshop.validation baselines"
     with COMMITTED.open(newline="", encoding="utf-8") as file:
         assert [*csv.reader(file)][1:] == [line(pair) for pair in compared]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repro.fitting.device_fit import FitResult, device_problem, fit_device
-from repro.fitting.errors import ErrorSummary, errors
-from repro.fitting.problem import Solution
-from repro.fitting.specification import specification, specifications
-from repro.validation.__main__ import main
-from repro.validation.papers import (
+from workshop.fitting.device_fit import FitResult, device_problem, fit_device
+from workshop.fitting.errors import ErrorSummary, errors
+from workshop.fitting.problem import Solution
+from workshop.fitting.specification import specification, specifications
+from workshop.validation.__main__ import main
+from workshop.validation.papers import (
     HEADINGS,
     PAPERS,
     BaselineCell,

@@ -16,19 +16,19 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import chip_file, with_engine
-from repro.fitting.problem import Solution, solve
-from repro.validation.phones.chips import sheets, soc_device
-from repro.validation.phones.class_fit import ClassFit, class_problem, fit_classes
-from repro.validation.phones.class_specification import ClassNumber, class_specification
-from repro.validation.phones.classes import pad
-from repro.validation.phones.comparison import Comparison
-from repro.validation.phones.emulated_rows import emulated_values
-from repro.validation.phones.engine_files import _different, check_engines, composed
-from repro.validation.phones.page import lines, markdown, write_page
-from repro.validation.phones.picture import draw_phones
-from repro.validation.phones.quantities import DECODE, Quantity, quantities
-from repro.validation.phones.rows import FIT, PREDICT, committed_roles, phone_rows
-from repro.validation.phones.trivial import BYTES, FLOPS, RULES, nearest, trivial
+from workshop.fitting.problem import Solution, solve
+from workshop.validation.phones.chips import sheets, soc_device
+from workshop.validation.phones.class_fit import ClassFit, class_problem, fit_classes
+from workshop.validation.phones.class_specification import ClassNumber, class_specification
+from workshop.validation.phones.classes import pad
+from workshop.validation.phones.comparison import Comparison
+from workshop.validation.phones.emulated_rows import emulated_values
+from workshop.validation.phones.engine_files import _different, check_engines, composed
+from workshop.validation.phones.page import lines, markdown, write_page
+from workshop.validation.phones.picture import draw_phones
+from workshop.validation.phones.quantities import DECODE, Quantity, quantities
+from workshop.validation.phones.rows import FIT, PREDICT, committed_roles, phone_rows
+from workshop.validation.phones.trivial import BYTES, FLOPS, RULES, nearest, trivial
 
 ROWS = [row for row in phone_rows() if row.id in committed_roles()]
 ROLES = committed_roles()

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from repro.core.errors import InputError
-from repro.validation.phones import rows as module
-from repro.validation.phones.chips import cores, cpu_peak, peaks, sheet, sheets
-from repro.validation.phones.class_specification import class_specification
-from repro.validation.phones.quantities import DECODE, FIRST_TOKEN, PREFILL, quantities, work
-from repro.validation.phones.rows import (
+from workshop.validation.phones import rows as module
+from workshop.validation.phones.chips import cores, cpu_peak, peaks, sheet, sheets
+from workshop.validation.phones.class_specification import class_specification
+from workshop.validation.phones.quantities import DECODE, FIRST_TOKEN, PREFILL, quantities, work
+from workshop.validation.phones.rows import (
     DEFAULTS,
     FIT,
     PREDICT,

@@ -13,9 +13,9 @@ import pytest
 from repro.core.paths import project_root
 from repro.device.engines.engine_file import OVER, device_files, read_engine
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.validation import plausibility
-from repro.validation.__main__ import main
-from repro.validation.plausibility import HEADINGS, MODELS, MOST, PASSES, ROWS, Use, quarter, uses
+from workshop.validation import plausibility
+from workshop.validation.__main__ import main
+from workshop.validation.plausibility import HEADINGS, MODELS, MOST, PASSES, ROWS, Use, quarter, uses
 
 COMMITTED = project_root() / "results" / "validation" / "plausibility"
 

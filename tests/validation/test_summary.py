@@ -10,11 +10,11 @@ import pytest
 
 from repro.core.paths import project_root
 from repro.reports.marked_block import block
-from repro.validation.__main__ import main
-from repro.validation.papers import HEADINGS as PAPER_HEADINGS
-from repro.validation.phones.page import HEADINGS as PHONE_HEADINGS
-from repro.validation.phones.page import MACHINES
-from repro.validation.summary import (
+from workshop.validation.__main__ import main
+from workshop.validation.papers import HEADINGS as PAPER_HEADINGS
+from workshop.validation.phones.page import HEADINGS as PHONE_HEADINGS
+from workshop.validation.phones.page import MACHINES
+from workshop.validation.summary import (
     BLOCK,
     PAGE,
     PHONES_PAGE,
@@ -24,7 +24,7 @@ from repro.validation.summary import (
     in_short,
     write_accuracy,
 )
-from repro.validation.this_machine.page import HEADINGS as HERE_HEADINGS
+from workshop.validation.this_machine.page import HEADINGS as HERE_HEADINGS
 
 LINES = {
     "phones": (
@@ -64,7 +64,7 @@ def test_the_pages_say_what_the_tables_say() -> None:
     results = project_root() / "results" / "validation"
     for page, text in ((PAGE, accuracy), (PHONES_PAGE, by_machine), (README, in_short)):
         written = block((project_root() / page).read_text(encoding="utf-8"), BLOCK, page.name)
-        assert written == text(results), "run python -m repro.validation summary"
+        assert written == text(results), "run python -m workshop.validation summary"
 
 
 def test_readme_says_how_far_off_chips_are_that_nobody_measured() -> None:
@@ -97,7 +97,7 @@ def test_tables_that_are_not_there_are_named_with_their_command(tmp_path: Path) 
     write(tmp_path, "phones")
     text = accuracy(tmp_path)
     absent = "`results/validation/this_machine` is not there, or of an older form"
-    assert f"{absent}; `python -m repro.validation this_machine` makes it." in text
+    assert f"{absent}; `python -m workshop.validation this_machine` makes it." in text
     assert "`results/validation/phones`, made by" in text
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "table.csv").write_text("fit,numbers\na,1\n", encoding="utf-8")
@@ -120,6 +120,6 @@ def test_the_command_fills_the_blocks_and_nothing_else(
     assert text.endswith("<!-- /accuracy -->\nafter\n")
     assert "6% on iPhones (90 rates" in (tmp_path / README).read_text(encoding="utf-8")
     (tmp_path / PAGE).write_text("no markers", encoding="utf-8")
-    monkeypatch.setattr("repro.validation.__main__.project_root", lambda: tmp_path)
+    monkeypatch.setattr("workshop.validation.__main__.project_root", lambda: tmp_path)
     assert main(["summary", "--results", str(tmp_path)]) == 2
     assert "exactly one" in capsys.readouterr().err

@@ -13,9 +13,9 @@ from repro.device.probing.quiet import Quiet
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES
 from repro.models.transformer.config import DecoderConfig
-from repro.validation.__main__ import main as validation
-from repro.validation.this_machine import command, measuring, predicting
-from repro.validation.this_machine.cells import (
+from workshop.validation.__main__ import main as validation
+from workshop.validation.this_machine import command, measuring, predicting
+from workshop.validation.this_machine.cells import (
     CONTEXTS,
     DTYPES,
     ENGINES,
@@ -31,9 +31,9 @@ from repro.validation.this_machine.cells import (
     groups,
     in_turns,
 )
-from repro.validation.this_machine.measuring import ARMS, MeasuredGroup
-from repro.validation.this_machine.page import line, lines
-from repro.validation.this_machine.predicting import PredictedPass, predictions
+from workshop.validation.this_machine.measuring import ARMS, MeasuredGroup
+from workshop.validation.this_machine.page import line, lines
+from workshop.validation.this_machine.predicting import PredictedPass, predictions
 
 SIZES = dict(
     zip(MODELS, ((576, 9, 64, 1536, 30), (896, 14, 64, 4864, 24), (1536, 12, 128, 8960, 28)), strict=True)

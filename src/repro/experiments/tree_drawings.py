@@ -39,7 +39,9 @@ def recorded(name: str) -> HeadRanks:
     mapping = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     path = Path(open_checkpoint(Checkpoint.from_mapping(mapping))) / FILE
     if not path.is_file():
-        raise InputError(f"checkpoint {name!r} has no recorded ranks: repro.training.head_ranks records them")
+        raise InputError(
+            f"checkpoint {name!r} has no recorded ranks: workshop.training.head_ranks records them"
+        )
     return HeadRanks.load(path)
 
 

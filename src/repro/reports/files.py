@@ -58,7 +58,7 @@ VALIDATION = "validation"
 def written(folder: Path) -> list[str]:
     """Names of all tables, pages of claims and so on that a folder of results has, sorted.
 
-    Those under `validation/` have no cells, and their own command makes them (`python -m repro.validation`).
+    Those under `validation/` have no cells; `python -m workshop.validation` makes them.
     """
     names = (path.parent.relative_to(folder).as_posix() for path in folder.rglob("table.csv"))
     return sorted(name for name in names if not name.startswith(f"{VALIDATION}/"))

@@ -20,7 +20,7 @@ COMMITTED: dict[str, Parts] = {
         "assets/tlm/minilm", "7ca24eceb8e2d956139331ee0d559a98bda96cd6890f79768a335fa38ab786ca"
     ),
 }
-"""Heads trained with `repro.training.train_tlm`, by the encoder's `fingerprint`."""
+"""Heads trained with `workshop.training.train_tlm`, by the encoder's `fingerprint`."""
 
 
 def heads_digest() -> str:
@@ -46,7 +46,7 @@ def committed(encoder: Path) -> Path:
     parts = COMMITTED.get(fingerprint(encoder))
     if parts is None:
         raise InputError(
-            f"no heads were trained on the encoder in {encoder}; train them with repro.training.train_tlm"
+            f"no heads were trained on the encoder in {encoder}; train them with workshop.training.train_tlm"
         )
     return parts.find()
 
@@ -68,7 +68,7 @@ def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = N
     for name in PARTS if part is None else (part,):
         file = where / head_file(name)
         if not file.is_file():
-            raise InputError(f"{where} has no {name} head; train one with repro.training.train_tlm {name}")
+            raise InputError(f"{where} has no {name} head; train one with workshop.training.train_tlm {name}")
         made.load(name, file)
     return made, where
 

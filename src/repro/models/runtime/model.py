@@ -317,7 +317,7 @@ class Model:
                 f"{self.config.name} has no early-exit predictor"
                 + (f" in {named!r}" if named else "")
                 + to_install(named or "")
-                + "; train one (repro.training.train_predictor) and name it in the checkpoint's "
+                + "; train one (workshop.training.train_predictor) and name it in the checkpoint's "
                 "`predictor`, or choose method.pruning=off"
             )
         return found

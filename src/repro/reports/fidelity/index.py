@@ -96,7 +96,7 @@ def write_index(
         parts.append(f"## Other tables\n\n{_grid([_row(results, name, cells) for name in others])}")
     if held := validations(results.root):
         lines = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
-        parts.append(f"## The emulator against measurements (`python -m repro.validation`)\n\n{lines}\n")
+        parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{lines}\n")
     if (results.root / REAL / "README.md").is_file():
         parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
     path = (folder or results.root) / "README.md"

@@ -1,1 +1,0 @@
-"""Training of drafts, heads, adapters and predictors; each command is `python -m repro.training.NAME`."""

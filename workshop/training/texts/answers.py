@@ -1,0 +1,271 @@
+"""Owns the target's answers: batched decoding that keeps the target's top-k guesses, in resumable shards.
+
+A shard is one file per batch, a pure function of (target, plan, index), written atomically. A killed run
+therefore continues with the same shards, and several processes can each generate every n-th one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StaticCache
+
+from workshop.training.texts.prompts import CODE_REQUEST, Item
+
+Prompt = tuple[list[int], float]  # token ids, temperature
+Layers = tuple[int, ...]
+SECONDS = "seconds.tsv"
+GROUP = 16  # batches sorted by length together: less padding, and the plan's mix of prompts is kept
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes: sequences per batch, tokens per answer, guesses kept, longest prompt in tokens."""
+
+    batch: int = 64
+    answer: int = 128
+    guesses: int = 12
+    prompt: int = 288
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prompt and its answer as token ids, with the target's top-k tokens at each answer position.
+
+    `prompt [p]`, `tokens [n]`, `guesses [n, k]`, `logprobs [n, k]`; an answer ends with the end token or is
+    cut at the limit.
+    """
+
+    prompt: Tensor
+    tokens: Tensor
+    guesses: Tensor
+    logprobs: Tensor
+
+
+def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of an item: the bare text, or one user message in the target's chat template."""
+    if item.kind == "raw":
+        return list(tokenizer.encode(item.text, add_special_tokens=False))
+    text = CODE_REQUEST.format(prompt=item.text) if item.kind == "code" else item.text
+    message = [{"role": "user", "content": text}]
+    chat = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer.encode(chat, add_special_tokens=False))
+
+
+def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limits) -> list[list[Item]]:
+    """Items whose prompts are short enough, in batches of similar length."""
+    lengths = {item: len(as_tokens(item, tokenizer)) for item in items}
+    fit = [item for item in items if lengths[item] <= limits.prompt]
+    size, result = limits.batch, []
+    for start in range(0, len(fit), size * GROUP):
+        group = sorted(fit[start : start + size * GROUP], key=lengths.__getitem__)
+        cut = [group[i : i + size] for i in range(0, len(group), size)]
+        result += cut[::2] + cut[1::2]
+    return result
+
+
+class _Decoding:
+    """A left-padded batch being decoded; finished sequences are dropped once they are a quarter of it."""
+
+    def __init__(
+        self, target: PreTrainedModel, prompts: list[Prompt], limits: Limits, end: int, layers: Layers = ()
+    ) -> None:
+        self.target, self.end, self.layers = target, end, layers
+        self.hidden: Tensor | None = None
+        self.at = longest = max(len(tokens) for tokens, _ in prompts)
+        size, device = (len(prompts), longest + limits.answer), target.device
+        self.ids = torch.full((len(prompts), longest), end, device=device)
+        self.mask = torch.ones(size, dtype=torch.long, device=device)
+        for row, (tokens, _) in enumerate(prompts):
+            self.ids[row, longest - len(tokens) :] = torch.tensor(tokens, device=device)
+            self.mask[row, : longest - len(tokens)] = 0
+        self.positions = (self.mask.cumsum(1) - 1).clamp(min=0)
+        self.temperature = torch.tensor([[heat] for _, heat in prompts], device=device)
+        self.cache = StaticCache(config=target.config, max_cache_len=size[1])
+        self.rows = torch.arange(len(prompts), device=device)
+        self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+
+    def logits(self) -> Tensor:
+        """Next-token logits of the target, fp32 `[rows, vocab]`."""
+        start = self.at - self.ids.shape[1]
+        output = self.target(
+            self.ids,
+            attention_mask=self.mask[:, : self.at],
+            position_ids=self.positions[:, start : self.at],
+            past_key_values=self.cache,
+            logits_to_keep=1,
+            output_hidden_states=bool(self.layers),
+        )
+        if self.layers:
+            self.hidden = torch.cat([output.hidden_states[layer] for layer in self.layers], -1)
+        return output.logits[:, -1].float()
+
+    def take(self, chosen: Tensor) -> bool:
+        """Append these tokens `[rows]`; False when every sequence has ended."""
+        self.ids, self.at = chosen[:, None], self.at + 1
+        self.ended |= chosen == self.end
+        if 4 * int(self.ended.sum()) >= len(self.ended):
+            self._drop(self.ended)
+        return len(self.rows) > 0
+
+    def _drop(self, ended: Tensor) -> None:
+        for name in ("ids", "mask", "positions", "temperature", "rows", "ended"):
+            setattr(self, name, getattr(self, name)[~ended])
+        for layer in self.cache.layers:
+            layer.keys, layer.values = layer.keys[~ended], layer.values[~ended]
+
+
+def answer(
+    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int
+) -> list[Answer]:
+    """The target's answer to each prompt, decoded as one batch; sampling is seeded."""
+    return answer_and_hidden(target, prompts, limits, seed, end, ())[0]
+
+
+@torch.no_grad()
+def answer_and_hidden(
+    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int, layers: Layers
+) -> tuple[list[Answer], list[Tensor]]:
+    """As `answer`, also returning the target's hidden states.
+
+    These are the inputs of `layers` (the number of layers stands for the final norm's output), concatenated,
+    at every token but an answer's last: bf16 `[prompt + answer - 1, layers * hidden]`.
+    """
+    generator = torch.Generator(target.device).manual_seed(seed)
+    decoding = _Decoding(target, prompts, limits, end, layers)
+    parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in prompts]
+    hidden: list[list[Tensor]] = [[] for _ in prompts]
+    for _ in range(limits.answer):
+        made = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
+        live = (~decoding.ended).nonzero()[:, 0].tolist()
+        rows = decoding.rows.tolist()
+        made_here = [part.cpu() for part in made]
+        for place in live:
+            parts[rows[place]].append(tuple(part[place] for part in made_here))
+            if decoding.hidden is not None:
+                new = decoding.hidden[place, -len(prompts[rows[place]][0]) :]
+                hidden[rows[place]].append(new.to("cpu", torch.bfloat16, copy=True))
+        if not decoding.take(made[0]):
+            break
+    joined = [_join(tokens, part) for (tokens, _), part in zip(prompts, parts, strict=True)]
+    return joined, [torch.cat(rows) for rows in hidden if rows]
+
+
+def _join(prompt: list[int], part: list[tuple[Tensor, Tensor, Tensor]]) -> Answer:
+    return Answer(torch.tensor(prompt), *(torch.stack(column) for column in zip(*part, strict=True)))
+
+
+def _choose(
+    logits: Tensor, temperature: Tensor, keep: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    top, guesses = logits.topk(keep, dim=-1)
+    logprobs = top - logits.logsumexp(-1, keepdim=True)
+    # Deviation: sampling is restricted to the kept top-k; the tail is noise for a small draft.
+    heated = (logprobs / temperature.clamp(min=1e-3)).softmax(-1)
+    drawn = torch.multinomial(heated, 1, generator=generator)
+    place = torch.where(temperature > 0, drawn, torch.zeros_like(drawn))
+    return guesses.gather(1, place)[:, 0], guesses, logprobs
+
+
+def write_shard(answers: list[Answer], path: Path) -> None:
+    """Write one `safetensors` file atomically."""
+    flat = {
+        "prompt_lengths": torch.tensor([len(one.prompt) for one in answers]),
+        "answer_lengths": torch.tensor([len(one.tokens) for one in answers]),
+        "prompts": torch.cat([one.prompt for one in answers]).int(),
+        "tokens": torch.cat([one.tokens for one in answers]).int(),
+        "guesses": torch.cat([one.guesses for one in answers]).int(),
+        "logprobs": torch.cat([one.logprobs for one in answers]).half(),
+    }
+    partial = path.with_suffix(".partial")
+    save_file(flat, partial)
+    partial.replace(path)
+
+
+def read_shard(path: Path) -> list[Answer]:
+    """Read the answers that `write_shard` wrote."""
+    flat = load_file(path)
+    prompts = flat["prompts"].long().split(flat["prompt_lengths"].tolist())
+    lengths = flat["answer_lengths"].tolist()
+    parts = [flat[name].split(lengths) for name in ("tokens", "guesses", "logprobs")]
+    return [
+        Answer(prompt, tokens.long(), guesses.long(), logprobs.float())
+        for prompt, tokens, guesses, logprobs in zip(prompts, *parts, strict=True)
+    ]
+
+
+def write_hidden(hidden: list[Tensor], path: Path) -> None:
+    """Write the hidden states of a shard's answers to a file beside the shard."""
+    lengths = torch.tensor([len(rows) for rows in hidden])
+    partial = path.with_suffix(".hidden.partial")
+    save_file({"hidden": torch.cat(hidden), "lengths": lengths}, partial)
+    partial.replace(hidden_path(path))
+
+
+def read_hidden(path: Path) -> list[Tensor]:
+    """Read the hidden states that `write_hidden` wrote, one tensor per answer; `path` is the shard's."""
+    flat = load_file(hidden_path(path))
+    return list(flat["hidden"].split(flat["lengths"].tolist()))
+
+
+def hidden_path(path: Path) -> Path:
+    """Path of the hidden states of this shard."""
+    return path.with_name(f"hidden-{path.name}")
+
+
+def shards(folder: Path) -> list[Path]:
+    """Complete shards, in order."""
+    return sorted(folder.glob("shard-*.safetensors"))
+
+
+def count_tokens(folder: Path) -> int:
+    """Answer tokens in all complete shards."""
+    return sum(int(load_file(path)["answer_lengths"].sum()) for path in shards(folder))
+
+
+def shard_path(folder: Path, index: int) -> Path:
+    """Path of the shard of the batch with this index."""
+    return folder / f"shard-{index:05d}.safetensors"
+
+
+def write_shards(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    planned: list[list[Item]],
+    folder: Path,
+    limits: Limits,
+    *,
+    seed: int,
+    part: tuple[int, int],
+    enough: Callable[[], bool],
+    layers: Layers = (),
+) -> None:
+    """Answer every batch of this part that has no shard, until `enough()`; with hidden states of `layers`."""
+    for index in range(part[0], len(planned), part[1]):
+        path = shard_path(folder, index)
+        if path.exists():
+            continue
+        if enough():
+            return
+        started = time.monotonic()
+        asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
+        made, hidden = answer_and_hidden(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
+        if layers:
+            write_hidden(hidden, path)  # before the answers, whose file marks the shard as complete
+        write_shard(made, path)
+        seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
+        print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
+        with (folder / SECONDS).open("a", encoding="utf-8") as log:
+            log.write(f"{path.name}\t{seconds:.1f}\n")
+
+
+def seconds_spent(folder: Path) -> float:
+    """Seconds that generating the shards took, summed over processes."""
+    lines = (folder / SECONDS).read_text(encoding="utf-8").splitlines() if (folder / SECONDS).exists() else []
+    return round(sum(float(line.split("\t")[1]) for line in lines), 1)
