@@ -57,7 +57,7 @@ def written_commands() -> list[Written]:
     for path in ROOT.glob("conf/**/*.yaml"):
         comments = re.findall(r"(?:^|\s)# ?(.*)", path.read_text(encoding="utf-8"))
         found += [Written(text, path) for text in _of_text("\n".join(comments))]
-    for folder in ("src", "scripts", "studies", "benchmarks"):
+    for folder in ("src", "scripts", "studies", "workshop"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
             texts = (text for text in _strings(path) if " " in text)
             found += [Written(each, path) for text in texts for each in _of_text(text, folder == "src")]

@@ -15,23 +15,18 @@ from typing import Any
 
 import pytest
 
-import other_load
-import pair_page
-import pair_report
-import pair_run
-import paired
-import pairs
-from other_load import Load, OtherLoad
-from pair_emulated import Predicted
-from pair_parts import PARTS, Plan, append, stored
-from pair_run import Answer, OpenArm, PairCell, Unit
-from paired import Paces
 from repro.core.overrides import override
 from repro.core.paths import project_root
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request
 from repro.reports.reference.reference import find, load_cells
 from tiny_project import write_project
+from workshop.benchmarks import other_load, pair_page, pair_report, pair_run, paired, pairs
+from workshop.benchmarks.other_load import Load, OtherLoad
+from workshop.benchmarks.pair_emulated import Predicted
+from workshop.benchmarks.pair_parts import PARTS, Plan, append, stored
+from workshop.benchmarks.pair_run import Answer, OpenArm, PairCell, Unit
+from workshop.benchmarks.paired import Paces
 
 PART = "smollm2_memory"
 

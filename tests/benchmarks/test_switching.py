@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-import switching
 from repro.models.elastic.submodels import reordered
 from tiny_dense import dense
 from tiny_elastic import apart, uneven
+from workshop.benchmarks import switching
 
 
 def test_every_arm_runs_once_a_round_and_once_before() -> None:

@@ -126,7 +126,7 @@ def test_a_cell_that_began_and_left_no_record(results: Results) -> None:
 
 @pytest.mark.parametrize("number", range(0, 30, 3))
 def test_a_damaged_line_is_named_and_the_rest_is_read(
-    results: Results, number: int, caplog: pytest.LogCaptureFixture
+    results: Results, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(results)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -136,7 +136,7 @@ def test_a_damaged_line_is_named_and_the_rest_is_read(
     reader = open_results(results.root)
     place = f"{path}, line {number + 1}, is damaged"
     assert any(said.startswith(place) for said in reader.problems())
-    assert place in caplog.text
+    assert place in capsys.readouterr().err
     assert len(reader.all()) >= (0 if b'"part"' in lines[number].replace(b"'", b'"') else 3)
     with pytest.raises(InputError, match="is damaged"):
         reader.pack()
@@ -144,14 +144,14 @@ def test_a_damaged_line_is_named_and_the_rest_is_read(
 
 
 def test_a_line_of_a_newer_form_is_said_to_be_newer_and_left_alone(
-    results: Results, caplog: pytest.LogCaptureFixture
+    results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(results)
     newer = "".join(f"2{line[1:]}\n" for line in path.read_text(encoding="utf-8").splitlines())
     path.write_text(newer, encoding="utf-8")
     reader = open_results(results.root)
     assert reader.get(cell(0).key) is None
-    assert caplog.text.count("newer version of repro") == 1
+    assert capsys.readouterr().err.count("newer version of repro") == 1
     assert len(reader.problems()) == 1
     with pytest.raises(InputError, match="newer version of repro"):
         reader.pack()

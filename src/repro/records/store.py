@@ -8,7 +8,6 @@ counts as not written. Of a cell's records a finished one counts before a failed
 from __future__ import annotations
 
 import errno
-import logging
 import lzma
 import os
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from repro.core.errors import InputError
+from repro.core.errors import InputError, warn
 from repro.core.reading import LINES_BYTES, read_bytes, require_no_link, unpack
 from repro.records.lines import (
     DETAILS,
@@ -56,8 +55,6 @@ PACKED_CELLS, PACKED_DETAILS = ".cells.jsonl", ".details.xz"
 
 FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
 """Fast, and finds what cells far apart in a file have in common, as answers that are equal."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -242,7 +239,7 @@ class Store:
             try:
                 records.append(self._cells[key].record)
             except InputError as wrong:
-                log.warning("%s", wrong)
+                warn(str(wrong))
         return [record for record in records if experiment in (None, record.experiment)]
 
     def rounds(self, key: str) -> list[dict[str, Scalar]]:
@@ -310,7 +307,7 @@ class Store:
             said = len(file.damaged)
             self._add(file.read_more(stats[name]))
             for sentence in file.damaged[said:]:
-                log.warning("%s", sentence)
+                warn(sentence)
 
     def _add(self, cells: Iterable[StoredCell]) -> None:
         for cell in cells:

@@ -22,7 +22,7 @@ else:
     F = late("torch.nn.functional")
 
 
-# Rows up to which weight-only kernels are faster than 16-bit matmuls (benchmarks/decode.py --rows).
+# Rows up to which weight-only kernels are faster than 16-bit matmuls (workshop/benchmarks/decode.py --rows).
 INT8_ROWS = 2
 INT4_ROWS = 4
 # Number of rows that oneDNN's blocked layout is optimized for. One row is as fast as with the layout for one

@@ -36,7 +36,7 @@ PAGES = {"claim": "claims", "fact": "facts"}
 
 HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
 
-REAL, MEASURED_BY = "real", "python benchmarks/pairs.py"
+REAL, MEASURED_BY = "real", "python -m workshop.benchmarks.pairs"
 """Folder of the page of real runs, which is no table, and the command that makes it."""
 
 PREFACE = """# Results

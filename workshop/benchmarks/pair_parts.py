@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pair_run import NULL, Answer, Unit
+from workshop.benchmarks.pair_run import NULL, Answer, Unit
 from workshop.validation.this_machine.cells import OURS, CellGroup
 from workshop.validation.this_machine.measuring import MeasuringPlan
 

@@ -1,8 +1,8 @@
 """Decoding and verification on one GPU: share of the floor, transformers beside it, and the emulator's error.
 
-python benchmarks/gpu.py                        # all parts, at most four minutes; a killed run goes on
-python benchmarks/gpu.py --parts floor 1b       # some of them
-python benchmarks/gpu.py --device cpu --parts floor tiny --tokens 8    # a try without a GPU
+python -m workshop.benchmarks.gpu                      # all parts, at most four minutes; a killed run goes on
+python -m workshop.benchmarks.gpu --parts floor 1b     # some of them
+python -m workshop.benchmarks.gpu --device cpu --parts floor tiny --tokens 8  # a try without a GPU
 
 The floor of a pass is the bytes of its weights over the bandwidth that a copy of 1 GiB shows here. Weights of
 the shapes `1b` and `8b` (Llama 3.2 1B, Llama 3.1 8B) are random. Each figure is stored in --out as it comes,

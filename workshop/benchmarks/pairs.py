@@ -1,9 +1,9 @@
 """The papers' methods on this machine by wall clock, with real model pairs.
 
-python benchmarks/pairs.py --estimate             what there is to do, and how long it takes; runs nothing
-python benchmarks/pairs.py --minutes 10           goes on where it stopped, for ten minutes
-python benchmarks/pairs.py --parts smollm2_memory,ghidorah --rounds 1 --prompts 2 --tokens 24
-python benchmarks/pairs.py --report results/real  the page of what is stored; needs no quiet machine
+python -m workshop.benchmarks.pairs --estimate        what there is to do, and how long it takes; runs nothing
+python -m workshop.benchmarks.pairs --minutes 10      goes on where it stopped, for ten minutes
+python -m workshop.benchmarks.pairs --parts smollm2_memory,ghidorah --rounds 1 --prompts 2 --tokens 24
+python -m workshop.benchmarks.pairs --report results/real  the page of what is stored; needs no quiet machine
 
 A unit is one answer: a prompt of an arm (a method with its settings) in a round. It is stored as it ends, so
 the same command goes on after any stop. All parts have their first round before the second begins; in a round
@@ -32,15 +32,15 @@ from typing import Any
 
 import torch
 
-from other_load import Load, OtherLoad
-from pair_parts import CALIBRATION, GROUPS, PARTS, PROBING, Plan, Stored, append, stored
-from pair_run import NULL, Unit, opened_arms
 from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import require_choice
 from repro.core.typed import require
 from repro.records.provenance import peak_resident_bytes
+from workshop.benchmarks.other_load import Load, OtherLoad
+from workshop.benchmarks.pair_parts import CALIBRATION, GROUPS, PARTS, PROBING, Plan, Stored, append, stored
+from workshop.benchmarks.pair_run import NULL, Unit, opened_arms
 from workshop.validation.this_machine.measuring import MachineBench
 
 LIMIT = 0.1
@@ -207,7 +207,9 @@ def run(plan: Plan, file: Path, minutes: float | None, busy: bool) -> int:
             )
         job: dict[str, Any] = {"units": [list(vars(unit).values()) for unit in units], "plan": asdict(plan)}
         job |= {"file": str(file), "busy": busy, "until": until if minutes else 1e12}
-        code = subprocess.run([sys.executable, __file__, "--job", json.dumps(job)]).returncode
+        code = subprocess.run(
+            [sys.executable, "-m", "workshop.benchmarks.pairs", "--job", json.dumps(job)]
+        ).returncode
         if code == OVER:
             break
         if code:
@@ -288,7 +290,7 @@ def main(given: Sequence[str]) -> int:
     try:
         plan = plan_of(chosen)
         if chosen.report:
-            from pair_page import write_page
+            from workshop.benchmarks.pair_page import write_page
 
             write_page(chosen.report, plan, stored(chosen.out), chosen.out.with_suffix(".emulated.json"))
             return 0

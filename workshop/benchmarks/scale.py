@@ -1,8 +1,8 @@
 """What a sweep of many small cells costs its driver: CPU, memory, files, first record, and the whole time.
 
-python benchmarks/scale.py                   # 100 and 500 cells, alone and with one and two workers
-python benchmarks/scale.py --cells 10000 --workers 2 --kill-every 60
-python benchmarks/scale.py --cells 300 --workers 1 2 --prompts 40      # cells of two seconds
+python -m workshop.benchmarks.scale                   # 100 and 500 cells, alone and with one and two workers
+python -m workshop.benchmarks.scale --cells 10000 --workers 2 --kill-every 60
+python -m workshop.benchmarks.scale --cells 300 --workers 1 2 --prompts 40      # cells of two seconds
 
 Cells are costs alone (no weights are computed), some 30 to 70 ms of work for each prompt, so that what is
 measured is what lies around a cell. `--kill-every` kills a worker that often. Each run has a fresh folder and

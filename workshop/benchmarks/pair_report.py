@@ -11,9 +11,9 @@ from math import fsum
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pair_emulated import Predicted
-from pair_run import NULL, Answer
-from paired import Interval, Paces, Strata, interval, mean_ratio, ratio_of, speed
+from workshop.benchmarks.pair_emulated import Predicted
+from workshop.benchmarks.pair_run import NULL, Answer
+from workshop.benchmarks.paired import Interval, Paces, Strata, interval, mean_ratio, ratio_of, speed
 
 
 class Row(NamedTuple):

@@ -1,7 +1,7 @@
 """CPU seconds of every test file: a pytest plugin, and the table of what it wrote.
 
     SECONDS_FOLDER=DIR OMP_NUM_THREADS=1 python -m pytest -p suite_seconds -n 2 --dist worksteal
-    python benchmarks/suite_seconds.py DIR > benchmarks/suite_seconds.csv
+    python -m workshop.benchmarks.suite_seconds DIR > workshop/benchmarks/suite_seconds.csv
 
 A test's seconds are those of its process and of those that it started and waited for, with its fixtures. Wall
 times say nothing on a busy machine. `(start and collection)` is what each process spends outside tests.

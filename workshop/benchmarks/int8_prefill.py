@@ -1,8 +1,8 @@
 """Prefill in int8 compared with fp32 and bf16: the same layers on this machine, in turns, in one process.
 
-python benchmarks/int8_prefill.py                                             SmolLM2-135M, 256 tokens
-python benchmarks/int8_prefill.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
-python benchmarks/int8_prefill.py --llama                                     with llama.cpp on its own file
+python -m workshop.benchmarks.int8_prefill                                      SmolLM2-135M, 256 tokens
+python -m workshop.benchmarks.int8_prefill --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
+python -m workshop.benchmarks.int8_prefill --llama                              with llama.cpp on its own file
 
 Prompt and calibration texts are from wikitext-2. A prefill reads the prompt with an empty cache and gives the
 logits of its last token. `ideal` is the time that the layers' matrix products alone would take at the best
@@ -25,8 +25,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from llama import LlamaCpp
-from paired import ends, interval, mean_ratio
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.data.config import read_config
@@ -41,6 +39,8 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
+from workshop.benchmarks.llama import LlamaCpp
+from workshop.benchmarks.paired import ends, interval, mean_ratio
 from workshop.validation.this_machine.gguf_files import packaged
 
 Clocked = Callable[[], float]

@@ -1,8 +1,8 @@
 """Greedy decoding speed compared with another library: tokens per second, measured in turns.
 
-python benchmarks/decode.py FOLDER                             # fp32 and bf16 beside transformers
-python benchmarks/decode.py FOLDER --dtypes int4 --peer llama.cpp --gguf FILE [--peer-python PYTHON]
-python benchmarks/decode.py FOLDER --rows                      # milliseconds of one pass by number of tokens
+python -m workshop.benchmarks.decode FOLDER                     # fp32 and bf16 beside transformers
+python -m workshop.benchmarks.decode FOLDER --dtypes int4 --peer llama.cpp --gguf FILE [--peer-python PYTHON]
+python -m workshop.benchmarks.decode FOLDER --rows              # milliseconds of one pass by number of tokens
 
 FOLDER is a checkpoint folder of SmolLM2-135M-Instruct, or of any supported model. Each arm is a separate
 process that sleeps while another one runs. Every arm stamps each token as it appears; throughput is the

@@ -1,7 +1,7 @@
 """Time of commands that compute nothing, and of a table of costs: CPU and wall seconds, medians.
 
-    python benchmarks/startup.py --data FOLDER
-    python benchmarks/startup.py --only help typo --rounds 5
+    python -m workshop.benchmarks.startup --data FOLDER
+    python -m workshop.benchmarks.startup --only help typo --rounds 5
 
 Every command is a separate process. Finished cells are computed beforehand, into a folder that is removed at
 the end; checkpoints and dataset rows come from where any run finds them. Wall seconds mean little under load.

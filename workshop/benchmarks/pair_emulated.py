@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pair_run import Answer, PairCell, cell_of
 from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.written import Section, engine_of_costs
 from repro.models.forward.exactness import divergence
@@ -17,6 +16,7 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.scenarios.base import Progress
 from repro.scenarios.generation.answers import ended
 from repro.scenarios.generation.prefixes import prepared
+from workshop.benchmarks.pair_run import Answer, PairCell, cell_of
 from workshop.validation.this_machine.cells import CellGroup
 from workshop.validation.this_machine.measuring import MeasuredGroup
 from workshop.validation.this_machine.predicting import best_bandwidth, device_of

@@ -1,9 +1,9 @@
 """Layers streamed from disk compared with layers in memory: overlap of reading and computing, and overhead.
 
-python benchmarks/streaming.py                                  SmolLM2-135M, fp32
-python benchmarks/streaming.py --checkpoint qwen2_5_coder_0_5b_instruct --dtype bfloat16
-python benchmarks/streaming.py --pace 0                         as fast as the disk can
-python benchmarks/streaming.py --limit 700                      under a hard limit of 700 MB (cgroup v1, root)
+python -m workshop.benchmarks.streaming                         SmolLM2-135M, fp32
+python -m workshop.benchmarks.streaming --checkpoint qwen2_5_coder_0_5b_instruct --dtype bfloat16
+python -m workshop.benchmarks.streaming --pace 0                as fast as the disk can
+python -m workshop.benchmarks.streaming --limit 700             under a hard limit of 700 MB (cgroup v1, root)
 
 For each number of tokens per pass a round times reading alone, computing alone and both, in turn. `overlap`
 is the share of the ideal, the longer of the first two, that streaming reaches. `raised` is the slowdown of

@@ -1,8 +1,8 @@
 """llama.cpp itself on this machine, compared with its engine profile on the Xiaomi 14.
 
-python benchmarks/llama.py                                         SmolLM2-135M, 4 bits, 1 and 2 threads
-python benchmarks/llama.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
-python benchmarks/llama.py --lengths 64 600 1500 --rounds 2
+python -m workshop.benchmarks.llama                                      SmolLM2-135M, 4 bits, 1 and 2 threads
+python -m workshop.benchmarks.llama --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
+python -m workshop.benchmarks.llama --lengths 64 600 1500 --rounds 2
 
 Needs the extra `llama`. Only the profile's shape must agree, not its speed: whether prefill time grows with
 the number of tokens, how much of the rate at 800 tokens is left at 1500, whether decoding is limited by

@@ -14,11 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pair_emulated import EmulatedMachine, Predicted, predicted, target_texts, verdict
-from pair_parts import PARTS, Plan, Stored
-from pair_report import Row, judged, order, over_datasets, row
-from pair_run import NULL, Answer, cell_of
-from paired import Interval, ends
 from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.records.record import content_hash, write_atomically
@@ -27,6 +22,11 @@ from repro.reports.comparison.comparison import Figure
 from repro.reports.comparison.published import in_unit
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
+from workshop.benchmarks.pair_emulated import EmulatedMachine, Predicted, predicted, target_texts, verdict
+from workshop.benchmarks.pair_parts import PARTS, Plan, Stored
+from workshop.benchmarks.pair_report import Row, judged, order, over_datasets, row
+from workshop.benchmarks.pair_run import NULL, Answer, cell_of
+from workshop.benchmarks.paired import Interval, ends
 from workshop.validation.this_machine.page import line
 from workshop.validation.this_machine.predicting import predictions
 
@@ -255,9 +255,10 @@ def page(compared: Compared) -> list[str]:
     text = f"""\
 # The methods on this machine, by wall clock
 
-Made by `python benchmarks/pairs.py` and its `--report` ({head["processor"]}, {head["threads"]} threads,
-torch {head["torch"]}). All models compute with their own weights and are what is timed: SmolLM2-135M in
-fp32 with its EAGLE-3 head (`ghidorah`: its Medusa heads), Qwen2.5-Coder-1.5B with the 0.5B in bf16.
+Made by `python -m workshop.benchmarks.pairs` and its `--report` ({head["processor"]},
+{head["threads"]} threads, torch {head["torch"]}). All models compute with their own weights and are what is
+timed: SmolLM2-135M in fp32 with its EAGLE-3 head (`ghidorah`: its Medusa heads), Qwen2.5-Coder-1.5B with
+the 0.5B in bf16.
 `streamed`: the target's layers are read from the disk in each pass, at 1 GB/s.
 
 {len(compared.answers)} answers of up to {plan.tokens} tokens (a streamed base: 8); prompts of a dataset: at

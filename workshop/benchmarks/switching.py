@@ -1,7 +1,7 @@
 """Changing an elastic model's level: views compared with copies, and the cost of views in later passes.
 
-python benchmarks/switching.py                          a 4096 x 4096 matrix, and SmolLM2-135M
-python benchmarks/switching.py --checkpoint qwen2_5_coder_0_5b_instruct --rounds 30
+python -m workshop.benchmarks.switching                          a 4096 x 4096 matrix, and SmolLM2-135M
+python -m workshop.benchmarks.switching --checkpoint qwen2_5_coder_0_5b_instruct --rounds 30
 
 ElastiLM 3.2's measurements of the matrix on a phone are in conf/reference (elastilm.text.3_2.switch_*).
 `pointer` takes views; `gather` copies the kept rows, which are scattered before a reordering; `relay` also
@@ -23,7 +23,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from paired import ends, interval, mean_ratio
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -33,6 +32,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
+from workshop.benchmarks.paired import ends, interval, mean_ratio
 
 Arms = Mapping[str, Callable[[], object]]
 Seconds = dict[str, list[float]]
