@@ -1,4 +1,4 @@
-"""Sweeps with Dask's workers, in whose fifth cell something is killed once."""
+"""Sweeps with Dask's workers, in whose fifth cell something is killed, once or each time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kill():
         subprocess.run(["scancel", "--full", "--signal=KILL", os.environ["SLURM_JOB_ID"]])
         subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]])
         return
-    if whom != "worker":  # a node has its nanny and its worker
+    if "worker" not in whom:  # a node has its nanny and its worker
         os.kill(os.getppid(), signal.SIGKILL)
     if whom != "driver":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -38,7 +38,7 @@ def found(self, progress):
     tokens = self.config["max_tokens"]
     with (folder / "computed").open("a") as file:
         file.write(f"{tokens}\\n")
-    if tokens == 5 and not (folder / "killed").exists():
+    if tokens == 5 and (whom == "each worker" or not (folder / "killed").exists()):
         (folder / "killed").touch()
         time.sleep(1.5)  # what was sent arrives
         files = (folder / "results" / "records").glob("*.jsonl")
