@@ -19,7 +19,7 @@ ROOT = project_root()
 FENCED = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 STARTS = (
-    r"(?:python -m (?:repro|studies|pytest)\b|python \w+/\w+\.py|bash scripts/|pip install|repro -"
+    r"(?:python -m (?:repro|workshop\.\w+|pytest)\b|python \w+/\w+\.py|bash scripts/|pip install|repro -"
     r"|repro (?:table|fetch|device|calibrate|errors|list|show|compare|check)\b|repro \w+=)"
 )
 COMMAND = re.compile(STARTS)
@@ -52,12 +52,12 @@ class Written:
 def written_commands() -> list[Written]:
     """All commands, each once a file."""
     found = []
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "studies" / "README.md"):
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "workshop" / "studies" / "README.md"):
         found += [Written(text, path) for text in _of_page(path.read_text(encoding="utf-8"))]
     for path in ROOT.glob("conf/**/*.yaml"):
         comments = re.findall(r"(?:^|\s)# ?(.*)", path.read_text(encoding="utf-8"))
         found += [Written(text, path) for text in _of_text("\n".join(comments))]
-    for folder in ("src", "scripts", "studies", "workshop"):
+    for folder in ("src", "scripts", "workshop"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
             texts = (text for text in _strings(path) if " " in text)
             found += [Written(each, path) for text in texts for each in _of_text(text, folder == "src")]

@@ -329,9 +329,7 @@ def _names_encoding(call: ast.Call) -> bool:
 def test_every_text_file_has_an_encoding() -> None:
     """In the C locale Python would read and write ASCII."""
     project = Path(__file__).parents[1]
-    written = [
-        p for top in ("tests", "scripts", "workshop", "studies") for p in (project / top).rglob("*.py")
-    ]
+    written = [p for top in ("tests", "scripts", "workshop") for p in (project / top).rglob("*.py")]
     assert {str(path): lines for path in (*FILES, *written) if (lines := unencoded(tree(path)))} == {}
 
 

@@ -6,6 +6,7 @@ Cells are composed and made, scripts parse their arguments, names exist.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import runpy
 import subprocess
@@ -203,7 +204,11 @@ def parsed(target: str, arguments: list[str], patch: pytest.MonkeyPatch) -> None
     for name in ("parse_args", "parse_intermixed_args"):
         patch.setattr(argparse.ArgumentParser, name, _stopping(getattr(argparse.ArgumentParser, name)))
     patch.setattr(sys, "argv", [target, *arguments])
-    if target.endswith(".py") and "argparse" not in (ROOT / target).read_text(encoding="utf-8"):
+    spec = None if target.endswith(".py") else importlib.util.find_spec(target)
+    source = (
+        Path(spec.origin) if spec and spec.origin and not spec.submodule_search_locations else ROOT / target
+    )
+    if source.is_file() and "argparse" not in source.read_text(encoding="utf-8"):
         return
     start = runpy.run_path if target.endswith(".py") else runpy.run_module
     place = str(ROOT / target) if target.endswith(".py") else target
@@ -231,7 +236,8 @@ def run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
         case ["python", "-m", "pytest", *_]:
             pass
         case ["python", "-m", module, *_] if module.endswith(".NAME"):
-            assert (ROOT / "src" / module.replace(".", "/")).parent.is_dir() or module == "studies.NAME"
+            folder = Path(module.replace(".", "/")).parent
+            assert (ROOT / "src" / folder).is_dir() or (ROOT / folder).is_dir()
         case ["python", "-m", module, *arguments]:
             parsed(module, arguments, patch)
         case ["python", script, *arguments]:

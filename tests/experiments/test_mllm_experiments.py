@@ -18,8 +18,8 @@ from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec
-from studies.mllm_closed_forms import FITTED
 from tiny_project import composed
+from workshop.studies.mllm_closed_forms import FITTED
 
 FOLDER = conf_dir() / "experiment" / "mllm_npu"
 section, swept = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.swept, "mllm_npu")

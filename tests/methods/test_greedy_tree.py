@@ -20,8 +20,8 @@ from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Me
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-from studies import greedy_gap
 from tiny import TableNetwork
+from workshop.studies import greedy_gap
 
 Verify = Callable[[int, int], float]
 Path_ = tuple[int, ...]

@@ -11,7 +11,7 @@ from records import provenance
 from repro.core.errors import InputError
 from repro.records.record import Record
 from repro.records.results import Results
-from studies import compare_drafts
+from workshop.studies import compare_drafts
 
 
 def put(store: Results, key: str, draft: str, dataset: str, emitted: list[list[int]]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from studies.faults import run
-from studies.faults.run import Fault, read_faults, read_found
+from workshop.studies.faults import run
+from workshop.studies.faults.run import Fault, read_faults, read_found
 
 FAULTS = read_faults()
 
@@ -43,7 +43,7 @@ def test_the_last_run_found_every_fault() -> None:
     found = read_found()
     for fault in FAULTS:
         assert run.is_found(fault, found), (
-            f"run `python -m studies.faults.run --copy FOLDER`, which asks for {fault.name!r}"
+            f"run `python -m workshop.studies.faults.run --copy FOLDER`, which asks for {fault.name!r}"
         )
     assert len(found) == len(FAULTS)
     assert max(int(line["cpu_seconds"]) for line in found.values()) < 60

@@ -10,8 +10,8 @@ import pytest
 
 from repro.core.paths import project_root
 from repro.reports.reference.reference import find, load_cells
-from studies import fit_mllm, mllm_closed_forms
-from studies.mllm_closed_forms import (
+from workshop.studies import fit_mllm, mllm_closed_forms
+from workshop.studies.mllm_closed_forms import (
     BASELINES,
     BOUND,
     BOUND_AT,

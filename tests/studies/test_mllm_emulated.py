@@ -10,8 +10,8 @@ import pytest
 
 from repro.device.device_file import facts
 from repro.device.engines.engine_file import device_with_engine
-from studies import mllm_emulated as emulated
-from studies.mllm_closed_forms import (
+from workshop.studies import mllm_emulated as emulated
+from workshop.studies.mllm_closed_forms import (
     BOUND,
     BOUND_AT,
     CHOSEN,

@@ -10,7 +10,7 @@ import pytest
 from records import record
 from repro.records.members import Member
 from repro.records.results import Results
-from studies.mllm_readings import LARGE, SMALL, TABLE, Readings, statements
+from workshop.studies.mllm_readings import LARGE, SMALL, TABLE, Readings, statements
 
 COST = {"all": 0.02, "ranked": 0.1, "ends": 0.3}
 """Nats a token that a reading loses of a model of cost 1, with a scale a row and rescaled."""

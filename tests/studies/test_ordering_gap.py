@@ -8,7 +8,7 @@ pytest.importorskip("ortools")
 
 from repro.device.op import CPU, NPU
 from repro.methods.mllm_npu.scheduling import ORDERS, SubgraphTask, schedule
-from studies import ordering_gap
+from workshop.studies import ordering_gap
 
 
 @pytest.mark.parametrize("seed", range(4))

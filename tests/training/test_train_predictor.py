@@ -20,8 +20,8 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
-from studies import tune_pruning
 from tiny_training import draft_command
+from workshop.studies import tune_pruning
 from workshop.training import train_draft, train_predictor
 from workshop.training.texts import answers
 from workshop.training.trainers import draft, early_exit

@@ -2,7 +2,8 @@
 
     python -m repro -m name=drafts method=chain_sd model@target=smollm2_135m prompts=10 \\
         model@draft=smollm2_135m_eagle3,smollm2_135m_draft dataset=humaneval,mbpp,gsm8k,mt_bench
-    python -m studies.compare_drafts --experiment drafts --drafts "SmolLM2-135M EAGLE-3" "SmolLM2-135M draft"
+    python -m workshop.studies.compare_drafts --experiment drafts \\
+        --drafts "SmolLM2-135M EAGLE-3" "SmolLM2-135M draft"
 
 Owns the pairing of prompts and the interval; acceptance itself is `repro.metrics.acceptance`'s definition:
 tokens emitted over target verifications, totals over totals.

@@ -1,7 +1,7 @@
 """Decide statements on mllm-NPU's quantization from the committed cells of mllm_npu/readings.
 
-Run `python -m studies.mllm_readings`. Each line is a difference of readings with its 95% interval: texts are
-resampled jointly over all cells of a line, and a statement holds if the whole interval is on its side.
+Run `python -m workshop.studies.mllm_readings`. Each line is a difference of readings with its 95% interval:
+texts are resampled jointly over all cells of a line; a statement holds if the whole interval is on its side.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tree nodes and accepted tokens that LEVER's pruning keeps, for many pruning rules at once.
 
-    python -m studies.tune_pruning --target <folder> --draft <folder> --predictor <folder> --answers <shards>
+    python -m workshop.studies.tune_pruning --target FOLDER --draft FOLDER --predictor FOLDER --answers SHARDS
 
 Drafts a tree every few tokens of answers that `train_predictor.py` held out, verifies it completely, and
 applies each rule to it. Rows kept is the share of tree nodes that are not pruned, retention the share of

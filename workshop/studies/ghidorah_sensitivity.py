@@ -1,8 +1,8 @@
 """Sensitivity of Ghidorah's claims to each assumed number of the device, changed by -30% and +30%.
 
-python -m studies.ghidorah_sensitivity               every assumed number, about a minute a core
-python -m studies.ghidorah_sensitivity --only cpu    those whose path contains this
-python -m studies.ghidorah_sensitivity --engine ghidorah_memory     under the second hypothesis
+python -m workshop.studies.ghidorah_sensitivity               every assumed number, about a minute a core
+python -m workshop.studies.ghidorah_sensitivity --only cpu    those whose path contains this
+python -m workshop.studies.ghidorah_sensitivity --engine ghidorah_memory     under the second hypothesis
 
 Owns the list of claims. Runs the search itself (`methods.ghidorah.ghidorah`) on the emulator, with
 Vicuna-7B's shape and the accuracies that its heads are fitted to; computes no token.

@@ -1,7 +1,7 @@
 """Gap of LEVER's greedy trees to the optimal ones, over small random drafts and random costs.
 
-python -m studies.greedy_gap
-python -m studies.greedy_gap --trees 1000 --width 4 --seed 1
+python -m workshop.studies.greedy_gap
+python -m workshop.studies.greedy_gap --trees 1000 --width 4 --seed 1
 
 The optimal tree has the largest expected tokens per second (LEVER Eq. 1) of all subtrees of the draft's full
 tree, with every expandable node expanded alone, as printed in Algorithm 1. The gap is the share by which the

@@ -1,8 +1,8 @@
 """Compare our scores with lm-evaluation-harness's, row by row, on the same checkpoint and the same rows.
 
 pip install -e '.[harness]'
-python -m studies.check_harness --data FOLDER --rows 50
-python -m studies.check_harness --data FOLDER --rows 50 --model gemma3_270m --tasks hellaswag mmlu
+python -m workshop.studies.check_harness --data FOLDER --rows 50
+python -m workshop.studies.check_harness --data FOLDER --rows 50 --model gemma3_270m --tasks hellaswag mmlu
 
 The harness runs its own task definitions, tokenizing and Hugging Face model in fp32; only the dataset rows
 are passed to it, so that nothing is downloaded. Ours is the model as it is, read in branching passes. Printed

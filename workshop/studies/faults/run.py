@@ -4,9 +4,9 @@ Owns how faults of `faults.yaml` are read, put in and asked for. Must not know w
 is an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins
 with `repro.`. A gate passes without its fault and fails with it, or it has not found it.
 
-    python -m studies.faults.run --copy FOLDER                faults that found.csv lacks or has otherwise
-    python -m studies.faults.run --copy FOLDER --again        all of them
-    python -m studies.faults.run --copy FOLDER --only clock   those whose name has a word
+    python -m workshop.studies.faults.run --copy FOLDER               those that found.csv lacks or has other
+    python -m workshop.studies.faults.run --copy FOLDER --again       all of them
+    python -m workshop.studies.faults.run --copy FOLDER --only clock  those whose name has a word
 
 Each gate runs in a fork of this process, which has imported what is heavy, and nothing of `repro`.
 """
@@ -33,7 +33,7 @@ import pytest
 import yaml
 
 FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parents[1]
+ROOT = FOLDER.parents[2]
 FAULTS = FOLDER / "faults.yaml"
 FOUND = FOLDER / "found.csv"
 COLUMNS = ("area", "fault", "gate", "found", "cpu_seconds", "said", "edit")

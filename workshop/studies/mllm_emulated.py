@@ -1,10 +1,10 @@
 """Solve mllm-NPU's NPU with the emulator, whose schedule the closed forms leave out; check the engine files.
 
-python -m studies.mllm_emulated                    every number of the engine files beside the fits'
-python -m studies.mllm_emulated --check            exit 1 if one differs
-python -m studies.mllm_emulated --cpu 0.3          rate and errors with another float rate of the CPU
-python -m studies.mllm_emulated --anchored         errors of the anchored variant
-python -m studies.mllm_emulated --score table.csv  errors of a made table4, the trivial ones, the order
+python -m workshop.studies.mllm_emulated                    every number of the engine files beside the fits'
+python -m workshop.studies.mllm_emulated --check            exit 1 if one differs
+python -m workshop.studies.mllm_emulated --cpu 0.3          rate and errors with another float rate of the CPU
+python -m workshop.studies.mllm_emulated --anchored         errors of the anchored variant
+python -m workshop.studies.mllm_emulated --score table.csv  errors of a made table4, trivial ones, the order
 
 Owns how the forms of `mllm_closed_forms` become the numbers of conf/engine/mllm_npu.yaml and its variant.
 """
@@ -35,8 +35,9 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from studies.fit_mllm import engines, middle, said
-from studies.mllm_closed_forms import (
+from workshop.fitting.measures import model_cost
+from workshop.studies.fit_mllm import engines, middle, said
+from workshop.studies.mllm_closed_forms import (
     BASELINES,
     BOUND,
     BOUND_AT,
@@ -56,7 +57,6 @@ from studies.mllm_closed_forms import (
     published,
     setup,
 )
-from workshop.fitting.measures import model_cost
 
 DEVICE, HEADLINE, ANCHORED = "xiaomi_14", "mllm_npu", "mllm_npu_anchored"
 PROGRAMS = {

@@ -1,11 +1,11 @@
 """Fit the engines of mllm-NPU's latency table in closed form, and predict the rows that no fit touched.
 
-python -m studies.fit_mllm                      parameters, then errors by engine and protocol
-python -m studies.fit_mllm --cells              every predicted cell too
-python -m studies.fit_mllm --prompts range      with other lengths of prompts
-python -m studies.fit_mllm --quadratic attention    with the baselines' other form
-python -m studies.fit_mllm --readings           mllm-NPU under each reading that the paper leaves open
-python -m studies.fit_mllm --left-out           each cell of a baseline by a fit to the other models
+python -m workshop.studies.fit_mllm                      parameters, then errors by engine and protocol
+python -m workshop.studies.fit_mllm --cells              every predicted cell too
+python -m workshop.studies.fit_mllm --prompts range      with other lengths of prompts
+python -m workshop.studies.fit_mllm --quadratic attention    with the baselines' other form
+python -m workshop.studies.fit_mllm --readings      mllm-NPU under each reading that the paper leaves open
+python -m workshop.studies.fit_mllm --left-out           each cell of a baseline by a fit to the other models
 
 Owns the yardsticks beside an error: the trivial predictor, and leaving one model out.
 
@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from studies.mllm_closed_forms import (
+from workshop.studies.mllm_closed_forms import (
     BASELINES,
     CHOSEN,
     DATASETS,

@@ -1,7 +1,7 @@
 """Gap of each order of a prefill's subgraphs to the optimal one, and the time to decide an order.
 
-python -m studies.ordering_gap
-python -m studies.ordering_gap --instances 50 --chunks 4 --layers 2 --seed 1
+python -m workshop.studies.ordering_gap
+python -m workshop.studies.ordering_gap --instances 50 --chunks 4 --layers 2 --seed 1
 
 An instance is a model's prefill in chunks, cut as mllm-NPU cuts it (sec. 3.4), with random integer durations,
 those of the NPU's subgraphs longer than the CPU's as in the paper. The optimal makespan is found by OR-tools'

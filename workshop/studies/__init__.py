@@ -1,0 +1,1 @@
+"""One-off investigations, each with its result in README.md: `python -m workshop.studies.NAME`."""
