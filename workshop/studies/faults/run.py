@@ -129,7 +129,9 @@ def _asked(gates: Sequence[str], root: Path, faulty: bool, log: Path) -> int:
     for stream in (1, 2):
         os.dup2(out, stream)
     os.chdir(root)
-    sys.path[:0] = [str(root / "src")]
+    sys.path[:0] = [str(root / "src"), str(root)]
+    for module in [name for name in sys.modules if name.partition(".")[0] == "workshop"]:
+        del sys.modules[module]  # of this checkout
     sys.dont_write_bytecode = faulty
     os.environ |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
     try:
