@@ -171,6 +171,17 @@ def test_an_unfinished_last_line_waits(results: Results) -> None:
     assert cell(7).key in reader.finished()
 
 
+def test_details_whose_record_was_not_written_count_for_nothing(results: Results) -> None:
+    """A writer was killed between the new rounds of a cell and the cell's line, which is the last."""
+    path = only_file(results)
+    newer = cell(0, values={"speed": 9.0}, finished="2026-01-03T00:00:00Z")
+    results.put(newer, ROUNDS[:1])
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    reader = open_results(results.root)
+    assert reader.get(newer.key) == cell(0)
+    assert reader.rounds(newer.key) == STORED
+
+
 @pytest.mark.parametrize("at", range(6))
 def test_a_full_disk_at_each_write(results: Results, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk takes a part of what is written, and says no error."""
