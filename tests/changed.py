@@ -31,9 +31,10 @@ def _git(*arguments: str) -> str | None:
     """What git prints of the project; `None` if it fails."""
     command = ["git", "-C", str(project_root()), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, check=True, text=True, errors="replace").stdout
+        done = subprocess.run(command, capture_output=True, check=True, encoding="utf-8", errors="replace")
     except (OSError, subprocess.CalledProcessError):
         return None
+    return done.stdout
 
 
 @cache

@@ -357,7 +357,7 @@ def test_two_writers_are_killed_thirty_times_and_lose_nothing(tmp_path: Path) ->
             subprocess.Popen(
                 [sys.executable, "-c", WRITER, str(tmp_path), str(low), str(high), here],
                 stdout=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
             )
             for low, high in ranges
         ]
