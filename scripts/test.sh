@@ -4,10 +4,10 @@
 # All run; any failure is the exit status.
 #
 #   bash scripts/test.sh                 what every commit must pass
-#   bash scripts/test.sh --slow --gpu    also the tests that need minutes, or a GPU
+#   bash scripts/test.sh --slow --gpu    also the tests that need minutes, as every night, or a GPU
 #   bash scripts/test.sh -k tables       whatever else follows goes to pytest
 #   bash scripts/test.sh -n 0            one test after the other, in one process
-#   bash scripts/test.sh --host=places   only the tests that depend on the host, as one of scripts/other_hosts.sh
+#   bash scripts/test.sh --host=avx2     only the tests that depend on the host, as one of scripts/other_hosts.sh
 #
 # Tests run in as many processes as there are cores, at most four (a process takes about 1.5 GB), each with one
 # thread: tensors are tiny, and more threads would only wait for each other. OMP_NUM_THREADS, if set, is kept.
@@ -21,7 +21,7 @@ slow="not slow" gpu="not gpu" host=""
 rest=()
 for argument in "$@"; do
     case $argument in
-        --slow) slow="" ;;
+        --slow) slow="" HOSTS+=("${SLOW_HOSTS[@]}") ;;
         --gpu) gpu="" ;;
         --host=*) host=${argument#*=} ;;
         *) rest+=("$argument") ;;

@@ -32,6 +32,16 @@ def cells(table: str) -> list[dict[str, Any]]:
     return [cell for cell in found if cell["status"] == "done"]
 
 
+def smallest_tables() -> list[str]:
+    """The table with the fewest cells in each folder of results: a sample with one of each paper."""
+    counts: dict[str, list[tuple[int, str]]] = {}
+    for path in RESULTS.rglob("members.jsonl"):
+        table = path.parent.relative_to(RESULTS).as_posix()
+        cells_there = len(path.read_text(encoding="utf-8").splitlines())
+        counts.setdefault(table.partition("/")[0], []).append((cells_there, table))
+    return [min(tables)[1] for tables in counts.values()]
+
+
 def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The objects of lines of records, each behind its form and its hash."""
     return (json.loads(line.split(" ", 2)[2]) for line in lines)

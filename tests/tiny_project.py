@@ -206,14 +206,18 @@ class Project:
 
     def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What `run` does, in this process, where all that takes seconds to import is imported already."""
-        command, out, err, code = self.command(*arguments), io.StringIO(), io.StringIO(), 0
+        return self.bare(self.root, *self.command(*arguments)[3:])
+
+    def bare(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """What `python -m repro` does with these words alone, started in a folder; in this process."""
+        out, err, code = io.StringIO(), io.StringIO(), 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(self.root)
+            patch.chdir(folder)
             for name, value in {**self.environment(), cli.FULL_ERROR: ""}.items():
                 patch.setenv(name, value)
             for name in DROPPED:
                 patch.delenv(name, raising=False)
-            patch.setattr(sys, "argv", ["repro", *command[3:]])
+            patch.setattr(sys, "argv", ["repro", *words])
             # Hydra would close all handlers, and absl's one the stream of pytest.
             patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
             patch.setattr(cli, "quiet", lambda: None)
@@ -222,7 +226,7 @@ class Project:
                     cli.main()
                 except SystemExit as ended:
                     code = int(ended.code or 0)
-        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess([*words], code, out.getvalue(), err.getvalue())
 
 
 PAGES = [f"experiment=edgellm/{name}" for name in ("every_claim", "forgetful", "table2")]

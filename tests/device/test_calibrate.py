@@ -75,8 +75,6 @@ def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
 
 # The self-test
 
-IDLE = "cpu  100 0 100 1000 0 0 0 0\n"
-
 
 class Turns:
     """A clock on which calls take turns in how long they last, and `/proc/stat` counts what others do."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -138,18 +136,18 @@ def test_a_setting_that_changes_no_figure_is_refused(
     assert not (project.out / "results").exists()
 
 
-def test_the_form_that_is_named_changes_the_figures(tmp_path: Path) -> None:
+def test_the_form_that_is_named_changes_the_figures(shared: Project, tmp_path: Path) -> None:
     """Chunks in order take longer than those that Eq. 6 chooses."""
     places = [
         override("results", tmp_path / "results"),
         override("outputs", tmp_path / "outputs"),
         "wandb.mode=disabled",
     ]
-    shared = ["experiment=mllm_npu/table4", "setup=mllm_2wiki", "method=mllm_npu", *places]
+    table = ["experiment=mllm_npu/table4", "setup=mllm_2wiki", "method=mllm_npu", *places]
     seconds = {}
     for order in ("out_of_order", "in_order"):
         chosen = f"method.order={order}"
-        subprocess.run([sys.executable, "-m", "repro", *shared, chosen], check=True, capture_output=True)
+        assert shared.bare(tmp_path, *table, chosen).returncode == 0
         lines = pd.read_csv(tmp_path / "results" / "mllm_npu" / f"table4@{chosen}" / "table.csv")
         seconds[order] = lines[lines["column"] == "ours"].set_index("id")["ours"].dropna()
     assert len(seconds["in_order"]) == 5

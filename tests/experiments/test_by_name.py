@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,18 +36,26 @@ def ours() -> list[str]:
     return sorted(name for name, cls in registered("method").items() if cls.__module__.startswith("repro."))
 
 
+def cell(method: str, device: str) -> dict[str, Any]:
+    """The configuration of a pair, from one composition for each method and device."""
+    config = composed(f"method={method}")
+    config.device = composed(f"device={device}").device
+    return plain(config)
+
+
 def test_every_pair_is_made_or_refused_before_anything_starts() -> None:
     """Refusals name a device on which the same method is made."""
+    assert cell("ghidorah", "rk3588") == plain(composed("method=ghidorah", "device=rk3588"))
     refused = {}
     for method, device in product(ours(), DEVICES):
         try:
-            made(plain(composed(f"method={method}", f"device={device}")))
+            made(cell(method, device))
         except InputError as sentence:
             refused[method, device] = str(sentence)
     assert refused.keys() == REFUSED
     for (method, _), sentence in refused.items():
         other = sentence.partition("choose device=")[2].split()[0]
-        assert made(plain(composed(f"method={method}", f"device={other}"))).name == method
+        assert made(cell(method, other)).name == method
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
     """One prompt and 8 tokens of the default models, which its wheel brings."""
     wrong = {}
     for method, device in sorted({*product(ours(), DEVICES)} - REFUSED, key=lambda pair: pair[1]):
-        config = plain(composed(f"method={method}", f"device={device}", "prompts=1", "max_tokens=8"))
+        config = cell(method, device) | {"prompts": 1, "max_tokens": 8}
         config |= {"results": str(tmp_path / "results"), "outputs": str(tmp_path / "outputs"), "repeats": 1}
         config |= {"wandb": {**config["wandb"], "mode": "disabled"}, "data_dir": None, "cooldown": 0.0}
         try:
@@ -123,18 +132,18 @@ def test_a_family_that_is_not_built_is_refused_by_its_architecture() -> None:
     ("method", "alone"), [("std", 1.0), ("flash_ar", 0.0), ("nav", 0.0), ("edgellm", 0.0)]
 )
 def test_where_weights_lie_is_said_once_for_all_methods(method: str, alone: float) -> None:
-    def cell(*overrides: str) -> GenerationScenario:
-        cell = made(plain(composed(f"method={method}", *overrides)))
-        assert isinstance(cell, GenerationScenario)
-        return cell
+    def scenario(*overrides: str) -> GenerationScenario:
+        scenario = made(plain(composed(f"method={method}", *overrides)))
+        assert isinstance(scenario, GenerationScenario)
+        return scenario
 
-    assert cell().places["target"].resident == alone
+    assert scenario().places["target"].resident == alone
     for share in (1.0, 0.5):
-        changed = cell(f"resident={share}")
+        changed = scenario(f"resident={share}")
         assert changed.places["target"].resident == share
-        assert (changed.asked == cell().asked) == (share == alone)
+        assert (changed.asked == scenario().asked) == (share == alone)
     if method in ("flash_ar", "edgellm"):
-        assert cell("resident=1.0").asked == cell("method.resident=1.0").asked
+        assert scenario("resident=1.0").asked == scenario("method.resident=1.0").asked
 
 
 def test_shares_that_are_none_and_shards_in_memory_are_refused() -> None:

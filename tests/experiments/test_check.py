@@ -32,8 +32,6 @@ from repro.records.record import Record
 from repro.records.results import open_results
 from tiny_project import Project, write_project
 
-CELL = ("experiment=quickstart", "method=chain_sd", "sweep=run")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -114,6 +114,7 @@ def test_one_cell_prints_its_figures(project: Project, tmp_path: Path) -> None:
     assert any(line.startswith("Target calls 10 ") for line in shown)
 
 
+@pytest.mark.slow
 def test_cells_side_by_side(project: Project, tmp_path: Path) -> None:
     """Dask's workers compute what one process would, to the same table."""
     pytest.importorskip("distributed")

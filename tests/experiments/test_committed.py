@@ -6,6 +6,7 @@ import csv
 import gzip
 import lzma
 import re
+from collections.abc import Iterable
 from difflib import unified_diff
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from changed import changed_files, is_changed, new_keys, nightly_unless_changed
+from committed_results import smallest_tables
 from repro import commands
 from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
@@ -52,10 +55,31 @@ def test_there_are_few_files_and_they_are_small() -> None:
     assert loose == [], "bring them together with `repro table --pack results`"
 
 
+@pytest.mark.slow
 def test_every_table_is_what_its_cells_make() -> None:
+    assert different_files(committed().tables()) == [], REMAKE
+
+
+def test_a_sample_of_tables_and_those_that_changed_are_what_their_cells_make() -> None:
+    """The smallest of each paper, and what differs from the commit before; all where published values do."""
+    results = committed()
+    published = any(name.startswith("conf/reference/") for name in changed_files())
+    changed = [
+        table
+        for table in results.tables()
+        if published or is_changed(table) or new_keys() & {member.key for member in results.members(table)}
+    ]
+    assert different_files({*smallest_tables(), *changed}) == [], REMAKE
+
+
+REMAKE = "make them again with `repro table --results results`"
+
+
+def different_files(tables: Iterable[str]) -> list[str]:
+    """The texts of tables that are not what the tables' cells make."""
     results, bibliography = committed(), load_bibliography()
     different, older, samples = [], older_keys(results.all()), Samples(results)
-    for name in results.tables():
+    for name in tables:
         members = results.members(name)
         records = results.records(members)
         assert len({r.key for r in records}) == len({m.key for m in members}), name
@@ -68,7 +92,7 @@ def test_every_table_is_what_its_cells_make() -> None:
             path = RESULTS / name / f"table.{format}"
             if not same_text(path.read_text(encoding="utf-8"), str(FORMATS[format](table, bibtex))):
                 different.append(f"{name}/table.{format}")
-    assert different == [], "make them again with `repro table --results results`"
+    return different
 
 
 def test_no_value_lies_outside_of_its_band() -> None:
@@ -153,6 +177,7 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
         assert f"[{name}]({name}/table.md)" in text
 
 
+@nightly_unless_changed("results/", "conf/reference/")
 def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
     assert commands.run("errors", ["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
     made = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from changed import is_changed
 from repro import data
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -145,7 +146,16 @@ def test_trace(name: str) -> None:
     assert {app.dataset for app in config.apps} <= set(names("dataset"))
 
 
-@pytest.mark.parametrize("name", names("experiment"))
+def experiments() -> list[Any]:
+    """All; those that did not change, but for one of six, every night."""
+    every = enumerate(names("experiment"))
+    return [
+        pytest.param(name, marks=[] if number % 6 == 0 or is_changed(name) else pytest.mark.slow)
+        for number, name in every
+    ]
+
+
+@pytest.mark.parametrize("name", experiments())
 def test_experiment(name: str) -> None:
     config = composed(f"experiment={name}")
     assert config.name == name, "the table's footer names the command by it"

@@ -58,6 +58,7 @@ def test_a_worker_is_killed_in_the_fifth_cell(project: Project) -> None:
     assert (project.out / "kept").read_text(encoding="utf-8") == "4"
 
 
+@pytest.mark.slow
 def test_a_cell_that_kills_three_workers_costs_no_other_cell(project: Project) -> None:
     done = sweep(project, "each worker", "hydra/launcher=dask", "hydra.launcher.workers=2")
     assert done.returncode == 1
@@ -67,11 +68,13 @@ def test_a_cell_that_kills_three_workers_costs_no_other_cell(project: Project) -
     assert len(begun(project.store)) == 1
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_joined_loses_a_node(project: Project, cluster: str) -> None:
     done = sweep(project, "nobody", "hydra/launcher=dask", f"hydra.launcher.address={cluster}")
     require_whole(project, done)
 
 
+@pytest.mark.slow
 def test_the_driver_is_killed(project: Project) -> None:
     done = sweep(project, "driver", *WITH_DASK)
     assert done.returncode == -signal.SIGKILL

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from changed import is_changed, new_keys
+from committed_results import smallest_tables
 from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
@@ -42,20 +43,21 @@ def keys(table: str, **labels: str) -> set[str]:
     return {m.key for m in committed().members(table) if labels.items() <= m.labels.items()}
 
 
+def commands(table: str) -> str:
+    """The overrides of a table's cells, as one text."""
+    return " ".join({" ".join(member.overrides) for member in committed().members(table)})
+
+
 @pytest.mark.slow
 def test_every_committed_cell_is_configured_as_conf_says_today() -> None:
     assert drifted(committed()) == {}
 
 
-def test_the_smallest_table_of_each_paper_is_configured_as_conf_says_today() -> None:
-    """The others take minutes, as each choice of their cells is composed."""
-    by_paper: dict[str, list[str]] = defaultdict(list)
-    for table in committed().tables():
-        if keys(table):
-            by_paper[table.partition("/")[0]].append(table)
-    smallest = [min(tables, key=lambda table: (len(keys(table)), table)) for tables in by_paper.values()]
-    assert len(smallest) > len({"edgellm", "elastilm", "ghidorah", "lever", "mllm_npu"})
-    assert drifted(committed(), set().union(*map(keys, smallest))) == {}
+def test_a_sample_and_what_changed_are_configured_as_conf_says_today() -> None:
+    """The smallest table of each paper, and what differs from the commit before; the others take minutes."""
+    changed = [table for table in committed().tables() if is_changed(table, commands(table))]
+    chosen = new_keys().union(*map(keys, smallest_tables() + changed))
+    assert drifted(committed(), chosen) == {}
 
 
 @pytest.mark.parametrize(
@@ -179,14 +181,11 @@ def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyP
 def listed(conf: Path, *overrides: str) -> dict[str, str]:
     """What `sweep=list` says of the quickstart's cells, by method, on a machine without datasets."""
     publish()
-    states = {}
+    of_list = {"results": str(project_root() / "results"), "sweep": "list", "data_dir": None}
     with planning(conf) as plan:
-        for cell in plan.jobs(["experiment=quickstart"]):
-            config = plan.cell((*cell, *overrides))
-            config |= {"results": str(project_root() / "results"), "sweep": "list", "data_dir": None}
-            note = Sweep(config, Console(file=io.StringIO())).cell(config)
-            states[config["method"]["name"]] = note.state
-    return states
+        cells = [plan.cell((*cell, *overrides)) | of_list for cell in plan.jobs(["experiment=quickstart"])]
+    sweep = Sweep(cells[0], Console(file=io.StringIO()))
+    return {cell["method"]["name"]: sweep.cell(cell).state for cell in cells}
 
 
 def test_a_list_is_of_settings_and_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

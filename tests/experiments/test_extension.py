@@ -112,6 +112,7 @@ def said(
     return main(project, python, cell, [*quickstart.overrides, "experiment=quickstart", "method=lookup"])
 
 
+@pytest.mark.slow
 def test_a_wheel_has_all_files_of_the_package(project: Project, package: Path, tmp_path: Path) -> None:
     mine = project.apart(tmp_path)
     main(mine, installed(tmp_path / "environment", str(package)), [*mine.overrides, *FIVE])

@@ -88,7 +88,9 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_for_real(project: Project, tmp_path: Path, sent: signal.Signals, code: int) -> None:
     """The cell that ran is no failure, but one that `sweep=retry` runs."""
     mine = project.apart(tmp_path)

@@ -21,7 +21,6 @@ from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 from workshop.studies.mllm_closed_forms import FITTED
 
-FOLDER = conf_dir() / "experiment" / "mllm_npu"
 section, swept = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.swept, "mllm_npu")
 NAMES = experiment_files.names("mllm_npu")
 DRAWN = ("fig3", "fig5", "fig6", "fig7", "fig9")

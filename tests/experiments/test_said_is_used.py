@@ -26,16 +26,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return write_project(tmp_path_factory.mktemp("project"))
 
 
-def bare(project: Project, out: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`python -m repro` with these words alone."""
+def process(project: Project, out: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m repro` with these words alone, in a process of its own."""
     command = [*project.command()[:3], *words]
     environment = {**project.environment(), **variables}
     return subprocess.run(command, cwd=out, env=environment, capture_output=True, text=True, encoding="utf-8")
 
 
 def test_experiments_that_are_swept_have_their_own_cells(project: Project, tmp_path: Path) -> None:
-    alone = [bare(project, tmp_path, f"experiment=mllm_npu/{name}", LIST) for name in ("fig1a", "fig1b")]
-    both = bare(project, tmp_path, "-m", "experiment=mllm_npu/fig1a,mllm_npu/fig1b", LIST)
+    alone = [project.bare(tmp_path, f"experiment=mllm_npu/{name}", LIST) for name in ("fig1a", "fig1b")]
+    both = project.bare(tmp_path, "-m", "experiment=mllm_npu/fig1a,mllm_npu/fig1b", LIST)
     assert both.returncode == 0, both.stderr
     counts = [re.findall(r"\d+ cells", each.stdout)[0] for each in alone]
     assert re.findall(r"^\s*(\d+ cells)", both.stdout, re.MULTILINE) == counts
@@ -80,25 +80,25 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
 def test_what_no_cell_uses_is_refused(
     project: Project, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = bare(project, tmp_path, *words, LIST if "sweep" not in " ".join(words) else "prompts=1")
+    done = project.bare(tmp_path, *words, LIST if "sweep" not in " ".join(words) else "prompts=1")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert said in done.stderr
 
 
 def test_a_cell_with_results_of_its_own_is_refused(project: Project, tmp_path: Path) -> None:
     """A sweep's cells lie in its folder, together with its table."""
-    done = bare(project, tmp_path, "-m", "method=std,flash_ar", "results=out/${method.name}", LIST)
+    done = project.bare(tmp_path, "-m", "method=std,flash_ar", "results=out/${method.name}", LIST)
     assert done.returncode == 1
     assert "results is 'out/std' for this cell and 'out/chain_sd' for its sweep" in done.stderr
 
 
 def test_a_setting_that_one_cell_of_a_sweep_reads_is_used(project: Project, tmp_path: Path) -> None:
     words = ("-m", "method=std,chain_sd", "model@draft=smollm2_135m_draft", LIST)
-    assert bare(project, tmp_path, *words).returncode == 0
+    assert project.bare(tmp_path, *words).returncode == 0
 
 
 def test_a_swept_choice_with_its_setting_is_computed(project: Project, tmp_path: Path) -> None:
-    done = bare(project, tmp_path, "-m", "method=lever,opt_tree", "method.depth=4", LIST)
+    done = project.bare(tmp_path, "-m", "method=lever,opt_tree", "method.depth=4", LIST)
     assert done.returncode == 0, done.stderr
     assert "lever" in done.stdout
     assert "opt_tree" in done.stdout
@@ -107,19 +107,21 @@ def test_a_swept_choice_with_its_setting_is_computed(project: Project, tmp_path:
 def test_a_name_in_place_of_a_section_is_explained(project: Project, tmp_path: Path) -> None:
     (tmp_path / "c" / "experiment").mkdir(parents=True)
     (tmp_path / "c" / "experiment" / "mine.yaml").write_text("method: std\n", encoding="utf-8")
-    done = bare(project, tmp_path, "--config-dir", "c", "experiment=mine", LIST)
+    done = project.bare(tmp_path, "--config-dir", "c", "experiment=mine", LIST)
     assert "override /method: std" in done.stderr
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("form", ["disabled", "none", "stdout"])
+@pytest.mark.parametrize("form", [pytest.param("disabled", marks=pytest.mark.slow), "none", "stdout"])
 def test_job_logging_is_hydras(project: Project, tmp_path: Path, form: str) -> None:
-    done = bare(project, tmp_path, "method=std", f"hydra/job_logging={form}", LIST)
+    done = process(project, tmp_path, "method=std", f"hydra/job_logging={form}", LIST)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_short_key_of_wandb(project: Project, tmp_path: Path) -> None:
-    done = bare(project, tmp_path, "method=std", "wandb.mode=online", WANDB_API_KEY="abc", HOME=str(tmp_path))
+    done = process(
+        project, tmp_path, "method=std", "wandb.mode=online", WANDB_API_KEY="abc", HOME=str(tmp_path)
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "wandb refuses the login" in done.stderr
     assert "wandb.mode=offline" in done.stderr

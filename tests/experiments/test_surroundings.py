@@ -24,7 +24,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return write_project(tmp_path_factory.mktemp("surroundings"))
 
 
-@pytest.fixture(params=(0o002, 0o077))
+@pytest.fixture(params=(pytest.param(0o002, marks=pytest.mark.slow), 0o077))
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     former = os.umask(request.param)
     yield request.param
@@ -50,10 +50,10 @@ def sweep(
 @pytest.mark.parametrize(
     ("shell", "environment", "warns"),
     [
-        ('"$@" >&-', {}, False),
+        pytest.param('"$@" >&-', {}, False, marks=pytest.mark.slow),
         ('"$@" >/dev/full', {"PYTHONIOENCODING": "cp1252"}, True),
         ('"$@" | head -1', {"MPLBACKEND": "module://absent.backend"}, False),
-        ('"$@" 2>&-', {"PYTHONIOENCODING": "ascii"}, False),
+        pytest.param('"$@" 2>&-', {"PYTHONIOENCODING": "ascii"}, False, marks=pytest.mark.slow),
     ],
 )
 def test_output_that_fails_loses_nothing(project, tmp_path, shell, environment, warns):

@@ -130,7 +130,7 @@ def test_without_generation_a_smaller_pass_has_the_rate_of_the_larger_one(conf: 
     assert tokens_per_s(files, 512) == pytest.approx(60.0, rel=0.01)
 
 
-def entry_prompts_with_equal_passes_the_one_with_fewest_cached_tokens_counts(conf: Path) -> None:
+def test_of_prompts_with_equal_passes_the_one_with_fewest_cached_tokens_counts(conf: Path) -> None:
     tests = [PROMPT, entry(n_prompt=4096, rate=40.0), ANSWER, entry(n_gen=512, rate=9.0)]
     files = run(conf, [*tests, entry(n_prompt=512, n_gen=128, rate=20.0)])
     assert tokens_per_s(files, 512) == pytest.approx(60.0, rel=0.01)

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import lzma
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -83,7 +85,8 @@ def cell(key: str, speed: float = 1.0) -> Record:
 def test_a_folder_of_the_former_layout_is_refused_and_converted(
     former: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InputError, match=f"former layout .* `repro table --convert {former}`"):
+    advice = re.escape(f"`repro table --convert {shlex.quote(str(former))}`")
+    with pytest.raises(InputError, match=f"former layout .* {advice}"):
         open_results(former)
     assert commands.run("table", ["--convert", str(former)]) == 0
     assert capsys.readouterr().out.splitlines() == ["edgellm/fig3", "lever/fig4"]

@@ -4,8 +4,6 @@ import hashlib
 import os
 import platform
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -19,16 +17,6 @@ from repro.records.identity import cell_key
 from repro.records.provenance import PACKAGES, circumstances, peak_resident_bytes
 from repro.records.record import Record, write_atomically
 from repro.records.store import Store
-
-KEY = "ab" * 32
-
-
-def run_python(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join([str(tests.parent / "src"), str(tests)])
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments], env={**os.environ, "PYTHONPATH": path}
-    )
 
 
 class TestRecord:

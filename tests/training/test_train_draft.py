@@ -78,6 +78,7 @@ def test_ended_rows_leave_the_batch_and_change_nothing(places: Path) -> None:
         assert len(short.tokens) == 16 or int(short.tokens[-1]) == stop
 
 
+@pytest.mark.slow
 def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
     places: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

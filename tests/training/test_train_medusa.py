@@ -150,6 +150,7 @@ class Killed(Exception):
     """A process that ended."""
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(
     whole: Path,
     places: Path,
