@@ -27,7 +27,6 @@ from repro.data.scoring import Choice, Scoring, WholeText
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
-from repro.records.effort import count
 from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, content_hash
 from repro.scenarios import versions
@@ -143,7 +142,6 @@ class AccuracyScenario(OfflineScenario):
 
         kept = memory_root() / "scores" / f"{key}.json"
         scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))
-        count(found=((self._baseline, i) for i in range(len(scores))))
         return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 
     def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
@@ -160,7 +158,6 @@ class AccuracyScenario(OfflineScenario):
             progress("scoring", len(scores), len(pairs))
             scores[i] = reader.score(pairs[i])
         progress("scoring", len(scores), len(pairs))
-        count(computed=((compression, i) for i in scores))
         return ScoredRows([scores[i] for i in range(len(pairs))], compressed.figures)
 
 

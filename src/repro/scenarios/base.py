@@ -16,10 +16,15 @@ from typing import Any, ClassVar
 from repro.core.registry import lookup, names
 from repro.core.typed import typed
 from repro.data.config import readers
-from repro.records.code_version import source_hash, source_of
-from repro.records.effort import layers_so_far
 from repro.records.identity import cell_key, portable, portable_text
-from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
+from repro.records.provenance import (
+    Provenance,
+    circumstances,
+    layers_so_far,
+    peak_resident_bytes,
+    source_hash,
+    source_of,
+)
 from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
 from repro.scenarios.settings import check_scalars, own_labels

@@ -46,7 +46,6 @@ from repro.models.costs.model_cost import Precision
 from repro.models.quantization import round_to_nearest
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import memory_root
-from repro.records.effort import count
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import Round, Scalar, content_hash
 from repro.records.row_file import RowFile
@@ -393,7 +392,6 @@ class AnswerCache:
                     key = self._key(dataset, Decision(prompt, model))
                     answers = store.get(key, rows)
                     missing = [row for row in rows if row not in answers]
-                    count(computed=((key, row) for row in missing), found=((key, row) for row in rows))
                     if missing:
                         progress("answering", len(right), len(queries))
                         reader = reader or self._reader(model)
