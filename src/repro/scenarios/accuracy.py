@@ -21,16 +21,22 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import registered
 from repro.data.config import scoring_of
-from repro.data.naming import Named
 from repro.data.prompts import Prompt
-from repro.data.scoring import Choice, Scoring, WholeText
+from repro.data.scoring import Choice, Named, Scoring, WholeText
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, content_hash
-from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, component, spreads
+from repro.scenarios.base import (
+    WEIGHTS,
+    Findings,
+    Progress,
+    appended_tokens,
+    component,
+    component_version,
+    spreads,
+)
 from repro.scenarios.offline import OfflineScenario, dense_once
 
 BASELINE = "fp16"
@@ -135,9 +141,9 @@ class AccuracyScenario(OfflineScenario):
 
     def _plain(self, progress: Progress) -> ScoredRows:
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
-        made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
+        made_by = component_version(self.group, BASELINE) | WEIGHTS
         asked = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
-        anew = versions.appended(self.target) | self._equal_choices
+        anew = appended_tokens(self.target) | self._equal_choices
         key = content_hash([*asked, made_by, *Likelihood._fields, *anew.values()])
 
         kept = memory_root() / "scores" / f"{key}.json"

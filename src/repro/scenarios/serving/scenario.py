@@ -49,8 +49,7 @@ from repro.records.build_cache import memory_root
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import Round, Scalar, content_hash
 from repro.records.row_file import RowFile
-from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, spreads
+from repro.scenarios.base import WEIGHTS, Findings, Progress, spreads
 from repro.scenarios.serving.asked import DatasetRequests, ServingCell, score_head
 
 ANYTHING = LatencySlo(ttft=1.0)
@@ -414,7 +413,7 @@ class AnswerCache:
         if requests.concise < 1.0:
             asked += [requests.concise, *Shortening(requests.scorer).identity]
         shown = [decision.prompt, *shorter, requests.spare]
-        return content_hash([self.digest, level, asked, shown, versions.WEIGHTS])
+        return content_hash([self.digest, level, asked, shown, WEIGHTS])
 
     def _compression(self, model: float) -> Compression | None:
         return None if model == 1.0 else self.compression(model)
