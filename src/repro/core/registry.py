@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from repro.core.errors import InputError
-from repro.core.packages import for_each
+from repro.core.paths import for_each
 
 ENTRY_POINTS = "repro.components"
 

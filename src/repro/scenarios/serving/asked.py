@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from repro import data
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import parse_yaml, read_mapping, read_yaml
 from repro.core.registry import unknown
-from repro.core.yaml_file import parse_yaml, read_mapping, read_yaml
 from repro.data.config import DatasetConfig, read_config, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.data.traces import Arrival, parse_trace, trace
