@@ -13,7 +13,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,8 @@ def depth_of(value: Any) -> int:
         level = [part for part in level if isinstance(part, (list, dict))]
         if not level:
             return depth
-        level = [below for part in level for below in _below(part)]
+        level = [below for part in level for below in (part.values() if isinstance(part, dict) else part)]
     raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-
-
-def _below(part: dict[Any, Any] | list[Any]) -> Iterable[Any]:
-    return part.values() if isinstance(part, dict) else part
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

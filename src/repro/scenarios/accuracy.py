@@ -217,7 +217,8 @@ def findings(
     ]
     if metric == "greedy":
         for line, prompt, row, plain in zip(rounds, prompts, scores, baseline, strict=True):
-            line |= _likelihood_line(prompt, row, plain) | _last_token(row, plain)
+            last_tokens = int(row[0].last), int(plain[0].last)
+            line |= _likelihood_line(prompt, row, plain) | dict(zip(LAST, last_tokens, strict=True))
         values |= _nats(rounds)
         last, last_before = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST)
         values |= {"last_token": last, "last_token_difference": last - last_before}
@@ -239,10 +240,6 @@ def _likelihood_line(
     (continuation,) = prompt.continuations
     tokens = len(continuation.token_ids)
     return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}
-
-
-def _last_token(row: Sequence[Likelihood], before: Sequence[Likelihood]) -> dict[str, Scalar]:
-    return dict(zip(LAST, (int(row[0].last), int(before[0].last)), strict=True))
 
 
 def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:

@@ -113,7 +113,8 @@ class ServingScenario(ServingCell):
         device = EmulatedDevice(self.cell.machine())
         requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
         longest = max(len(request.prompt) + request.answer for request in requests)
-        profile = profile_of(self.system, device, _points(longest))
+        lengths = (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
+        profile = profile_of(self.system, device, lengths)
         served = list(self._serve(device, profile, requests, progress))
         values, right = billed(served) | self._memory(longest), None
         if self.answers_known:
@@ -122,7 +123,8 @@ class ServingScenario(ServingCell):
             full = self.right_in_full(set(queries), progress)
             right = [answers[query] for query in queries]
             values |= answered(served, right, [full[query] for query in queries])
-            values["chance"] = 100.0 * mean(map(self._chance, self.arrivals))
+            chances = (self.requests[a.app.source].chance(a.row) for a in self.arrivals)
+            values["chance"] = 100.0 * mean(chances)
         about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
         spread = spreads(values, len(served))
         return Findings(values, spread, list(rounds(served, right)), provenance=about)
@@ -144,9 +146,6 @@ class ServingScenario(ServingCell):
             return ServiceRequest(name, (0,) * app.tokens, answer, slo)
         requests, granule = self.requests[app.source], self.service.granule
         return ServiceRequest(name, requests.read(arrival.row), answer, slo, requests.spare, granule)
-
-    def _chance(self, arrival: Arrival) -> float:
-        return self.requests[arrival.app.source].chance(arrival.row)
 
     def _serve(
         self, device: Device, profile: DeviceProfile, requests: Sequence[ServiceRequest], progress: Progress
@@ -277,11 +276,6 @@ class ServingScenario(ServingCell):
 
 def _query(arrival: Arrival, decision: Decision) -> Query:
     return Query(arrival.app.source, arrival.row, decision)
-
-
-def _points(longest: int) -> tuple[int, ...]:
-    """Prompt lengths to profile: `PROMPTS`, and the longest request's if it is longer."""
-    return (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
 
 
 @lru_cache(maxsize=1)
