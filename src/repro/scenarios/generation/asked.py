@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import cache, cached_property
-from inspect import signature
+from functools import cached_property
 from typing import Any, ClassVar
 
 from repro import data
@@ -95,7 +94,6 @@ class GenerationCell(Scenario):
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         config = self.cell.config
         super().__init__(config)
-        _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
@@ -500,17 +498,3 @@ class GenerationCell(Scenario):
 def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
     """Roles and placements with `role` last: the target gets the memory that the drafts leave."""
     return sorted(places.items(), key=lambda item: item[0] == role)
-
-
-_signature = cache(signature)
-
-
-def _require_sessions(method: Method) -> None:
-    """InputError for an external method with the old signature, which takes its models one by one."""
-    try:
-        _signature(type(method).serve).bind(None, None, None, {})
-    except TypeError as wrong:
-        raise InputError(
-            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
-            "such as sessions['target']; see docs/changes.md"
-        ) from wrong
