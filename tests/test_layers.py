@@ -59,7 +59,7 @@ ONLY = {
     "gguf": {"models/checkpoints/gguf_file.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
-    "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
+    "evaluate": {"metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
     "distributed": {"experiments/dask_engine.py"},
     "hydra": {

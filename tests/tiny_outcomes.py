@@ -40,7 +40,7 @@ from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
 from repro.records.record import content_hash
-from repro.scenarios import versions
+from repro.scenarios.base import WEIGHTS, metric_versions
 from repro.scenarios.generation import scenario as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer
@@ -265,7 +265,7 @@ def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
     """Every metric on one invented outcome."""
     discover("repro.metrics")
     for name in ours("metric"):
-        metric, own = lookup("metric", name), versions.of_metrics([name])
+        metric, own = lookup("metric", name), metric_versions([name])
         if runs_code(name):
             continue  # not on every machine; tests/metrics/test_code_tests.py has its outcomes
         outcome = SCORED | ({"expected": EXPECTED} if "expected" in metric.inputs else {})
@@ -274,7 +274,7 @@ def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
 
 def dataset_outcomes() -> Iterator[tuple[str, Outcome]]:
     """The prompt and the continuations that every dataset makes of an invented row."""
-    own = {"prompts": versions.WEIGHTS["prompts"]}
+    own = {"prompts": WEIGHTS["prompts"]}
     for name, one in INVENTED.items():
         config = read_config(name)
         asked = dataset_asked(json.loads(json.dumps(asdict(config))))

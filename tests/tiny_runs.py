@@ -6,7 +6,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
-from repro.scenarios.generation.timeline_parts import timeline_parts
+from repro.scenarios.generation.scenario import timeline_parts
 from tiny import MODEL_COST, TableNetwork, opened, toy
 
 

@@ -111,7 +111,7 @@ def test_requests_come_in_a_poisson_process_and_shuffled() -> None:
     [
         ({"requests": 0}, "trace.requests is 0"),
         ({"rate": 0.0}, "trace.rate is 0.0"),
-        ({"apps": []}, "at least one"),
+        ({"apps": []}, r"trace.apps is \[\]; it must be a list that is not empty"),
         ({"skew": 1.0}, "skew"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.device import emulated as device_module
 from repro.device.cost import Machine
@@ -15,7 +16,6 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.memory import Memory
 from repro.device.op import Op
 from repro.device.timeline import chrome
-from repro.device.trace import most_at_once
 from tiny import here, processor, toy
 
 RESOURCES = ("cpu", "gpu", "npu", "flash")
@@ -273,14 +273,15 @@ def test_the_same_program_twice_gives_the_same_bytes() -> None:
 def test_memory_says_who_holds_what() -> None:
     memory = Memory(10e9, "the phone")
     memory.reserve(6e9, "target weights")
-    with memory.holding(3e9, "a window"):
-        assert (memory.held, memory.free) == (9e9, 1e9)
-        with pytest.raises(InputError) as raised:
-            memory.reserve(2e9, "draft weights")
+    memory.reserve(3e9, "a window")
+    assert (memory.held, memory.free) == (9e9, 1e9)
+    with pytest.raises(InputError) as raised:
+        memory.reserve(2e9, "draft weights")
     assert str(raised.value) == (
         "draft weights needs 2.00 GB, but of the phone's budget of 10.00 GB only 1.00 GB are free "
         "(held: target weights 6.00 GB, a window 3.00 GB)"
     )
+    memory.release("a window")
     assert (memory.held, memory.peak) == (6e9, 9e9)
     memory.release("target weights")
     assert (memory.held, memory.peak) == (0.0, 9e9)
@@ -289,15 +290,3 @@ def test_memory_says_who_holds_what() -> None:
     memory.release("less")
     with pytest.raises(InputError, match="held: nothing"):
         memory.reserve(11e9, "everything")
-
-
-def test_memory_is_given_back_when_the_block_fails() -> None:
-    memory = Memory(1e9)
-
-    def block() -> None:
-        with memory.holding(1e9, "all"):
-            raise KeyError("inside")
-
-    with pytest.raises(KeyError):
-        block()
-    assert memory.held == 0.0

@@ -13,7 +13,7 @@ import pytest
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import FITTED_TO, SOURCES, facts, machine
 from repro.device.engines import screen

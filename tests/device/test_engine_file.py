@@ -10,7 +10,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (

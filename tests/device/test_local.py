@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.clock import Deadlock, Future, WallClock
 from repro.device.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
 from repro.device.op import Op
-from repro.device.trace import most_at_once
 from repro.models.runtime.cuda import cuda_stream
 
 BOTH = frozenset({"cpu", "flash"})

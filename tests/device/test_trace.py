@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.device.trace import Span, Trace, most_at_once
+from concurrency import most_at_once
+from repro.device.trace import Span, Trace
 
 
 def span(on: str, start: float, end: float, joules: float = 0.0) -> Span:

@@ -16,7 +16,7 @@ from repro import __file__ as package
 from repro.device.timeline import Level, TimelinePart, chrome, micro
 from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation, Request
-from repro.scenarios.generation.timeline_parts import shown_until
+from repro.scenarios.generation.scenario import shown_until
 from tiny_runs import edgellm_timeline
 
 

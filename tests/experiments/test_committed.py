@@ -17,7 +17,6 @@ import pytest
 from changed import changed_files, is_changed, new_keys, nightly_unless_changed
 from committed_results import smallest_tables
 from repro import commands
-from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
@@ -29,6 +28,7 @@ from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.tables.bands import BANDS
+from same_text import FRACTION, same_text
 
 RESULTS = project_root() / "results"
 OUTCOMES = project_root() / "tests" / "outcomes.json"

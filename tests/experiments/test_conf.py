@@ -25,7 +25,7 @@ from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
 from repro.reports.tree_drawings.forms import DiagramsSpec
-from repro.scenarios.named_models import read_model
+from repro.scenarios.serving.asked import read_model
 from tiny_project import composed, composed_by_hydra, spec_of
 
 

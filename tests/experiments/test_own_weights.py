@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from invented_rows import INVENTED
 from repro.core.overrides import override
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.data.config import read_config
 from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.plan import planning

@@ -10,7 +10,7 @@ from rich.console import Console
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.sweep import with_reason
-from repro.records.effort import count, counting
+from repro.records.provenance import count_layers, counting_layers
 
 METHODS = ("std", "lever", "edgellm", "draft")
 
@@ -85,13 +85,11 @@ def test_bars_show_all_cells_and_each_running_one() -> None:
 def test_a_stage_says_why_it_takes_long() -> None:
     """Once something was computed that is in no cache; a stage that says so itself is left as it is."""
     said: list[str] = []
-    with counting() as effort:
-        tell = with_reason(lambda stage, done, total: said.append(stage), effort)
+    with counting_layers() as count:
+        tell = with_reason(lambda stage, done, total: said.append(stage), count)
         tell("answering", 0, 2)
-        count(found=["a"])
-        tell("answering", 1, 2)
-        count(computed=["b"])
+        count_layers()
         tell("answering", 2, 2)
         tell("computing texts in shards", 2, 2)
     new = "answering, computing what neither cache nor pack has,"
-    assert said == ["answering", "answering", new, "computing texts in shards"]
+    assert said == ["answering", new, "computing texts in shards"]

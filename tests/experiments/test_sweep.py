@@ -23,7 +23,7 @@ from repro.experiments.sweep import Sweep, left, summary
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
-from repro.scenarios import versions
+from repro.scenarios.base import COSTS
 from tiny_project import METHODS, Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -183,7 +183,7 @@ def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytes
     assert "method=std,flash_ar prompts=2" in shown
     assert "method=chain_sd prompts=2" in shown, "both commands made it"
     assert "| EdgeLLM (not run) | —" in shown
-    monkeypatch.setitem(versions.COSTS, "cost model", 2)
+    monkeypatch.setitem(COSTS, "cost model", 2)
     files, _ = project.table(sweep(project, methods=("std",)), "method=std")
     shown = files["md"].read_text(encoding="utf-8")
     assert "o made by an older version of a component" in shown

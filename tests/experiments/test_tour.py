@@ -9,7 +9,7 @@ import pytest
 
 from repro import commands
 from repro.core.paths import conf_dir, project_root
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.data.config import read_config
 from repro.data.rows import load_rows
 from repro.data.traces import parse_trace

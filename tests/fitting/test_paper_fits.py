@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.device_file import FITTED_TO, facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine

@@ -25,7 +25,7 @@ from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import PlainLinear
-from repro.scenarios.named_models import read_model
+from repro.scenarios.serving.asked import read_model
 from tiny_dense import CORPUS, dense
 from tiny_elastic import apart, logits, masked
 from tiny_families import FAMILIES

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, NPU
-from repro.device.trace import most_at_once
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.methods.mllm_npu.scheduling import ORDERS

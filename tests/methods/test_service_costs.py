@@ -32,7 +32,7 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.families import config_of
 from repro.reports.reference.reference import load_cells
-from repro.scenarios.named_models import read_model
+from repro.scenarios.serving.asked import read_model
 from tiny import toy
 from tiny_services import (
     FAMILY,

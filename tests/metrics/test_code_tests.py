@@ -29,6 +29,7 @@ def consent(monkeypatch: pytest.MonkeyPatch) -> None:
         ("```\nx = 1\nx += 1", "x = 1\nx += 1"),
         ("    return 1", "    return 1"),
         ("```Python\r\nx = 1\n```", "x = 1\n"),
+        ("```\nx = 1```\nDone.", "x = 1"),
     ],
 )
 def test_the_first_fenced_block_is_the_code(text: str, code: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.models.checkpoints.checkpoint import open_checkpoint, tokenizer
 from repro.models.checkpoints.safetensors_io import unpickled
 from tiny_checkpoints import NOWHERE, alone, write_folder

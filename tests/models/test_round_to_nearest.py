@@ -13,7 +13,7 @@ from repro.models.elastic.submodels import reordered
 from repro.models.quantization import round_to_nearest
 from repro.models.quantization.round_to_nearest import nearest, rounded
 from repro.models.quantization.scale_folding import plain
-from repro.scenarios.named_models import read_model
+from repro.scenarios.serving.asked import read_model
 from tiny_dense import dense, logits
 from tiny_elastic import order_of
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.device.trace import Span, most_at_once
+from repro.device.trace import Span
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step

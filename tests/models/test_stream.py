@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.device import direct_io
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.memory import Memory
 from repro.device.op import Op
-from repro.device.trace import most_at_once
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine

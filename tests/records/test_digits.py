@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import records
-from repro.core.digits import csv_text, in_ten_digits, json_text, same_text
+from repro.core.digits import csv_text, in_ten_digits, json_text
 from repro.records.record import Record
+from same_text import same_text
 
 
 def test_floats_alone_are_rounded() -> None:

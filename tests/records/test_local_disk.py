@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.core.errors import InputError
-from repro.records import local_disk
-from repro.records.local_disk import local_place, network_type
-from repro.records.row_file import RowFile
+from repro.core.errors import InputError, warn
+from repro.records import row_file
+from repro.records.row_file import RowFile, local_place, network_type
 
 LINE = "36 35 98:0 / {folder} rw,noatime - {kind} server:/export rw"
 
@@ -26,10 +25,10 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         LINE.format(folder=str(shared / "own").replace(" ", "\\040"), kind="xfs"),
     ]
     table.write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(local_disk, "MOUNTS", table)
+    monkeypatch.setattr(row_file, "MOUNTS", table)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
     monkeypatch.delenv("REPRO_SCRATCH", raising=False)
-    local_disk._say.cache_clear()
+    warn.cache_clear()
     return shared
 
 
@@ -41,7 +40,7 @@ def test_the_nearest_mount_counts(mounts: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "network"), [("fuse.sshfs", True), ("fuse.new", True), ("fuseblk", False)])
 def test_an_unknown_fuse_is_a_network_s(mounts: Path, kind: str, network: bool) -> None:
-    local_disk.MOUNTS.write_text(LINE.format(folder="/", kind=kind), encoding="utf-8")
+    row_file.MOUNTS.write_text(LINE.format(folder="/", kind=kind), encoding="utf-8")
     assert bool(network_type(mounts)) is network
 
 

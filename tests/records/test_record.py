@@ -12,9 +12,8 @@ from records import provenance, record
 from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.version import git_state
-from repro.records.code_version import source_hash
 from repro.records.identity import cell_key
-from repro.records.provenance import PACKAGES, circumstances, peak_resident_bytes
+from repro.records.provenance import PACKAGES, circumstances, peak_resident_bytes, source_hash
 from repro.records.record import Record, write_atomically
 from repro.records.store import Store
 

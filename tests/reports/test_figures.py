@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.reports.figures.figure import KINDS, draw, frame
 from repro.reports.figures.lines import Series, series
 from repro.reports.figures.paint import BASELINES, OURS, PAPER, canvas, colour

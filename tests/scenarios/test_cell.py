@@ -275,13 +275,3 @@ def test_real_prompts_are_cut_to_their_last_tokens(project: Project) -> None:
     whole, cut = (GenerationScenario(project.config("prompts=1", f"prompt_tokens={n}")) for n in ("null", 3))
     assert cut.requests[0].prompt == whole.requests[0].prompt[-3:]
     assert cut.key != whole.key
-
-
-def test_a_method_of_the_old_interface_is_told_of_the_new_one(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def serve(self: Any, request: Any, device: Any, *, target: Any, draft: Any) -> None: ...
-
-    monkeypatch.setattr("repro.methods.speculative.speculative.Speculative.serve", serve)
-    with pytest.raises(InputError, match=r"must take \(request, device, sessions\)"):
-        GenerationScenario(project.config("method=chain_sd"))

@@ -1,4 +1,4 @@
-"""A cell counts what it computed and what it found, the target's own text included."""
+"""A cell counts the layers that compute it, those of the target's own text included."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.records.effort import counting
+from repro.records.provenance import counting_layers
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import write_project
 
@@ -17,9 +17,9 @@ def test_a_cell_computes_all_at_first_and_nothing_again(
 ) -> None:
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     config = write_project(tmp_path / "project").config(f"method={method}")
-    shares = []
+    layers = []
     for _ in range(2):
-        with counting() as effort:
+        with counting_layers() as count:
             GenerationScenario(config).run(lambda *_: None)
-        shares.append(effort.share)
-    assert shares == [1.0, 0.0]
+        layers.append(count.layers)
+    assert layers[0] > 0 == layers[1]

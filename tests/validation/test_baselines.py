@@ -10,7 +10,7 @@ from math import log
 import pytest
 
 from repro.core.paths import conf_dir, project_root
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice

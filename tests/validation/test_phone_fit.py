@@ -14,7 +14,7 @@ import pytest
 from changed import nightly_unless_changed
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import chip_file, with_engine
 from workshop.fitting.problem import Solution, solve

@@ -28,7 +28,7 @@ import transformers
 import repro
 from repro import commands
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine

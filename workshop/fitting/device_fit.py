@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.errors import InputError
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import OWN, with_engine

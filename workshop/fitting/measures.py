@@ -14,8 +14,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.registry import discover, registered, unknown
-from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import NPU, Op

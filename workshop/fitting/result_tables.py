@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from workshop.fitting.device_fit import FitResult
 from workshop.fitting.errors import errors
 from workshop.fitting.specification import conf_file, leaf, number_at

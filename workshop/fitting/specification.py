@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 
 ENDS = ("", "low", "high")
 POINT = re.compile(r"(.+)\[(-?\d+)\]")

@@ -9,16 +9,11 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
-from itertools import zip_longest
 from typing import Any
 
 TOLERANCE = 2e-9
 """Relative difference up to which two numbers of ten digits may be the same one, rounded up and down."""
-
-FRACTION = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+(?:e[-+]\d+)?|e[-+]\d+))(?![\w.])")
-"""A number as `repr` writes a float; integers and keys are none."""
 
 
 def in_ten_digits(value: Any) -> Any:
@@ -51,12 +46,3 @@ def json_text(value: object, indent: int | None = None, sort_keys: bool = False)
 def same_number(first: float, second: float) -> bool:
     """Whether two floats are equal within `TOLERANCE`."""
     return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-15)
-
-
-def same_text(first: str, second: str) -> bool:
-    """Whether two texts are equal, their floats by value."""
-    parts = zip_longest(FRACTION.split(first), FRACTION.split(second))
-    return all(
-        a == b or (i % 2 == 1 and a is not None and b is not None and same_number(float(a), float(b)))
-        for i, (a, b) in enumerate(parts)
-    )

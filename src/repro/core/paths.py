@@ -1,19 +1,28 @@
-"""Paths of the project's data, in a checkout or an installation, and of other packages' `conf/` folders.
+"""The project's folders, in a checkout or an installation, and those of other packages.
 
-Owns these paths. Must not know what the folders contain.
+Owns the look-up of packages by their entry points, and how entries are merged that several `conf/` folders
+define: published values, BibTeX entries, metrics, names. Must not know what an entry is.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
-from repro.core.errors import InputError
-from repro.core.packages import folders
+from repro.core.errors import InputError, warn
+
+T = TypeVar("T")
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
+
+_named: set[str] = set()
+"""Packages that a warning of this process has named: a broken one usually breaks all of its entry points."""
 
 
 def project_root() -> Path:
@@ -72,3 +81,98 @@ def conf_folders() -> list[Path]:
 @cache
 def _folders_of_packages() -> tuple[Path, ...]:
     return tuple(folders(CONF_ENTRY_POINTS))
+
+
+def for_each(group: str, read: Callable[[EntryPoint], None]) -> None:
+    """Call `read` with every entry point of a group.
+
+    If it raises, a warning names the package and the reason, and that entry point is left out. Reading may
+    import the package, so any exception can come of it.
+    """
+    for entry in entry_points(group=group):
+        try:
+            read(entry)
+        except (Exception, SystemExit) as wrong:
+            _warn(entry, f"{type(wrong).__name__}: {' '.join(str(wrong).split())}")
+
+
+def folders(group: str) -> list[Path]:
+    """The folders that the entry points of a group name as modules (`my_package.conf`), each once.
+
+    A folder without `__init__.py` is found too. One that does not exist is left out with a warning.
+    """
+    found: dict[Path, None] = {}
+
+    def read(entry: EntryPoint) -> None:
+        spec = find_spec(entry.module)
+        # An editable installation adds a place that is no folder: setuptools finds its own files by it.
+        places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        there = [place for place in places if place.is_dir()]
+        if not there:
+            raise FileNotFoundError(f"no folder {entry.module.replace('.', '/')}")
+        found.update(dict.fromkeys(there))
+
+    for_each(group, read)
+    return list(found)
+
+
+def _warn(entry: EntryPoint, why: str) -> None:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.name
+    if package not in _named:
+        _named.add(package)
+        warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {why}")
+
+
+def merged(
+    folders: Sequence[Path],
+    files: Callable[[Path], Iterable[Path]],
+    read: Callable[[Path], Mapping[str, T]],
+    what: str,
+) -> dict[str, T]:
+    """The entries of all files of all folders, in their order.
+
+    A folder after the first belongs to another package: if one of its files is malformed, a warning names the
+    file, and all entries of this kind in that folder are left out; so is an entry that is defined already.
+
+    Args:
+        folders: `conf/` folders, the project's own first.
+        files: the files of a folder that hold such entries; those that do not exist are passed over.
+        read: the entries of a file by name; raises InputError or ValueError if the file is malformed.
+        what: an entry in words, such as "metric".
+
+    Raises:
+        InputError: two files of the first folder define the same entry, or one is malformed.
+    """
+    found: dict[str, T] = {}
+    origin: dict[str, Path] = {}
+    for number, folder in enumerate(folders):
+        for path, entries in _readable(folder, files, read, own=number == 0):
+            for name, entry in entries.items():
+                if name not in found:
+                    found[name], origin[name] = entry, path
+                    continue
+                twice = f"{what} {name!r} is defined twice: in {origin[name]} and in {path}"
+                if number == 0:
+                    raise InputError(twice)
+                warn(f"{twice}; the second is left out")
+    return found
+
+
+def _readable(
+    folder: Path,
+    files: Callable[[Path], Iterable[Path]],
+    read: Callable[[Path], Mapping[str, T]],
+    own: bool,
+) -> list[tuple[Path, Mapping[str, T]]]:
+    entries: list[tuple[Path, Mapping[str, T]]] = []
+    for path in files(folder):
+        if not path.is_file():
+            continue
+        try:
+            entries.append((path, read(path)))
+        except (InputError, UnicodeDecodeError) as wrong:
+            if own:
+                raise
+            warn(f"{path} is left out, with all of its kind in {folder}: {wrong}")
+            return []
+    return entries

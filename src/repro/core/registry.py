@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from repro.core.errors import InputError
-from repro.core.packages import for_each
+from repro.core.paths import for_each
 
 ENTRY_POINTS = "repro.components"
 
@@ -71,7 +71,9 @@ def lookup(group: str, name: str) -> type:
     require_choice(group, name, names(group))
     if name not in _components.get(group, {}):
         _import(group, name, _modules[group][name])
-    return _known(group, name)
+    if name not in _components.get(group, {}):  # its module registers another name
+        raise InputError(unknown(group, name, names(group)))
+    return _components[group][name]
 
 
 def _import(group: str, name: str, module: str) -> None:
@@ -85,12 +87,6 @@ def _import(group: str, name: str, module: str) -> None:
                 del known[left]
         why = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
         raise InputError(f"{group} {name!r} cannot be used, as {module} fails to import: {why}") from wrong
-
-
-def _known(group: str, name: str) -> type:
-    if name not in _components.get(group, {}):
-        raise InputError(unknown(group, name, names(group)))
-    return _components[group][name]
 
 
 def require_choice(what: str, name: object, choices: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from typing import (
     get_type_hints,
 )
 
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -134,6 +134,8 @@ def words(kind: Any) -> str:
     """What a value of a type must be, such as "a whole number from 1 to 16"."""
     if get_origin(kind) is Annotated:
         base, *bounds = get_args(kind)
+        if MinLen(1) in bounds and base is not str:
+            return f"{words(base)} that is not empty"
         return words(base) + "".join(_range(bound) for bound in bounds if isinstance(bound, Interval))
     if get_origin(kind) in (Union, UnionType):
         nullable = sorted(get_args(kind), key=lambda one: one is not NoneType)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from repro.core.bounds import Text
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.data.template import Row, at, fill, paths, text_at, texts_at
@@ -28,12 +29,8 @@ class TemplateText:
         preamble: a template for text at the start of the prompt, before any few-shot examples.
     """
 
-    template: str
+    template: Text
     preamble: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.template.strip():
-            raise InputError("template is empty; it is the prompt, with {column} for a row's values")
 
     adds: ClassVar[tuple[str, ...]] = ()
     """Names that `extra` adds for the templates, beside the columns."""
@@ -140,6 +137,24 @@ class Functions(TemplateText):
     def extra(self, row: Row) -> Mapping[str, str]:
         """The list of functions."""
         return {"functions": "\n".join(f"- {name}: {does}" for name, does in self.functions.items())}
+
+
+@register("prompt", "listed")
+@dataclass(frozen=True)
+class Listed(TemplateText):
+    """A template with `{items}`: a list that is the same for every example, one item per line.
+
+    Attributes:
+        items: the list.
+    """
+
+    items: tuple[str, ...] = ()
+
+    adds: ClassVar[tuple[str, ...]] = ("items",)
+
+    def extra(self, row: Row) -> Mapping[str, str]:
+        """The list."""
+        return {"items": "\n".join(self.items)}
 
 
 def letter(index: int) -> str:

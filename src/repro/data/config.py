@@ -15,11 +15,11 @@ from annotated_types import Interval
 from repro.core.bounds import Count, Text
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.registry import lookup, require_choice, unknown
 from repro.core.registry import names as registry_names
 from repro.core.remembered import remembered
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 from repro.data.builders import TemplateText
 from repro.data.scoring import Scoring
 from repro.data.template import names

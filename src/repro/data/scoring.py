@@ -1,7 +1,8 @@
 """Kinds of scoring: compare with a reference text, or compare the likelihoods of continuations.
 
-Owns the kinds of scoring. A new one is a dataclass registered under `scoring` with the members of `Scoring`.
-Must not know models, nor which dataset uses which kind.
+Owns the kinds of scoring, and what a dataset's task expects of a generated answer. A new kind is a dataclass
+registered under `scoring` with the members of `Scoring`. Must not know models, which dataset uses which kind,
+nor how an answer is scored: that is a metric's work.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+from annotated_types import MinLen
+
+from repro.core.bounds import Count, Text
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.data.builders import letter, split_last_word, without_markup
-from repro.data.task_scoring import TaskScoring
 from repro.data.template import Row, as_text, at, fill, names, text_at, texts_at
 
 
@@ -45,6 +48,58 @@ class Scoring(Protocol):
 
     def target(self, row: Row, context: str) -> Target:
         """The expected answer of an example; `context` is the prompt's text."""
+
+
+@dataclass(frozen=True)
+class TaskScoring:
+    """The task's metrics, and where an example says what they expect.
+
+    Attributes:
+        metrics: names of metrics that score one answer; the first one's mean is the task's score.
+        first_line: score an answer's first line alone, leading line ends left out.
+        unscored: the reason why the task has no score, in place of metrics.
+        tests: path of the tests that generated code must pass (a list has one test a line).
+        before: path of the code that the answer continues, for tests; "" if there is none.
+        function: path of the name of the function that the tests' `check` is called with; "" if the tests
+            are plain statements.
+    """
+
+    metrics: tuple[str, ...] = ()
+    first_line: bool = False
+    unscored: str = ""
+    tests: str = ""
+    before: str = ""
+    function: str = ""
+
+    def __post_init__(self) -> None:
+        """InputError unless there is either a metric or a reason for having none."""
+        if bool(self.metrics) == bool(self.unscored):
+            raise InputError(
+                f"scoring.score has metrics {list(self.metrics)} and unscored {self.unscored!r}; "
+                "give either metrics, or the reason why there are none"
+            )
+
+    def columns(self) -> set[str]:
+        """The columns that it reads."""
+        return {path.split(".")[0] for path in (self.tests, self.before, self.function) if path}
+
+    def scored_part(self, answer: str) -> str:
+        """The part of an answer that the metrics score."""
+        return answer.lstrip("\n").split("\n")[0] if self.first_line else answer
+
+    def expected(self, row: Row, references: tuple[str, ...]) -> tuple[str, ...]:
+        """What the metrics compare an answer with.
+
+        For code these are the code before the answer, the function's name and the tests; otherwise the
+        references, any of which is right.
+
+        Raises:
+            InputError: the example lacks a path, or has no text there.
+        """
+        if not self.tests:
+            return references
+        before, function = (text_at(row, path) if path else "" for path in (self.before, self.function))
+        return before, function, "\n".join(texts_at(row, self.tests))
 
 
 @register("scoring", "generation")
@@ -122,7 +177,7 @@ class WholeText:
         return Target(rest, ((first, f" {rest}"),), (rest,), 0)
 
 
-METRICS = ("acc", "acc_norm")
+AnswerIs = Literal["index", "number", "label", "text", "marks"]
 
 
 @register("scoring", "choice")
@@ -141,27 +196,15 @@ class Choice:
         markup: remove HellaSwag's bracketed markup from the choices.
     """
 
-    choices: tuple[str, ...]
-    answer: str
-    answer_is: str = "index"
+    choices: Annotated[tuple[Text, ...], MinLen(1)]
+    answer: Text
+    answer_is: AnswerIs = "index"
     labels: str = ""
     continuation: str = " {choice}"
-    metric: str = "acc"
+    metric: Literal["acc", "acc_norm"] = "acc"
     markup: bool = False
 
     scores_continuations: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for what, value, choices in (
-            ("scoring.answer_is", self.answer_is, _ANSWERS),
-            ("scoring.metric", self.metric, METRICS),
-        ):
-            if value not in choices:
-                raise InputError(unknown(what, value, choices))
-        if not self.choices or not all(self.choices):
-            raise InputError(f"scoring.choices is {list(self.choices)}; it lists columns, none of them empty")
-        if not self.answer:
-            raise InputError("scoring.answer is empty; it must be a column")
 
     def columns(self) -> set[str]:
         """The columns of the choices, the answer and the labels."""
@@ -253,3 +296,46 @@ class FilledBlank(Choice):
         space = "" if not context or context[-1].isspace() else " "
         pairs = tuple((f"{context}{space}{text}", tail) for text in texts)
         return Target(texts[answer], pairs, (tail.strip(),) * len(texts), answer)
+
+
+@register("scoring", "named")
+@dataclass(frozen=True)
+class Named(Choice):
+    """A choice among names that are the same for every example.
+
+    Attributes:
+        choices: the names themselves, not paths to them.
+        answer: path of the correct name, spelled as in `choices`.
+        best: an answer is correct if its name is among this many likeliest ones (top-k).
+    """
+
+    answer_is: AnswerIs = "text"
+    best: Count = 1
+
+    def __post_init__(self) -> None:
+        """InputError if all of the names would count."""
+        if self.best >= len(self.choices):
+            raise InputError(
+                f"best is {self.best}; of {len(self.choices)} names 1 to {len(self.choices) - 1} may count"
+            )
+
+    def columns(self) -> set[str]:
+        """The answer's column."""
+        return {self.answer.split(".")[0]}
+
+    def target(self, row: Row, context: str) -> Target:
+        """Every name after the same context; `continuation` can use only `{choice}`."""
+        names, answer = self.options(row)
+        tails = [fill(self.continuation, {"choice": name}) for name in names]
+        return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), names, answer)
+
+    def options(self, row: Row) -> tuple[tuple[str, ...], int]:
+        """The names, and the index of the correct one.
+
+        Raises:
+            InputError: the answer is not one of them.
+        """
+        answer = text_at(row, self.answer)
+        if answer not in self.choices:
+            raise InputError(unknown("name among the choices", answer, self.choices))
+        return self.choices, self.choices.index(answer)

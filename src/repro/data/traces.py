@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 
 from repro.core.bounds import Part, Text, Tokens
 from repro.core.errors import InputError
@@ -33,8 +33,8 @@ class App:
         energy: SLO on energy, likewise.
     """
 
-    name: str
-    dataset: str | None = None
+    name: Text
+    dataset: Text | None = None
     tokens: Tokens | None = None
     ttft: Part | None = None
     tpot: Part | None = None
@@ -69,7 +69,7 @@ class TraceConfig:
     seed: Annotated[int, Interval(ge=0)]
     answer: Tokens
     concise: Part
-    apps: tuple[App, ...]
+    apps: Annotated[tuple[App, ...], MinLen(1)]
 
 
 class Arrival(NamedTuple):
@@ -88,10 +88,10 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
     """
     config = typed(TraceConfig, mapping, "trace")
     names = [app.name for app in config.apps]
-    if not names or not all(names) or len(set(names)) < len(names):
-        raise InputError(f"trace {config.name}: apps are {names}; name at least one, and none twice")
+    if len(set(names)) < len(names):
+        raise InputError(f"trace {config.name}: apps are {names}; name none twice")
     for app in config.apps:
-        if (app.dataset is None) == (app.tokens is None) or app.dataset == "":
+        if (app.dataset is None) == (app.tokens is None):
             raise InputError(
                 f"trace {config.name}: app {app.name} has dataset {app.dataset} and tokens {app.tokens}; "
                 "give one of them"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from repro.core.errors import InputError
 
@@ -66,15 +65,6 @@ class Memory:
         """Release all bytes held under a name."""
         del self._held[what]
         self.history.append((self._now(), self.held))
-
-    @contextmanager
-    def holding(self, size: float, what: str) -> Iterator[None]:
-        """Reserve within a block."""
-        self.reserve(size, what)
-        try:
-            yield
-        finally:
-            self.release(what)
 
 
 def _gb(size: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -84,13 +84,3 @@ class Trace:
             covered = min(s.end, end) - max(s.start, start)
             active += s.joules * (covered / s.seconds if s.seconds else 1.0)
         return active + self.idle_watts * (end - start)
-
-
-def most_at_once(spans: Iterable[Span]) -> int:
-    """The largest number of concurrent spans; spans that only touch do not overlap."""
-    edges = sorted(edge for s in spans if s.seconds > 0 for edge in ((s.start, 1), (s.end, -1)))
-    level = highest = 0
-    for _, step in sorted(edges, key=lambda e: (e[0], e[1])):
-        level += step
-        highest = max(highest, level)
-    return highest

@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.foreign import HYDRA, require_settings
 from repro.core.overrides import unquoted, word
 from repro.core.paths import conf_folders
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.reports.spec.beside import carry
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.scenarios.registry import GROUPS

@@ -31,8 +31,8 @@ from repro.core.foreign import (
     require_settings,
 )
 from repro.core.paths import conf_folders
+from repro.core.reading import parse_yaml, read_yaml
 from repro.core.registry import discover, lookup, names
-from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.command_words import EXPERIMENT, SCHEME, as_conf
 from repro.experiments.hydra_private import FileConfigSource, get_yaml_loader
 from repro.models.checkpoints.origin import model_file

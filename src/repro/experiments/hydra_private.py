@@ -21,6 +21,9 @@ __all__ = [
 ]
 
 TRIED = {"hydra-core": "1.3.8", "omegaconf": "2.3.1"}
+"""With 1.4.0rc3 and 2.4.1rc1 nothing is composed: what is taken from `omegaconf._utils` is in `_yaml` and
+`_key_path` there, the loader is PyYAML's fast one already, so that `composing` must not add it, and a list of
+defaults takes no resolver (`oc.select` in `conf/config.yaml`)."""
 
 set_values = ConfigLoaderImpl._apply_overrides_to_config
 """Sets the values of parsed overrides in a configuration, as the command line does."""

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from repro.core.yaml_file import read_mapping
 from repro.experiments.cli import experiment_names
 from repro.experiments.plan import plain, planning
 from repro.models.checkpoints import hub

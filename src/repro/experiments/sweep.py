@@ -36,9 +36,9 @@ from repro.experiments.summaries.notes import Note, in_words
 from repro.experiments.tables import Asked, made_table, older_keys, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.build_cache import file_error, one_at_a_time
-from repro.records.effort import ResultCount, counting
 from repro.records.identity import portable_text
 from repro.records.members import Member
+from repro.records.provenance import LayerCount, counting_layers
 from repro.records.record import Record, Round, write_atomically
 from repro.records.results import open_results
 from repro.reports.files import write_all
@@ -150,9 +150,9 @@ def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
     scenario = made(config)
     try:
         scenario.check()
-        with float32_on_cpu(), _turn(scenario), counting() as effort:
+        with float32_on_cpu(), _turn(scenario), counting_layers() as count:
             begun = time.monotonic()
-            outcome = scenario.run(with_reason(progress, effort))
+            outcome = scenario.run(with_reason(progress, count) if scenario.emulated else progress)
             seconds = time.monotonic() - begun
         text = outcome.timeline().encode() if outcome.timeline else b""
         timeline = gzip.compress(text, 6, mtime=0) if text else b""
@@ -187,11 +187,11 @@ def _turn(scenario: Scenario) -> AbstractContextManager[Any]:
     return nullcontext() if scenario.emulated else one_at_a_time("wall-clock")
 
 
-def with_reason(progress: Progress, effort: ResultCount) -> Progress:
+def with_reason(progress: Progress, count: LayerCount) -> Progress:
     """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
 
     def tell(stage: str, done: int, total: int) -> None:
-        new = effort.computed and not stage.startswith("computing")
+        new = count.layers and not stage.startswith("computing")
         progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
 
     return tell

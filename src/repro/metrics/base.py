@@ -1,22 +1,15 @@
-"""The base class of metrics, and their form in `evaluate`, without hub or disk access.
+"""The base class of metrics, and the scoring of an outcome by several of them.
 
-Owns that class, and the scoring of an outcome by several metrics. Must not know where outcomes come from.
-`evaluate` takes seconds to import, so it is imported when somebody asks for its form of a metric.
+Must not know where outcomes come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 from repro.core.errors import InputError
-from repro.core.late import absent
 from repro.core.registry import lookup
-
-# Input types as named in `datasets`; `[T]` is a list of T.
-INTEGER, NUMBER, TEXT = "int64", "float64", "string"
-INTEGERS, NUMBERS = [INTEGER], [NUMBER]
 
 Scores = dict[str, Any]
 """Figures by name: numbers, None for one that is unknown, a list of numbers for a histogram."""
@@ -36,8 +29,8 @@ class Metric:
     - `values`, `baseline_values`: a figure of two methods on the same examples.
     """
 
-    inputs: ClassVar[Mapping[str, Any]]
-    """Input types by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one of them."""
+    inputs: ClassVar[tuple[str, ...]]
+    """Names of its inputs."""
 
     version: ClassVar[int] = 1
     """Raised by hand when the metric's figures change (docs/identity.md)."""
@@ -56,45 +49,6 @@ class Metric:
             raise InputError(f"a metric's inputs must have the same length, and they have {said}")
         found: Scores = self._compute(**inputs)
         return found
-
-    def as_evaluate(self) -> Any:
-        """This metric as an `evaluate.Metric`, which checks input types."""
-        return _adapter()(self)
-
-
-@cache
-def _adapter() -> Any:
-    """The subclass of `evaluate.Metric` that wraps a `Metric`."""
-    # Else evaluate's evaluators, which are unused here, import pipelines with torch, and a second of scipy.
-    with absent("transformers"), absent("scipy.stats"):
-        import evaluate
-        from evaluate.info import Features, Value
-
-    def feature(kind: Any) -> Any:
-        return [feature(each) for each in kind] if isinstance(kind, list) else Value(kind)
-
-    class Adapter(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
-        """Keeps inputs in memory; the base class writes them to files in the user's cache."""
-
-        def __init__(self, metric: Metric) -> None:
-            self._metric = metric
-            super().__init__(keep_in_memory=True)
-
-        def _info(self) -> evaluate.MetricInfo:
-            features = Features({name: feature(kind) for name, kind in self._metric.inputs.items()})
-            text = type(self._metric).__doc__ or ""
-            return evaluate.MetricInfo(
-                description=text, citation="", inputs_description="", features=features
-            )
-
-        def _build_data_dir(self) -> str:
-            # The base class creates the folder, which fails in a read-only home; in memory it is never used.
-            return str(self._data_dir_root)
-
-        def _compute(self, **inputs: Any) -> Scores:
-            return self._metric._compute(**inputs)
-
-    return Adapter
 
 
 def score(names: Iterable[str], outcome: Mapping[str, Sequence[Any]]) -> Scores:

@@ -207,22 +207,16 @@ def file_error(wrong: OSError) -> str:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
+    """Hold the lock of a cached file; wait, with a warning, while another process holds it."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(target.parent, error) from error
-    with locked(target.with_name(f"{target.name}.lock"), str(target)):
-        yield
-
-
-@contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file while `what` is made; wait, with a warning, while another process holds it."""
-    lock = Lock(path)
+    lock = Lock(target.with_name(f"{target.name}.lock"))
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        log.warning("another process is making %s; waiting for it", what)
+        log.warning("another process is making %s; waiting for it", target)
         lock.acquire()
     try:
         yield

@@ -158,16 +158,12 @@ def portable_text(text: str) -> str:
     """
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(f"{folder.rstrip('/')}/", "")
-    for folder, symbol in _places():
+    places = {str(Path.cwd()): ".", str(Path.home()): "~"}
+    for folder, symbol in sorted(places.items(), key=lambda place: len(place[0]), reverse=True):
+        if folder == "/":
+            continue
         text = re.sub(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])", symbol, text)
     return ABSOLUTE.sub(r"\1", text)
-
-
-def _places() -> list[tuple[str, str]]:
-    """Folders of this machine and user, the longest first, with what stands for each in a text."""
-    found = {str(Path.cwd()): ".", str(Path.home()): "~"}
-    long = [(folder, symbol) for folder, symbol in found.items() if folder != "/"]
-    return sorted(long, key=lambda one: len(one[0]), reverse=True)
 
 
 def _is_place(text: str) -> bool:

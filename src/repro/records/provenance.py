@@ -1,20 +1,27 @@
-"""Provenance of a record: the code, the packages and the kind of host that made it.
+"""Provenance of a record: the code, the packages and the kind of host that made it, and the layers it took.
 
-Must not know what was computed or where records are stored; the caller provides the times.
+Hashes of source code are of files, which are read without importing them, and no part of any key. Must not
+know what was computed or where records are stored; the caller provides the times.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import platform
 import resource
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, get_args, get_type_hints
 
 from repro.core.digits import in_ten_digits
@@ -170,3 +177,89 @@ def peak_resident_bytes() -> int:
     """Peak resident set size of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
+
+
+@dataclass
+class LayerCount:
+    """Calls of decoder layers within a block, those of draft heads and encoder-decoders included."""
+
+    layers: int = 0
+
+
+_counting: ContextVar[LayerCount | None] = ContextVar("counting", default=None)
+
+
+@contextmanager
+def counting_layers() -> Iterator[LayerCount]:
+    """Count calls of decoder layers within the block."""
+    count = LayerCount()
+    token = _counting.set(count)
+    try:
+        yield count
+    finally:
+        _counting.reset(token)
+
+
+def count_layers(number: int = 1) -> None:
+    """Add calls of decoder layers to the enclosing `counting_layers`, if there is one."""
+    if count := _counting.get():
+        count.layers += number
+
+
+def layers_so_far() -> int | None:
+    """Calls of decoder layers in the enclosing `counting_layers`; `None` if there is none."""
+    count = _counting.get()
+    return None if count is None else count.layers
+
+
+@cache
+def source_hash(*packages: str) -> str:
+    """SHA-256 over all Python files of `repro` and the given packages or modules; cached in the process.
+
+    Raises:
+        InputError: a package has no Python source.
+    """
+    whole = hashlib.sha256()
+    for package in sorted({"repro", *packages}):
+        for path, name in _files(package):
+            whole.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
+    return whole.hexdigest()
+
+
+@cache
+def source_of(component: type) -> str:
+    """SHA-256 over the files of somebody's class, and of what they import of its package; "" for ours."""
+    package = component.__module__.partition(".")[0]
+    if package in ("repro", "builtins", "__main__"):
+        return ""
+    modules: dict[str, ModuleType] = {}
+    left = [base.__module__ for base in component.__mro__]
+    while left:
+        name = left.pop()
+        module = sys.modules.get(name)
+        if module is None or name in modules or name.partition(".")[0] != package:
+            continue
+        modules[name] = module
+        left += map(_module_of, vars(module).values())
+    whole = hashlib.sha256()
+    for name, module in sorted(modules.items()):
+        if module.__file__:
+            whole.update(f"{name}\0".encode() + Path(module.__file__).read_bytes() + b"\0")
+    return whole.hexdigest()
+
+
+def _module_of(value: object) -> str:
+    """The name of a module, or of that of a class or function; "" of anything else."""
+    return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", None) or "")
+
+
+def _files(package: str) -> list[tuple[Path, str]]:
+    """A package's files and their relative names, sorted by name."""
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.submodule_search_locations:
+        folders = map(Path, spec.submodule_search_locations)
+        files = [(path, path.relative_to(folder)) for folder in folders for path in folder.rglob("*.py")]
+        return sorted(((path, f"{package}/{name.as_posix()}") for path, name in files), key=itemgetter(1))
+    if spec is not None and spec.origin and spec.origin.endswith(".py"):
+        return [(Path(spec.origin), package)]
+    raise InputError(f"{package!r} has no Python source to hash")

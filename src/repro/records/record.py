@@ -22,10 +22,8 @@ from typing import Any, Literal
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
-from repro.core.reading import parse_json
-from repro.core.yaml_file import read_mapping
+from repro.core.paths import conf_folders, merged
+from repro.core.reading import parse_json, read_mapping
 from repro.records.provenance import Provenance
 
 Scalar = float | int | str | None

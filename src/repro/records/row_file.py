@@ -1,26 +1,41 @@
 """A file of small computed entries, shared by processes: keyed blobs in SQLite, each with a checksum.
 
-Owns the file, and what happens when it is damaged or not writable: a cache is a convenience, so the run goes
-on. Must not know what the blobs mean. Entries are written once; a killed process leaves whole entries.
+Owns the file, where it lies, and what happens when it is damaged or not writable: a cache is a convenience,
+so the run goes on. Must not know what the blobs mean. Entries are written once; a killed process leaves whole
+entries.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import re
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from repro.core.errors import warn
+from repro.core.errors import InputError, warn
 from repro.records.build_cache import ADVICE
-from repro.records.local_disk import local_place
 
 log = logging.getLogger(__name__)
 
 CHECKSUM = 4
 """Bytes of the checksum in front of each blob; it covers the key, so exchanged entries are found."""
+
+SCRATCH_VARIABLE = "REPRO_SCRATCH"
+
+NETWORK = re.compile(
+    r"nfs|cifs|smb|lustre|gpfs|ceph|beegfs|afs|coda|ncpfs|glusterfs|orangefs|pvfs|ocfs|gfs2|panfs|wekafs|9p"
+    r"|virtiofs|fuse(?!blk|\.(fuse-overlayfs|ntfs-3g|exfat|encfs)$)"
+)
+"""How types of file systems begin that several hosts may write to, most of FUSE among them."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+ESCAPED = re.compile(r"\\(\d{3})")
 
 Found = TypeVar("Found")
 
@@ -133,7 +148,7 @@ class RowFile:
 
 
 def _sum(key: bytes, value: bytes) -> bytes:
-    return blake2b(key + value, digest_size=CHECKSUM).digest()
+    return hashlib.blake2b(key + value, digest_size=CHECKSUM).digest()
 
 
 def _checked(key: bytes, stored: object) -> bytes | None:
@@ -141,3 +156,46 @@ def _checked(key: bytes, stored: object) -> bytes | None:
     if not isinstance(stored, bytes) or stored[:CHECKSUM] != _sum(key, stored[CHECKSUM:]):
         return None
     return stored[CHECKSUM:]
+
+
+def local_place(path: Path) -> Path:
+    """A file's path, or one on this host's own disk if the path is on a network file system.
+
+    SQLite shares memory and locks between the processes of one host; a file that several hosts write to loses
+    entries, or is lost. The other place is in $REPRO_SCRATCH, else in the folder of temporary files.
+
+    Raises:
+        InputError: $REPRO_SCRATCH is set and is on a network file system itself.
+    """
+    kind = network_type(path.parent)
+    if not kind:
+        return path
+    scratch = os.environ.get(SCRATCH_VARIABLE)
+    folder = Path(scratch or Path(tempfile.gettempdir()) / f"repro-{os.getuid()}").absolute()
+    if scratch and (type_of_scratch := network_type(folder)):
+        raise InputError(
+            f"{SCRATCH_VARIABLE} is {scratch}, on a network file system ({type_of_scratch}), where computed "
+            "entries can be lost; set it to a folder on this host's own disk"
+        )
+    warn(
+        f"{path.parent} is on a network file system ({kind}), so computed entries are kept in {folder}, on "
+        f"this host; {SCRATCH_VARIABLE} names another folder"
+    )
+    return folder / hashlib.sha256(str(path.parent.absolute()).encode()).hexdigest()[:12] / path.name
+
+
+def network_type(folder: Path) -> str:
+    """The type of the network file system that a folder is on, or will be; "" if it is on a local one."""
+    place = Path(os.path.realpath(folder))
+    mounts = (mount for mount in _mounts() if place.is_relative_to(mount[0]))
+    kind = max(mounts, default=("", ""))[1]
+    return kind if NETWORK.match(kind) else ""
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """The folder and the type of each mounted file system; none where the system does not say."""
+    with suppress(OSError):
+        for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
+            mount, _, rest = line.partition(" - ")
+            folder = ESCAPED.sub(lambda code: chr(int(code[1], 8)), mount.split(" ")[4])
+            yield folder, rest.split(" ")[0]

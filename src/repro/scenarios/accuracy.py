@@ -21,17 +21,22 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import registered
 from repro.data.config import scoring_of
-from repro.data.naming import Named
 from repro.data.prompts import Prompt
-from repro.data.scoring import Choice, Scoring, WholeText
+from repro.data.scoring import Choice, Named, Scoring, WholeText
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
-from repro.records.effort import count
 from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, content_hash
-from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, component, spreads
+from repro.scenarios.base import (
+    WEIGHTS,
+    Findings,
+    Progress,
+    appended_tokens,
+    component,
+    component_version,
+    spreads,
+)
 from repro.scenarios.offline import OfflineScenario, dense_once
 
 BASELINE = "fp16"
@@ -136,14 +141,13 @@ class AccuracyScenario(OfflineScenario):
 
     def _plain(self, progress: Progress) -> ScoredRows:
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
-        made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
+        made_by = component_version(self.group, BASELINE) | WEIGHTS
         asked = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
-        anew = versions.appended(self.target) | self._equal_choices
+        anew = appended_tokens(self.target) | self._equal_choices
         key = content_hash([*asked, made_by, *Likelihood._fields, *anew.values()])
 
         kept = memory_root() / "scores" / f"{key}.json"
         scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))
-        count(found=((self._baseline, i) for i in range(len(scores))))
         return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 
     def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
@@ -160,7 +164,6 @@ class AccuracyScenario(OfflineScenario):
             progress("scoring", len(scores), len(pairs))
             scores[i] = reader.score(pairs[i])
         progress("scoring", len(scores), len(pairs))
-        count(computed=((compression, i) for i in scores))
         return ScoredRows([scores[i] for i in range(len(pairs))], compressed.figures)
 
 
@@ -214,7 +217,8 @@ def findings(
     ]
     if metric == "greedy":
         for line, prompt, row, plain in zip(rounds, prompts, scores, baseline, strict=True):
-            line |= _likelihood_line(prompt, row, plain) | _last_token(row, plain)
+            last_tokens = int(row[0].last), int(plain[0].last)
+            line |= _likelihood_line(prompt, row, plain) | dict(zip(LAST, last_tokens, strict=True))
         values |= _nats(rounds)
         last, last_before = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST)
         values |= {"last_token": last, "last_token_difference": last - last_before}
@@ -236,10 +240,6 @@ def _likelihood_line(
     (continuation,) = prompt.continuations
     tokens = len(continuation.token_ids)
     return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}
-
-
-def _last_token(row: Sequence[Likelihood], before: Sequence[Likelihood]) -> dict[str, Scalar]:
-    return dict(zip(LAST, (int(row[0].last), int(before[0].last)), strict=True))
 
 
 def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:

@@ -6,17 +6,15 @@ Owns the choice of texts. Must not know what the probe computes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.data.corpus import Corpus, load_corpus
 from repro.methods.probes.base import Probe
-from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked
 from repro.scenarios.base import Findings, Progress
-from repro.scenarios.offline import OfflineScenario, dense
+from repro.scenarios.offline import OfflineScenario, dense_once
 
 
 class ActivationsScenario(OfflineScenario):
@@ -71,13 +69,7 @@ class ActivationsScenario(OfflineScenario):
     def find(self, progress: Progress) -> Findings:
         """Run the probe on the target."""
         progress("reading", 0, 1)
-        decoder = _dense(self.folder, self.target.digest)
+        decoder = dense_once(self.folder, self.target.digest)
         found = self.probe.look(decoder, self.corpus.sequences, self.texts.sequences)
         progress("reading", 1, 1)
         return Findings(found, {}, [])
-
-
-@lru_cache(maxsize=1)
-def _dense(folder: Path, digest: str) -> Decoder:
-    """A checkpoint's decoder; the last one is cached, so that a probe gets the same object again."""
-    return dense(folder)

@@ -1,28 +1,41 @@
 """The base class of scenarios: a checked configuration, a key, and a run that returns a record.
 
-Owns the key, the record and its provenance. Must not know what a scenario computes, nor Hydra, other cells or
-where records are stored.
+Owns the key with the versions that every cell has in it, the record and its provenance. Must not know what a
+scenario computes, nor Hydra, other cells or where records are stored.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from repro.core.registry import lookup, names
+from repro.core.registry import discover, lookup, names
 from repro.core.typed import typed
 from repro.data.config import readers
-from repro.records.code_version import source_hash, source_of
-from repro.records.effort import layers_so_far
-from repro.records.identity import cell_key, portable, portable_text
-from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
+from repro.data.prompts import VERSION as PROMPTS
+from repro.device import cost
+from repro.models.forward import network
+from repro.models.runtime.model import Model
+from repro.records.identity import cell_key, portable, portable_text, version_of
+from repro.records.provenance import (
+    Provenance,
+    circumstances,
+    layers_so_far,
+    peak_resident_bytes,
+    source_hash,
+    source_of,
+)
 from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
 from repro.scenarios.settings import check_scalars, own_labels
+
+COSTS = {"cost model": cost.VERSION}
+WEIGHTS = {"model runtime": network.VERSION, "prompts": PROMPTS}
+"""Versions of what decides the outcomes of cells that bill a device, and of all that compute."""
 
 Progress = Callable[[str, int, int], None]
 """Progress callback: (stage, steps done, total steps)."""
@@ -195,6 +208,26 @@ class Scenario(ABC):
             "finished": _now(),
         }
         return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
+
+
+def appended_tokens(target: Model) -> dict[str, str]:
+    """Hash of the tokens that a target's tokenizer appends, an input of its cells; empty if it appends none.
+
+    Prompts leave them out, and had them at their ends before.
+    """
+    left_out = target.tokenizer.left_out if target.folder else ()
+    return {"appended tokens": content_hash(left_out)} if left_out else {}
+
+
+def component_version(group: str, name: str) -> dict[str, int]:
+    """The version of the class registered as `name`."""
+    return {f"{group} {name}": version_of(lookup(group, name))}
+
+
+def metric_versions(names: Iterable[str]) -> dict[str, int]:
+    """Versions of registered metrics."""
+    discover("repro.metrics")
+    return {f"metric {name}": version_of(lookup("metric", name)) for name in dict.fromkeys(names)}
 
 
 def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:

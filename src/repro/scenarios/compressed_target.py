@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.runtime.model import Altered, Model, ModelConfig, OutlierShares
+from repro.models.runtime.model import Altered, Model, OutlierShares
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import files_read, version_of
@@ -66,17 +66,3 @@ class CompressedTarget:
         settings = [self._settings.texts, self._settings.tokens] if corpus else []
         version = version_of(type(self._compression))
         return Altered(content_hash([dict(self._section), version, settings, *digests]), decoder)
-
-
-def compressed_target(
-    config: Mapping[str, Any], models: Mapping[str, ModelConfig]
-) -> CompressedTarget | None:
-    """The compression of a configuration's target, if any; InputError for a draft that has one."""
-    for role, model in models.items():
-        if role != "target" and model.compression:
-            raise InputError(
-                f"{role} {model.name} has a compression, and only a target is compressed; leave "
-                f"compression@{role}.compression out"
-            )
-    section = models["target"].compression
-    return CompressedTarget(config, section) if section else None

@@ -24,8 +24,15 @@ from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked
-from repro.scenarios import versions
-from repro.scenarios.base import Scenario, component, named
+from repro.scenarios.base import (
+    WEIGHTS,
+    Scenario,
+    appended_tokens,
+    component,
+    component_version,
+    metric_versions,
+    named,
+)
 from repro.scenarios.sections import OF_ANSWERS
 
 if TYPE_CHECKING:
@@ -162,7 +169,7 @@ class OfflineScenario(Scenario):
     def inputs(self) -> dict[str, str]:
         """See `Scenario`."""
         corpus = {"corpus": self.corpus.digest} if self.reads_corpus else {}
-        own = versions.appended(self.target) | files_read(self.component)
+        own = appended_tokens(self.target) | files_read(self.component)
         return {"target": self.target.digest} | corpus | own
 
     @property
@@ -177,8 +184,8 @@ class OfflineScenario(Scenario):
     @property
     def versions(self) -> dict[str, int]:
         """See `Scenario`."""
-        own = {f"scenario {self.group}": self.version} | versions.of_component(self.group, self.name)
-        return own | versions.of_metrics(self.metrics) | versions.WEIGHTS
+        own = {f"scenario {self.group}": self.version} | component_version(self.group, self.name)
+        return own | metric_versions(self.metrics) | WEIGHTS
 
     @property
     def origin(self) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from functools import cache
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.device.device_file import is_fact
 from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file, with_engine
 from repro.device.facts.holds import HOLDS

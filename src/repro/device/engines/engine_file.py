@@ -17,9 +17,9 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.remembered import remembered
-from repro.core.yaml_file import read_mapping
 from repro.device.device_file import (
     EXPLAINING,
     SECTIONS,

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.core.registry import require_choice, unknown
-from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SOURCES, Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
 from repro.device.facts.holds import HOLDS

@@ -15,9 +15,9 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
+from repro.core.reading import read_mapping
 from repro.core.registry import require_choice, unknown
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"

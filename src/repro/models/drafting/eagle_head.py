@@ -26,7 +26,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.rope import frequencies, interleave, rotations
-from repro.records.effort import count_layers
+from repro.records.provenance import count_layers
 
 if TYPE_CHECKING:
     import torch

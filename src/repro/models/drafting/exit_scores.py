@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.tokens.prefix import Prefix
-from repro.records.effort import count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,11 +51,9 @@ class ExitScores:
         memo = self._memo
         if memo is None:
             return self._computed(hidden, candidates)
-        asked = [prefix for prefix, tokens in zip(prefixes, candidates, strict=True) if tokens]
         looked_up = (self._known(memo, *one) for one in zip(prefixes, candidates, strict=True))
         known = [found for found in looked_up if found is not None]
         if len(known) == len(prefixes):
-            count(found=memo.counted(asked))
             return known
         computed = self._computed(hidden, candidates)
         memo.add_scores(
@@ -64,7 +61,6 @@ class ExitScores:
             for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True)
             if tokens
         )
-        count(computed=memo.counted(asked))
         return computed
 
     def _computed(self, hidden: Callable[[], Tensor], candidates: Sequence[Candidates]) -> list[list[float]]:

@@ -24,7 +24,7 @@ from repro.models.forward.network import Logits, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-from repro.records.effort import count_layers
+from repro.records.provenance import count_layers
 
 if TYPE_CHECKING:
     import torch

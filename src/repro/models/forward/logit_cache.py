@@ -18,7 +18,6 @@ from repro.core.late import late
 from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
-from repro.records.effort import count
 from repro.records.row_file import RowFile
 
 if TYPE_CHECKING:
@@ -120,10 +119,6 @@ class LogitCache:
         """The smallest gap between the first two log-probabilities of any computed row."""
         ranks = (_unpack(row)[1] for _, row in self.file.each(WHOLE))
         return min((logps[0] - logps[1] for logps in ranks if len(logps) > 1), default=None)
-
-    def counted(self, prefixes: Iterable[Prefix], source: int = 0) -> list[tuple[Path, bytes]]:
-        """Keys of rows for `effort.count`: one model's entries are not another's."""
-        return [(self.file.path, row_key(prefix.digest, source)) for prefix in prefixes]
 
     def close(self) -> None:
         """Note what was read, and close the file."""
@@ -246,11 +241,9 @@ class _Remembering(Step):
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         known = [self._known(prefix) for prefix in wanted]
         if all(known):
-            count(found=self._counted(wanted))
             return [row for row in known if row]
         rows = self._computed(self._network.depth).rows()
         self._memo.put(self._wanted, rows, self._source)
-        count(computed=self._counted(self._wanted))
         ranked = [Logits(None, row.ranked()) for row in rows]
         return ranked if at is None else [ranked[i] for i in at]
 
@@ -259,7 +252,6 @@ class _Remembering(Step):
         if self._step is not None or self._branches:
             return self.rows()
         known = [(prefix, self._known(prefix)) for prefix in self._wanted]
-        count(found=self._counted(prefix for prefix, row in known if row))
         return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
 
     def _alone(self, prefix: Prefix) -> Logits:
@@ -268,12 +260,8 @@ class _Remembering(Step):
         if known is None:
             (computed,) = rows_of(self._network, [prefix])
             self._memo.put([prefix], [computed], self._source)
-            count(computed=self._counted([prefix]))
             known = Logits(None, computed.ranked())
         return known
-
-    def _counted(self, prefixes: Iterable[Prefix]) -> list[tuple[Path, bytes]]:
-        return self._memo.counted(prefixes, self._source)
 
     def _computed(self, layers: int) -> Step:
         """The real pass, run through `layers` layers."""

@@ -22,7 +22,7 @@ from repro.models.transformer.cache import FixedCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-from repro.records.effort import count_layers
+from repro.records.provenance import count_layers
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear
 from repro.models.transformer.norm import Norm
 from repro.models.transformer.rope import frequencies, rotations
-from repro.records.effort import count_layers
+from repro.records.provenance import count_layers
 
 if TYPE_CHECKING:
     import torch

@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
-from repro.core.yaml_file import read_mapping
+from repro.core.paths import conf_folders, merged
+from repro.core.reading import read_mapping
 from repro.reports.figures.paint import BASELINES, OURS
 from repro.reports.reference.names import FIELD_OF, load_names
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 from repro.device.device_file import Fact, facts
 from repro.device.engines.engine_file import OWN, described
 from repro.reports.comparison.published import Published, in_unit

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
+from repro.core.paths import conf_folders, merged
 from repro.core.registry import unknown
 
 OWN = "repro"

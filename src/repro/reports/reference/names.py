@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
+from repro.core.paths import conf_folders, merged
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from repro.core.yaml_file import read_mapping
 from repro.reports.reference.reference import COLUMNS
 
 ANY = "any"

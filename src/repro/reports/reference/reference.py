@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
+from repro.core.paths import conf_folders, merged
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 

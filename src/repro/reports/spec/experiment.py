@@ -8,8 +8,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from repro.core.yaml_file import read_mapping
 from repro.reports.spec.grid import ExperimentGrid
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.reports.spec.grid import Point
 
 LABEL_OF = {

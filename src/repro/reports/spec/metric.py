@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repro.core.errors import InputError
-from repro.core.merging import merged
-from repro.core.paths import conf_folders
+from repro.core.paths import conf_folders, merged
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.core.yaml_file import read_mapping
 
 PREFIXES = {"u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
 """What the first letter of a scaled unit multiplies."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.records.record import Record
 from repro.reports.reference.names import ANY, load_names
 

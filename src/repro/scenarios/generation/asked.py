@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import cache, cached_property
-from inspect import signature
+from functools import cached_property
 from typing import Any, ClassVar
 
 from repro import data
@@ -38,9 +37,17 @@ from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
-from repro.scenarios import versions
-from repro.scenarios.base import Scenario, component, named
-from repro.scenarios.compressed_target import compressed_target
+from repro.scenarios.base import (
+    COSTS,
+    WEIGHTS,
+    Scenario,
+    appended_tokens,
+    component,
+    component_version,
+    metric_versions,
+    named,
+)
+from repro.scenarios.compressed_target import CompressedTarget
 from repro.scenarios.emulation import COMPUTED, EmulatedCell
 from repro.scenarios.generation import draft_calibration, task_scores
 from repro.scenarios.generation.draft_calibration import Goal, HeadMatch
@@ -87,13 +94,19 @@ class GenerationCell(Scenario):
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         config = self.cell.config
         super().__init__(config)
-        _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
         roles = dict.fromkeys(["target", "draft", *self.places])
         self.models = {role: model_of(config, role) for role in roles}
-        self.compressed = compressed_target(config, self.models)
+        for role, model in self.models.items():
+            if role != "target" and model.compression:
+                raise InputError(
+                    f"{role} {model.name} has a compression, and only a target is compressed; leave "
+                    f"compression@{role}.compression out"
+                )
+        section = self.models["target"].compression
+        self.compressed = CompressedTarget(config, section) if section else None
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
         method, device = self.method, self.cell.described
@@ -315,7 +328,7 @@ class GenerationCell(Scenario):
             hashes["machine"] = content_hash(host_kind())
         if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
             hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
-        return {**hashes, **versions.appended(self.target), "dataset": self.rows.digest}
+        return {**hashes, **appended_tokens(self.target), "dataset": self.rows.digest}
 
     @cached_property
     def asked(self) -> dict[str, Any]:
@@ -361,15 +374,15 @@ class GenerationCell(Scenario):
         """Versions of the components that decide the outcome, by name."""
         against = () if self.cost_only else AGAINST_TARGET
         own = {"scenario generation": self.version}
-        own |= versions.of_component("method", str(self.config["method"]["name"]))
-        own |= versions.of_component("compression", self.compressed.name) if self.compressed else {}
+        own |= component_version("method", str(self.config["method"]["name"]))
+        own |= component_version("compression", self.compressed.name) if self.compressed else {}
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         own |= {"fit of heads": heads_fit.VERSION} if isinstance(self.match, HeadMatch) else {}
         own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         asked = [name for name in asked if not is_evaluated(name)]
-        own |= versions.of_metrics([self.method.round_metric, *against, *asked])
-        return own | versions.COSTS | versions.WEIGHTS
+        own |= metric_versions([self.method.round_metric, *against, *asked])
+        return own | COSTS | WEIGHTS
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -485,17 +498,3 @@ class GenerationCell(Scenario):
 def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
     """Roles and placements with `role` last: the target gets the memory that the drafts leave."""
     return sorted(places.items(), key=lambda item: item[0] == role)
-
-
-_signature = cache(signature)
-
-
-def _require_sessions(method: Method) -> None:
-    """InputError for an external method with the old signature, which takes its models one by one."""
-    try:
-        _signature(type(method).serve).bind(None, None, None, {})
-    except TypeError as wrong:
-        raise InputError(
-            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
-            "such as sessions['target']; see docs/changes.md"
-        ) from wrong

@@ -31,7 +31,6 @@ from repro.models.runtime.model import Model
 from repro.models.runtime.sharded import ShardedModel, placed
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import forgetting, memory_root
-from repro.records.effort import count
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation.answers import answer_of
@@ -120,7 +119,6 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
             if memo and not cell.target.encoder_decoder:
                 for text in texts:
                     memo.put(text.contexts(), text.rows)
-                    count(computed=memo.counted(text.contexts()))
             return texts
 
         def told(done: int) -> None:

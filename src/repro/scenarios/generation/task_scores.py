@@ -13,8 +13,7 @@ from typing import cast
 from repro.core.errors import InputError
 from repro.core.registry import discover, lookup, names, require_choice
 from repro.data.config import DatasetConfig, scoring_of
-from repro.data.scoring import GeneratedText
-from repro.data.task_scoring import TaskScoring
+from repro.data.scoring import GeneratedText, TaskScoring
 from repro.data.template import Row
 from repro.metrics.evaluated import figures, is_evaluated
 from repro.records.record import Scalar, Spread

@@ -7,6 +7,7 @@ are decided, billed and answered; that is in `scenario`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,7 +16,8 @@ from typing import Any, ClassVar
 from repro import data
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import parse_yaml, read_mapping, read_yaml
+from repro.core.registry import unknown
 from repro.data.config import DatasetConfig, read_config, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.data.traces import Arrival, parse_trace, trace
@@ -30,11 +32,9 @@ from repro.models.encoders.trained_heads import heads_digest
 from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
-from repro.scenarios import versions
 from repro.scenarios.accuracy import best_of, is_right, metric_of
-from repro.scenarios.base import named
+from repro.scenarios.base import COSTS, named
 from repro.scenarios.emulation import EmulatedCell
-from repro.scenarios.named_models import read_model
 from repro.scenarios.offline import OfflineScenario
 from repro.scenarios.sections import OF_ANSWERS
 
@@ -46,6 +46,9 @@ CORPUS_OF_DEMONSTRATION = "demonstration_assistant"
 
 FEW = 16
 """Number of examples used to detect the common prompt prefix."""
+
+OWN_OR = re.compile(r"\$\{own_or:[^,{}]*,([^{}]*)\}")
+"""What depends on `weights` in a model's file; the group is the stand-in's part."""
 
 _tokenized: dict[tuple[str, str, str, float], DatasetRequests] = {}
 """Requests by model, dataset, rows and share of the prefix: tokenizing them takes seconds."""
@@ -191,7 +194,7 @@ class ServingCell(OfflineScenario):
     def versions(self) -> dict[str, int]:
         """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
-        own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
+        own = COSTS if level is None else {**COSTS, "level": version_of(type(level))}
         if self._model.stored != precision("fp16"):
             own = {**own, "heads": 2}  # which ran in fp16 beside any target before
         if self.trace.answer < 2:
@@ -232,6 +235,25 @@ class ServingCell(OfflineScenario):
             yield "costs alone: no checkpoint answers"
         if self.service.scorer == "llmlingua2":
             yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"
+
+
+def read_model(name: str) -> ModelConfig:
+    """The model of `conf/model/<name>.yaml`, with the checkpoint and shape of its defaults list.
+
+    If another checkpoint computes in its place, it is that one.
+
+    Raises:
+        InputError: there is no such model (with near misses), or its file is invalid.
+    """
+    folder = conf_dir() / "model"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        raise InputError(unknown("model", name, [found.stem for found in folder.glob("*.yaml")]))
+    content: dict[str, Any] = parse_yaml(OWN_OR.sub(r"\1", read_yaml(path)), str(path))
+    parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
+    named = {group: choice for part in parts for group, choice in part.items()}
+    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in named.items()}
+    return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)
 
 
 def score_head(model: Model, shares_bottom: bool = False) -> Scorer:

@@ -46,12 +46,10 @@ from repro.models.costs.model_cost import Precision
 from repro.models.quantization import round_to_nearest
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import memory_root
-from repro.records.effort import count
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import Round, Scalar, content_hash
 from repro.records.row_file import RowFile
-from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, spreads
+from repro.scenarios.base import WEIGHTS, Findings, Progress, spreads
 from repro.scenarios.serving.asked import DatasetRequests, ServingCell, score_head
 
 ANYTHING = LatencySlo(ttft=1.0)
@@ -115,7 +113,8 @@ class ServingScenario(ServingCell):
         device = EmulatedDevice(self.cell.machine())
         requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
         longest = max(len(request.prompt) + request.answer for request in requests)
-        profile = profile_of(self.system, device, _points(longest))
+        lengths = (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
+        profile = profile_of(self.system, device, lengths)
         served = list(self._serve(device, profile, requests, progress))
         values, right = billed(served) | self._memory(longest), None
         if self.answers_known:
@@ -124,7 +123,8 @@ class ServingScenario(ServingCell):
             full = self.right_in_full(set(queries), progress)
             right = [answers[query] for query in queries]
             values |= answered(served, right, [full[query] for query in queries])
-            values["chance"] = 100.0 * mean(map(self._chance, self.arrivals))
+            chances = (self.requests[a.app.source].chance(a.row) for a in self.arrivals)
+            values["chance"] = 100.0 * mean(chances)
         about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
         spread = spreads(values, len(served))
         return Findings(values, spread, list(rounds(served, right)), provenance=about)
@@ -146,9 +146,6 @@ class ServingScenario(ServingCell):
             return ServiceRequest(name, (0,) * app.tokens, answer, slo)
         requests, granule = self.requests[app.source], self.service.granule
         return ServiceRequest(name, requests.read(arrival.row), answer, slo, requests.spare, granule)
-
-    def _chance(self, arrival: Arrival) -> float:
-        return self.requests[arrival.app.source].chance(arrival.row)
 
     def _serve(
         self, device: Device, profile: DeviceProfile, requests: Sequence[ServiceRequest], progress: Progress
@@ -281,11 +278,6 @@ def _query(arrival: Arrival, decision: Decision) -> Query:
     return Query(arrival.app.source, arrival.row, decision)
 
 
-def _points(longest: int) -> tuple[int, ...]:
-    """Prompt lengths to profile: `PROMPTS`, and the longest request's if it is longer."""
-    return (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
-
-
 @lru_cache(maxsize=1)
 def _weights(folder: Path, rounded: int | None) -> Decoder:
     """Load a checkpoint, dense in fp32 and optionally rounded; cached for all levels of a cell."""
@@ -393,7 +385,6 @@ class AnswerCache:
                     key = self._key(dataset, Decision(prompt, model))
                     answers = store.get(key, rows)
                     missing = [row for row in rows if row not in answers]
-                    count(computed=((key, row) for row in missing), found=((key, row) for row in rows))
                     if missing:
                         progress("answering", len(right), len(queries))
                         reader = reader or self._reader(model)
@@ -416,7 +407,7 @@ class AnswerCache:
         if requests.concise < 1.0:
             asked += [requests.concise, *Shortening(requests.scorer).identity]
         shown = [decision.prompt, *shorter, requests.spare]
-        return content_hash([self.digest, level, asked, shown, versions.WEIGHTS])
+        return content_hash([self.digest, level, asked, shown, WEIGHTS])
 
     def _compression(self, model: float) -> Compression | None:
         return None if model == 1.0 else self.compression(model)
