@@ -22,7 +22,8 @@ from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
-from repro.scenarios.settings import check_scalars, own_labels
+from repro.scenarios.sections import check_settings
+from repro.scenarios.settings import own_labels
 
 Progress = Callable[[str, int, int], None]
 """Progress callback: (stage, steps done, total steps)."""
@@ -86,7 +87,7 @@ class Scenario(ABC):
         Raises:
             InputError: a setting is invalid.
         """
-        check_scalars(config)
+        check_settings(config)
         self.config = config
         self.name = str(config[self.group]["name"])
         self.labels = self.labels_of(config)
