@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Interval
 
-from repro.core.bounds import Count, Share, Text, Tokens
+from repro.core.bounds import AgreedShare, Count, Share, Text, Tokens
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import require_choice, unknown
@@ -68,7 +68,7 @@ class RunSettings:
     skip: Annotated[int, Interval(ge=0, le=1_000_000_000)]
     max_tokens: Tokens
     sampling: Mapping[str, Any]
-    calibrate_draft_to: float | str | tuple[str, ...] | None
+    calibrate_draft_to: AgreedShare | str | tuple[str, ...] | None
     draft_calibration: bool | Literal["weights", "choices"]
     calibration_prompts: Times
     resident: Share | None
@@ -96,9 +96,12 @@ def settings_by_name() -> dict[str, Any]:
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
-    """InputError for a setting of the run that is not what `RunSettings` says."""
+    """InputError for a setting of the run that is not what `RunSettings` says.
+
+    What reads `calibrate_draft_to` says more of a wrong one: of a share its bounds, of an id which there are.
+    """
     for name, kind in settings_by_name().items():
-        if name in config:
+        if name in config and name != "calibrate_draft_to":
             require(kind, config[name], name)
 
 
