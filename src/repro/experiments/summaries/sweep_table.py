@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.overrides import shown
 from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
@@ -39,6 +38,11 @@ from repro.reports.spec.spec import SEPARATOR
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
 from repro.scenarios.base import component
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = late("pandas")  # a finished cell needs no table
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
