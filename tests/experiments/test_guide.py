@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 import pytest
+import yaml
 
 from repro.commands import run
 from repro.core import registry
@@ -16,9 +17,10 @@ from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide import choices, explaining, help
-from repro.experiments.guide.completing import completed
-from repro.experiments.guide.components import Component, Setting
+from repro.experiments.guide.choices import completed
+from repro.experiments.guide.components import Setting, settings_of
 from repro.experiments.guide.explaining import in_order, nearest
+from repro.scenarios.sections import RunSettings
 
 FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
 
@@ -44,21 +46,20 @@ def test_help_s_names_and_settings_exist() -> None:
 
 @pytest.mark.parametrize("group", choices.GROUPS)
 def test_every_choice_has_a_few_words(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = choices.choices(group)
-    assert len(found) >= 2
-    assert [one.name for one in found.values() if not one.title] == []
+    titles = choices.titles(group)
+    assert len(titles) >= 2
+    assert [name for name, title in titles.items() if not title] == []
     lines = said(capsys, group).splitlines()
-    assert [line.split()[0] for line in lines] == list(found)
+    assert [line.split()[0] for line in lines] == list(titles)
 
 
 def test_every_component_is_read_as_it_is() -> None:
     registry.discover("repro.methods", "repro.data", "repro.metrics")
     for group in ("method", "compression", "probe", "service"):
         for name, cls in registry.registered(group).items():
-            found = choices.described(group, name)
-            assert found is not None, name
-            own = {one.name: one.default for one in found.settings}
-            assert list(own) == [field.name for field in fields(cls)], name
+            assert [setting.name for setting in settings_of(cls)] == [field.name for field in fields(cls)], (
+                name
+            )
 
 
 def test_one_method_in_full(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +76,27 @@ def test_one_file_in_full_and_the_groups(capsys: pytest.CaptureFixture[str]) -> 
     assert "choose it:  experiment=lever/fig10" in text
     assert "conf/experiment/lever/fig10.yaml" in text
     assert set(choices.GROUPS) <= {line.split()[0] for line in said(capsys).splitlines()}
-    assert "prompts=10" in said(capsys, "settings")
+
+
+def test_a_run_s_settings_are_described_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of conf/config.yaml, in its order; of nested ones each, except a corpus."""
+    text = (conf_dir() / "config.yaml").read_text(encoding="utf-8")
+    defaults = {
+        name: value for name, value in yaml.safe_load(text).items() if name not in ("defaults", "hydra")
+    }
+    assert [field.name for field in fields(RunSettings)] == list(defaults)
+    lines = said(capsys, "settings").splitlines()
+    nested = {"sampling", "wandb"}
+    shown = [f"{name}.{inner}" for name in nested for inner in defaults[name]]
+    assert {line.partition("=")[0] for line in lines} == {*shown, *defaults} - nested
+    assert all(len(line.split()) > 1 for line in lines)
+    assert "prompts=10 " in lines[2]
+    assert (
+        said(capsys, "settings", "prompts").splitlines()[0]
+        == "  prompts = 10  (a whole number of at least 1)"
+    )
+    assert run("list", ["settings", "promts"]) == 2
+    assert "there is no setting 'promts'. Did you mean prompts" in capsys.readouterr().err
 
 
 def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +138,7 @@ class Own(Base):
 
 
 def test_a_class_says_its_settings() -> None:
-    component = Component.of(Own)
-    assert component.title == "Does it"
-    assert component.settings == (
+    assert settings_of(Own) == (
         Setting("depth", "2", "a whole number of at least 1", "tokens."),
         Setting("kind", "'a'", "a or b", "which one."),
     )

@@ -13,6 +13,9 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 Part = Annotated[float, Interval(gt=0, le=1)]
 """A share that is not nothing."""
 
+AgreedShare = Annotated[float, Interval(gt=0, le=0.99)]
+"""An agreement that a draft is calibrated to."""
+
 Count = Annotated[int, Interval(ge=1)]
 Tokens = Annotated[int, Interval(ge=1, le=1_000_000)]
 """A length in tokens, or a number of texts."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 import yaml
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import track
 
 from repro.core.digits import TOLERANCE
 from repro.core.errors import InputError
@@ -79,26 +79,19 @@ def check(
         beginning: its first answers, whose rounds are compared; by default all figures of the cell are.
         passes: compare the method's real passes too, unless they were.
     """
+    config = {**record.provenance.config, "data_dir": data_dir}
     if record.provenance.clock == "wall":
         return CheckedCell(
             record, "not checkable here", "its times are those of another machine's wall clock"
         )
-    config = {**record.provenance.config, "data_dir": data_dir}
     if any(is_evaluated(str(name)) for name in config.get("metrics") or ()):
         return CheckedCell(record, "not checkable here", "its answers are scored by code of its user's")
     if beginning:
         config["prompts"] = beginning.prompts
     try:
         cell = made(config)
-        if cell.versions != record.provenance.versions:
-            changes = _changes(record.provenance.versions, cell.versions)
-            return CheckedCell(record, "different", f"versions: {changes}")
-        inputs = record.provenance.inputs, cell.inputs
-        before, after = ({**one, **({"dataset": ""} if beginning else {})} for one in inputs)
-        if before != after:
-            return CheckedCell(record, "different", f"inputs: {_changes(before, after)}")
-        if not beginning and cell.key != record.key:
-            return CheckedCell(record, "different", "what its configuration asks has another key now")
+        if reason := _other_cell(record, cell, is_whole=beginning is None):
+            return CheckedCell(record, "different", reason)
         cell.check()
     except InputError as wrong:
         return CheckedCell(record, "not checkable here", " ".join(str(wrong).split()))
@@ -110,17 +103,34 @@ def check(
         return CheckedCell(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
     if beginning:
-        found = list(other_rounds(beginning.rounds, outcome.rounds, same_host))
+        changes = [*other_rounds(beginning.rounds, outcome.rounds, same_host)]
     else:
-        found = list(differences(record, outcome.record, same_host))
-    if not found:
+        changes = [*differences(record, outcome.record, same_host)]
+    if not changes:
         return CheckedCell(record, "equal")
-    reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    reason = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
     if same_host:
         return CheckedCell(record, "different", reason)
     if tie := _tie(cell, outcome.record):
         return CheckedCell(record, "tie", f"another kind of host, and {tie}: {reason}")
     return CheckedCell(record, "different", f"on another kind of host: {reason}")
+
+
+def _other_cell(record: Record, cell: Scenario, is_whole: bool) -> str:
+    """What of a cell is not as its record has it, before anything runs; "" if nothing is."""
+    parts: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "versions": (record.provenance.versions, cell.versions),
+        "inputs": (record.provenance.inputs, cell.inputs),
+    }
+    unread = set() if is_whole else {"dataset"}  # a beginning reads fewer rows
+    for part, (before, after) in parts.items():
+        names = sorted({n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} - unread)
+        changes = [
+            f"{n} {str(before.get(n, 'none'))[:12]} -> {str(after.get(n, 'none'))[:12]}" for n in names
+        ]
+        if changes:
+            return f"{part}: {', '.join(changes)}"
+    return "what its configuration asks has another key now" if is_whole and cell.key != record.key else ""
 
 
 def _tie(cell: Scenario, first: Record) -> str | None:
@@ -164,7 +174,9 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
     drawn = record.uncertainty if not same_host else {}
     for name in sorted(drawn or record.values):
         before, after = record.values.get(name), other.values.get(name)
-        apart = _apart(drawn[name], other.uncertainty.get(name)) if name in drawn else None
+        apart = None
+        if name in drawn:  # of two runs, by the 95% intervals of both
+            apart = math.hypot(_half(drawn[name]), _half(other.uncertainty.get(name, drawn[name])))
         if not _agree(before, after, apart, TOLERANCE if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
 
@@ -175,18 +187,13 @@ def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: boo
     Fields that the committed rounds lack are ignored; a request whose rounds are not as many is named.
     """
     requests = {str(line["request"]) for line in after}
-    own = [line for line in before if str(line["request"]) in requests]
-    if len(own) != len(after) or not after:
-        yield f"{len(requests)} answers of {len(own)} rounds -> {len(after)} rounds"
-    for line, other in zip(own, after, strict=False):
+    before = [line for line in before if str(line["request"]) in requests]
+    if len(before) != len(after) or not after:
+        yield f"{len(requests)} answers of {len(before)} rounds -> {len(after)} rounds"
+    for line, other in zip(before, after, strict=False):
         for name, value in line.items():
             if not _agree(value, other.get(name), None, TOLERANCE if same_host else OTHER_HOST):
                 yield f"{line['request']}, round {line['round']}: {name} {value} -> {other.get(name)}"
-
-
-def _apart(one: Spread, other: Spread | None) -> float:
-    """The allowed difference of two runs, from the standard errors or 95% intervals of both."""
-    return math.hypot(_half(one), _half(one if other is None else other))
 
 
 def _half(spread: Spread) -> float:
@@ -204,16 +211,6 @@ def _agree(before: Scalar, after: Scalar, apart: float | None, relative: float) 
     return math.isclose(before, after, rel_tol=relative, abs_tol=1e-15)
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The entries in which two mappings differ, as text."""
-    names = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
-    return ", ".join(f"{n} {_short(before.get(n))} -> {_short(after.get(n))}" for n in names)
-
-
-def _short(value: Any) -> str:
-    return "none" if value is None else str(value)[:12]
-
-
 # --- which cells --------------------------------------------------------------------------------------------
 
 
@@ -224,13 +221,12 @@ def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
         InputError: a name is neither a table nor a paper.
     """
     store = open_results(results)
-    known = store.tables()
+    papers = {table: table.partition("/")[0] for table in store.tables()}
     for name in names:
-        if name not in known and not any(one.startswith(f"{name}/") for one in known):
-            papers = {one.partition("/")[0] for one in known}
-            raise InputError(unknown("table with cells", name, {*known, *papers}))
-    wanted = [one for one in known if not names or one in names or one.partition("/")[0] in names]
-    return {r.key: r for one in wanted for r in store.read(one)}
+        if name not in papers and not any(table.startswith(f"{name}/") for table in papers):
+            raise InputError(unknown("table with cells", name, {*papers, *papers.values()}))
+    tables = [table for table in papers if not names or {table, papers[table]} & {*names}]
+    return {record.key: record for table in tables for record in store.read(table)}
 
 
 def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
@@ -241,15 +237,15 @@ def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple
     Raises:
         InputError: an entry selects no record.
     """
-    found: dict[str, tuple[Record, int | None]] = {}
+    cells: dict[str, tuple[Record, int | None]] = {}
     for entry in listed:
         where = dict(entry.get("where", {})).items()
-        records = chosen(results, [entry["table"]]).values()
-        own = [r for r in in_order(records) if where <= dict(r.labels).items()][: entry.get("first")]
-        if not own:
+        records = in_order(chosen(results, [entry["table"]]).values())
+        records = [record for record in records if where <= dict(record.labels).items()]
+        if not records:
             raise InputError(f"conf/check.yaml: {entry} finds no cell in {results}")
-        found |= {record.key: (record, entry.get("prompts")) for record in own}
-    return found
+        cells |= {record.key: (record, entry.get("prompts")) for record in records[: entry.get("first")]}
+    return cells
 
 
 def beginning(store: Results, record: Record, prompts: int | None) -> Beginning | None:
@@ -318,12 +314,9 @@ def verdicts(
     passes: RealPasses,
 ) -> Iterator[CheckedCell]:
     """Check cells one by one with a progress bar, grouped by model."""
-    columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("checking", total=len(records))
-        for record in sorted(records, key=_likeness):
-            yield check(record, data_dir, first_answers(record), passes)
-            bar.advance(task)
+    records = sorted(records, key=_likeness)
+    for record in track(records, "checking", console=Console(stderr=True), transient=True):
+        yield check(record, data_dir, first_answers(record), passes)
 
 
 def _likeness(record: Record) -> str:
@@ -331,27 +324,26 @@ def _likeness(record: Record) -> str:
     return canonical([config["target"], config.get("compression"), config["dataset"], record.experiment])
 
 
-def report(console: Console, found: Iterable[CheckedCell]) -> int:
+def report(console: Console, checked: Iterable[CheckedCell]) -> int:
     """Print all cells that are not equal, and the tally even if interrupted; returns the exit status."""
     tally: Counter[str] = Counter()
-    whole = False
+    is_whole = False
     try:
-        for verdict in found:
+        for verdict in checked:
             tally[verdict.state] += 1
             if verdict.state != "equal":
                 record = verdict.record
                 name = f"{record.experiment} {' '.join(record.labels.values())} ({record.key[:12]})"
                 console.print(f"{verdict.state}: {name}: {verdict.reason}", highlight=False, soft_wrap=True)
-        whole = True
+        is_whole = True
     except KeyboardInterrupt:
         console.print("interrupted; of the cells so far:", style="red")
-    asked, checked = tally.total(), tally.total() - tally["not checkable here"]
+    count = tally.total() - tally["not checkable here"]
     counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
-    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False, soft_wrap=True)
-    if 2 * checked < asked:
+    console.print(f"{count} of {tally.total()} cells checked: {counts}", highlight=False, soft_wrap=True)
+    if too_few := 2 * count < tally.total():
         console.print("fewer than half of the cells could be checked", style="red")
-    wrong = tally["different"] + tally["conf differs"]
-    return int(not whole or wrong > 0 or 2 * checked < asked)
+    return int(not is_whole or too_few or tally["different"] + tally["conf differs"] > 0)
 
 
 def report_passes(console: Console, passes: RealPasses) -> None:

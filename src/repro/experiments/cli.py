@@ -41,7 +41,7 @@ from repro.experiments.command_words import (
     with_checked_folders,
 )
 from repro.experiments.composing import load_components, publish
-from repro.experiments.guide.completing import KEEP_AT, completed
+from repro.experiments.guide.choices import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.hydra_private import get_args_parser

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.core.registry import unknown
+from repro.core.registry import require_choice
 from repro.experiments.cli import experiment_names
 from repro.experiments.plan import plain, planning
 from repro.models.checkpoints import hub
@@ -83,8 +83,7 @@ def needs(experiment: str) -> Needs:
     Raises:
         InputError: there is no such experiment, or no cell of it computes with weights.
     """
-    if experiment not in (known := experiment_names()):
-        raise InputError(unknown("experiment", experiment, known))
+    require_choice("experiment", experiment, experiment_names())
     command = [f"experiment={experiment}", f"weights={OWN_WEIGHTS}"]
     models: dict[str, NeededModel] = {}
     memory_bytes = 0
@@ -93,7 +92,11 @@ def needs(experiment: str) -> Needs:
             config = plain(plan.unresolved([*command[:1], *cell]), "labels")
             used = dict(_models(config))
             models |= {model.checkpoint.name: model for model in used.values()}
-            memory_bytes = max(memory_bytes, sum(_held_bytes(config[role], used[role]) for role in used))
+            held = [
+                model.parameters * BYTES.get(str(config[role]["dtype"]), BYTES["float32"])
+                for role, model in used.items()
+            ]
+            memory_bytes = max(memory_bytes, sum(held))
     if not models:
         raise InputError(f"no cell of {experiment} computes with weights: it has costs alone, or no cells")
     return Needs(experiment, tuple(_looked_up(models[name]) for name in sorted(models)), memory_bytes)
@@ -106,10 +109,6 @@ def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, NeededModel]]:
     for role in dict.fromkeys(("target", *roles)) if config["target"].get("checkpoint") else ():
         checkpoint = Checkpoint.from_mapping(config[role]["checkpoint"])
         yield role, NeededModel(checkpoint, _shape(config[role], checkpoint.name).parameters)
-
-
-def _held_bytes(model: Mapping[str, Any], needed: NeededModel) -> int:
-    return needed.parameters * BYTES.get(str(model["dtype"]), BYTES["float32"])
 
 
 def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
@@ -128,17 +127,16 @@ def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
 def _looked_up(model: NeededModel) -> NeededModel:
     """With what the hub says, or conf where the hub does not answer."""
     checkpoint, repo = model.checkpoint, model.checkpoint.hub
-    needs_login = "gated" in checkpoint.licence
-    guessed = replace(model, size_bytes=model.parameters * STORED_BYTES, needs_login=needs_login)
     at_hand = find_local(checkpoint)
     if at_hand is None and repo is not None:
         at_hand = hub.cached(repo, checkpoint.shares_embeddings_with is None)
+    size_bytes, needs_login = model.parameters * STORED_BYTES, "gated" in checkpoint.licence
+    model = replace(model, size_bytes=size_bytes, needs_login=needs_login, at_hand=at_hand)
     if repo is None:
-        return replace(guessed, at_hand=at_hand)
-    guessed = replace(guessed, at_hand=at_hand, revision=repo.revision or "main")
+        return model
     try:
         facts = hub.facts(repo)
     except Unavailable:
-        return guessed
+        return replace(model, revision=repo.revision or "main")
     size_bytes = sum(facts.sizes.values())
-    return replace(guessed, size_bytes=size_bytes, revision=facts.commit, needs_login=facts.gated)
+    return replace(model, size_bytes=size_bytes, revision=facts.commit, needs_login=facts.gated)

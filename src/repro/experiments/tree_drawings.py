@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.registry import unknown
+from repro.core.registry import require_choice
 from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
     expected_acceptance,
@@ -33,11 +31,9 @@ def recorded(name: str) -> HeadRanks:
     Raises:
         InputError: there is no such entry, its checkpoint is missing, or no ranks were recorded.
     """
-    folder = conf_dir() / "model" / "checkpoint"
-    if name not in (known := sorted(path.stem for path in folder.glob("*.yaml"))):
-        raise InputError(unknown("checkpoint", name, known))
-    mapping = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    path = Path(open_checkpoint(Checkpoint.from_mapping(mapping))) / FILE
+    files = {path.stem: path for path in (conf_dir() / "model" / "checkpoint").glob("*.yaml")}
+    require_choice("checkpoint", name, files)
+    path = Path(open_checkpoint(Checkpoint.from_yaml(files[name]))) / FILE
     if not path.is_file():
         raise InputError(
             f"checkpoint {name!r} has no recorded ranks: workshop.training.head_ranks records them"
@@ -55,26 +51,19 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
         return VerificationDiagram(spec.name, branching(spec.expansion))
     if not spec.searched:
         return VerificationDiagram(spec.name, VerificationTree.parse(spec.tree).paths)
-    return _searched(spec, _calibration(spec, ranks_of))
-
-
-def _calibration(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibration:
     if spec.match:
-        heads = head_match(spec.match).heads.accuracies
-        return Calibration(heads[: spec.heads or None])
-    ranks = ranks_of(spec.checkpoint)
-    return Calibration.of(ranks.first(spec.heads or ranks.heads))
-
-
-def _searched(spec: DiagramSpec, known: Calibration) -> VerificationDiagram:
-    before, tree = grown(known.accuracies, spec.width), searched(known, spec.width)
-    ranks = known.ranks
+        calibration = Calibration(head_match(spec.match).heads.accuracies[: spec.heads or None])
+    else:
+        recorded_ranks = ranks_of(spec.checkpoint)
+        calibration = Calibration.of(recorded_ranks.first(spec.heads or recorded_ranks.heads))
+    accuracies, ranks = calibration.accuracies, calibration.ranks
+    before, tree = grown(accuracies, spec.width), searched(calibration, spec.width)
     return VerificationDiagram(
         spec.name,
         tree.paths,
         before.paths,
-        known.accuracies,
-        (expected_acceptance(before, known.accuracies), expected_acceptance(tree, known.accuracies)),
+        accuracies,
+        (expected_acceptance(before, accuracies), expected_acceptance(tree, accuracies)),
         (measured_acceptance(before, ranks), measured_acceptance(tree, ranks)) if ranks else None,
         bool(spec.match),
     )

@@ -31,7 +31,8 @@ from repro.records.provenance import (
 )
 from repro.records.record import FEWEST, Record, Round, Scalar, Spread, content_hash
 from repro.scenarios import laws
-from repro.scenarios.settings import check_scalars, own_labels
+from repro.scenarios.sections import check_settings
+from repro.scenarios.settings import own_labels
 
 COSTS = {"cost model": cost.VERSION}
 WEIGHTS = {"model runtime": network.VERSION, "prompts": PROMPTS}
@@ -99,7 +100,7 @@ class Scenario(ABC):
         Raises:
             InputError: a setting is invalid.
         """
-        check_scalars(config)
+        check_settings(config)
         self.config = config
         self.name = str(config[self.group]["name"])
         self.labels = self.labels_of(config)

@@ -1,17 +1,109 @@
-"""The sections of a configuration: which there are, what each is, and where a run may write.
+"""What a configuration has at its top: the settings of every run, and the sections that choices fill.
 
-Owns what can be said before a component is known. Must not know components, numbers or Hydra.
+Owns what can be said before a component is known: names, types, bounds and meanings. `repro list settings`
+and `--help` read them here. Must not know components or Hydra.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
+from annotated_types import Interval
+
+from repro.core.bounds import AgreedShare, Count, Share, Text, Tokens
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import require_choice, unknown
+from repro.core.typed import require
+
+Times = Annotated[int, Interval(ge=1, le=100_000)]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of every run; conf/config.yaml has their defaults.
+
+    Attributes:
+        name: the experiment's name in records and tables.
+        labels: more labels of the cell for tables, such as {alpha: "${method.alpha}"}.
+        prompts: the first rows of the dataset.
+        prompt_tokens: keep only so many last tokens of a prompt; without a checkpoint, a prompt of so many
+            blanks.
+        skip: rows to skip first; settings are searched on rows that no table evaluates.
+        max_tokens: tokens of an answer, at most.
+        sampling: how tokens are drawn.
+        calibrate_draft_to: agreement to calibrate the draft to; a published one's id (reference/cells.csv),
+            or 0.8.
+        draft_calibration: whether a draft is calibrated, even if a setup asks; `weights` makes it of the
+            target's, `choices` leaves it its own confidences.
+        calibration_prompts: prompts used for that calibration; those after the evaluated ones, for `weights`
+            the last.
+        resident: share of the target's layers in memory, for any method; null is the method's own (some
+            stream).
+        seed: seed of draws.
+        corpus: calibration data of a compression; short texts are joined, long ones cut.
+        metrics: registered metrics in addition to the default ones.
+        format: of models whose files name none, such as q4_0 or fp16; null is the engine's or the method's.
+        host: where an emulated run's tensors are computed, cpu or cuda.
+        memo: cache logits across runs and devices (greedy, emulated).
+        repeats: repetitions of all prompts, on real devices.
+        cooldown: seconds between them.
+        sweep: run what is not done, list, retry what failed or was lost, force all.
+        results: folder of records and tables.
+        outputs: folder of timelines and wandb runs.
+        data_dir: folder of datasets, $REPRO_DATA.
+        wandb: where wandb's runs go.
+        grid: an experiment's cells (docs/tables.md).
+        table: an experiment's table (docs/tables.md).
+    """
+
+    name: Text
+    labels: Mapping[str, Any] | None
+    prompts: Count
+    prompt_tokens: Tokens | None
+    skip: Annotated[int, Interval(ge=0, le=1_000_000_000)]
+    max_tokens: Tokens
+    sampling: Mapping[str, Any]
+    calibrate_draft_to: AgreedShare | str | tuple[str, ...] | None
+    draft_calibration: bool | Literal["weights", "choices"]
+    calibration_prompts: Times
+    resident: Share | None
+    seed: Annotated[int, Interval(ge=0, le=2**62)]
+    corpus: Mapping[str, Any]
+    metrics: tuple[str, ...]
+    format: str | None
+    host: Literal["cpu", "cuda"]
+    memo: bool
+    repeats: Times
+    cooldown: Annotated[float, Interval(ge=0, le=86_400)]
+    sweep: Literal["run", "list", "retry", "force"]
+    results: Text
+    outputs: Text
+    data_dir: str | None
+    wandb: Mapping[str, Any]
+    grid: Mapping[str, Any] | None
+    table: Mapping[str, Any] | None
+
+
+@cache
+def settings_by_name() -> dict[str, Any]:
+    """The types of the settings of every run."""
+    return get_type_hints(RunSettings, include_extras=True)
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """InputError for a setting of the run that is not what `RunSettings` says.
+
+    What reads `calibrate_draft_to` says more of a wrong one: of a share its bounds, of an id which there are.
+    """
+    for name, kind in settings_by_name().items():
+        if name in config and name != "calibrate_draft_to":
+            require(kind, config[name], name)
+
 
 CHOSEN = {
     "method": "method",
@@ -39,22 +131,12 @@ EXAMPLES = {
 FOLDERS = ("results", "outputs")
 """Settings that name the folders to which a run writes."""
 
-OTHERS = (
-    *("name", "labels", "prompts", "prompt_tokens", "skip", "max_tokens", "calibrate_draft_to"),
-    *("draft_calibration", "calibration_prompts", "seed", "metrics", "host", "memo", "repeats", "cooldown"),
-    *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
-)
+OTHERS = ("draft", "setup", "experiment", "app", "weights")
+"""What else a configuration has: a draft, if there is one, and what was chosen to make it."""
+
 OF_ANSWERS = (
-    *(
-        "method",
-        "draft",
-        "sampling",
-        "prompt_tokens",
-        "max_tokens",
-        "calibrate_draft_to",
-        "draft_calibration",
-    ),
-    *("calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
+    *("method", "draft", "sampling", "prompt_tokens", "max_tokens", "calibrate_draft_to"),
+    *("draft_calibration", "calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
 )
 """Settings of cells in which a method answers prompts."""
 
@@ -72,7 +154,7 @@ LONGEST_NAME = 120
 
 def check_known(config: Mapping[str, Any]) -> None:
     """InputError for a setting that nothing reads, such as a misspelt one, or weights of no known choice."""
-    known = (*CHOSEN, *EXAMPLES, *FOLDERS, *OTHERS)
+    known = (*CHOSEN, *settings_by_name(), *OTHERS)
     for name in config:
         if name not in known and not DRAFTS.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), known))

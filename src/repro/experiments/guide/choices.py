@@ -6,7 +6,6 @@ Reads component classes and the first lines of YAML files; composes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -15,9 +14,13 @@ from pathlib import Path
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
-from repro.experiments.guide.components import Component, first_sentence
+from repro.experiments.guide.components import first_sentence
 
-FIELD = re.compile(r"^(name|  title|  kind|hub): *(.+)$", re.MULTILINE)
+FIELDS = (r'^  title: *"?(.+?)"?$', r"^hub: .*\bid: ([^,}]+)", r"kind: (\w+)")
+"""What a YAML file without a comment says of itself: a table's title, else where it is from, its kind."""
+
+KEEP_AT = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"
+"""A line for bash, which would else complete only what stands after the `@` of `model@target=`."""
 
 
 @dataclass(frozen=True)
@@ -67,44 +70,41 @@ def has_dask() -> bool:
     return find_spec("distributed") is not None
 
 
-@dataclass(frozen=True)
-class NamedChoice:
-    """One thing to choose: its name and what it is, in a few words; its file if it is a YAML file."""
-
-    name: str
-    title: str
-    path: Path | None = None
+def titles(group: str) -> dict[str, str]:
+    """All names of a group of `GROUPS` in alphabetical order, each with a few words."""
+    words = {name: _title_of_class(GROUPS[group].option, name) for name in _registered(group)}
+    words |= {name: _title_of_file(path) for name, path in files(group).items()}
+    return dict(sorted(words.items()))
 
 
-def choices(group: str) -> dict[str, NamedChoice]:
-    """All choices of a group of `GROUPS` by name, in alphabetical order."""
-    one = GROUPS[group]
-    found = {name: _described(one.option, name) for name in names(group, yaml=False)}
-    for name, path in _files(one.folder).items():
-        found[name] = NamedChoice(name, _title(path), path)
-    return dict(sorted(found.items()))
-
-
-def names(group: str, yaml: bool = True) -> list[str]:
-    """The names of a group of `GROUPS`, in alphabetical order; `yaml`: those of YAML files as well."""
-    registry.discover("repro.methods", "repro.data", "repro.metrics")
-    one = GROUPS[group]
-    return sorted({*registry.names(one.option), *(_files(one.folder) if yaml else ())})
+def names(group: str) -> list[str]:
+    """The names of a group of `GROUPS`, in alphabetical order."""
+    return sorted({*_registered(group), *files(group)})
 
 
 def option_names(option: str) -> list[str]:
     """The names that a setting takes (`method`, `model`); empty if it chooses nothing."""
-    return next((names(group) for group, one in GROUPS.items() if one.option == option), [])
+    return next((names(group) for group, about in GROUPS.items() if about.option == option), [])
 
 
-def described(option: str, name: str) -> Component | None:
-    """A registered component as its class describes it; `None` if it is none. Imports its module."""
-    return Component.of(registry.lookup(option, name)) if name in registry.names(option) else None
+def class_of(option: str, name: str) -> type | None:
+    """A registered component's class, whose module is imported; `None` if it is none."""
+    return registry.lookup(option, name) if name in registry.names(option) else None
 
 
-def yaml_file(group: str, name: str) -> Path | None:
-    """The YAML file of a choice, if it is one."""
-    return _files(GROUPS[group].folder).get(name)
+def completed(line: str) -> list[str] | None:
+    """The words that complete the last one of a command line; `None` if it chooses from no group of ours.
+
+    Hydra's own completion knows only the top of a folder, and nothing behind `model@target=`.
+    """
+    word = line.rpartition(" ")[2]
+    key, equals, begun = word.partition("=")
+    group, at, _ = key.partition("@")
+    known = option_names(group.lstrip("+"))
+    if not (equals and known) or (group == "model" and not at):
+        return None
+    before, comma, last = begun.rpartition(",")
+    return [f"{key}={before}{comma}{name}" for name in known if name.startswith(last)]
 
 
 def header(path: Path) -> str:
@@ -117,27 +117,29 @@ def header(path: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith("@package")).strip()
 
 
-def _described(option: str, name: str) -> NamedChoice:
+def _registered(group: str) -> list[str]:
+    registry.discover("repro.methods", "repro.data", "repro.metrics")
+    return registry.names(GROUPS[group].option)
+
+
+def _title_of_class(option: str, name: str) -> str:
     try:
-        component = described(option, name)
+        return first_sentence(registry.lookup(option, name).__doc__ or "")
     except InputError as wrong:  # somebody's own module, which fails to import
-        return NamedChoice(name, str(wrong))
-    return NamedChoice(name, component.title if component else "")
+        return str(wrong)
 
 
-def _title(path: Path) -> str:
-    """A file's first comment, else its title or what its fields say."""
+def _title_of_file(path: Path) -> str:
     if about := header(path):
         return first_sentence(about)
-    said: Mapping[str, str] = dict(FIELD.findall(path.read_text(encoding="utf-8")))
-    hub = re.search(r"id: ([^,}]+)", said.get("hub", ""))
-    kind = re.search(r"kind: (\w+)", path.read_text(encoding="utf-8"))
-    about = said.get("  title", "") or ", ".join(x[1] for x in (hub, kind) if x)
-    return about.strip('"') or said.get("name", "").strip('"')
+    text = path.read_text(encoding="utf-8")
+    title, *origin = (re.search(field, text, re.MULTILINE) for field in FIELDS)
+    return title[1] if title else ", ".join(found[1] for found in origin if found) or path.stem
 
 
-def _files(folder: str) -> dict[str, Path]:
-    """YAML files of a group's folder by name (`lever/fig10`), ours and those of other packages."""
+def files(group: str) -> dict[str, Path]:
+    """YAML files of a group by name (`lever/fig10`), ours and those of other packages."""
+    folder = GROUPS[group].folder
     return _listed(folder, tuple(conf_folders())) if folder else {}
 
 
@@ -158,7 +160,7 @@ def group_named(name: str) -> str:
     Raises:
         InputError: there is none.
     """
-    for group, one in GROUPS.items():
-        if name in (group, one.option):
+    for group, about in GROUPS.items():
+        if name in (group, about.option):
             return group
     raise InputError(registry.unknown("group", name, GROUPS))

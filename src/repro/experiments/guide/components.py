@@ -1,4 +1,4 @@
-"""Components as their classes say: docstring, settings, defaults, what each may be.
+"""The settings of a component as its class says: defaults, what each may be, what each means.
 
 Must not know groups.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from repro.core.typed import words
@@ -26,28 +24,6 @@ class Setting:
     default: str
     values: str
     meaning: str
-
-
-@dataclass(frozen=True)
-class Component:
-    """A registered class: its docstring, that of its module, where it is, and its settings."""
-
-    doc: str
-    module_doc: str
-    path: Path
-    settings: tuple[Setting, ...]
-
-    @classmethod
-    def of(cls, component: type) -> Component:
-        """Describe a class."""
-        module_doc = inspect.cleandoc(sys.modules[component.__module__].__doc__ or "")
-        doc = inspect.cleandoc(component.__doc__ or "")
-        return cls(doc, module_doc, Path(inspect.getfile(component)), settings_of(component))
-
-    @property
-    def title(self) -> str:
-        """The first sentence of its docstring."""
-        return first_sentence(self.doc)
 
 
 def settings_of(component: type) -> tuple[Setting, ...]:

@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import DASK, GROUPS, described, has_dask, option_names
+from repro.experiments.guide.choices import DASK, GROUPS, class_of, has_dask, option_names
+from repro.experiments.guide.components import settings_of
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -23,7 +24,7 @@ PARTS = ("model/checkpoint", "model/shape")
 
 def no_such(what: str, name: str, choices: Collection[str]) -> str:
     """The sentence for an unknown name of a group: all its choices if they are few, else the nearest."""
-    group = next((key for key, one in GROUPS.items() if one.option == what), None)
+    group = next((key for key, about in GROUPS.items() if about.option == what), None)
     if len(choices) <= FEW or group is None:
         return unknown(what, name, choices)
     near = nearest(name, choices)
@@ -37,14 +38,15 @@ def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
     `fig10` is like `lever/fig10`, and `lever/fig99` like other figures of `lever`.
     """
     folder, _, last = name.rpartition("/")
-    beside = [one for one in choices if folder and one.startswith(f"{folder}/")]
+    beside = [choice for choice in choices if folder and choice.startswith(f"{folder}/")]
     if near := get_close_matches(name, beside, n=most):
         return near
-    same = sorted(one for one in choices if one.rpartition("/")[2] == last)
-    near = get_close_matches(name, choices, n=most)
-    by_last = get_close_matches(last, {one.rpartition("/")[2] for one in choices}, n=most)
-    near += [one for part in by_last for one in sorted(choices) if one.rpartition("/")[2] == part]
-    return list(dict.fromkeys([*same, *near]))[:most]
+    by_last: dict[str, list[str]] = {}
+    for choice in sorted(choices):
+        by_last.setdefault(choice.rpartition("/")[2], []).append(choice)
+    alike = [choice for part in get_close_matches(last, by_last, n=most) for choice in by_last[part]]
+    same, close = by_last.get(last, []), get_close_matches(name, choices, n=most)
+    return list(dict.fromkeys([*same, *close, *alike]))[:most]
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
@@ -95,13 +97,13 @@ def _single(value: str) -> list[str]:
 
 def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     """The sentence for an unknown setting `key` of the section `path`, which has the settings `parent`."""
-    names = [str(name) for name in parent if name != "name"]
     if path == "labels":
         return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
+    sentence = unknown("setting", key, [str(name) for name in parent if name != "name"])
     if not path:
-        return _without_first(unknown("setting", key, names), f"there is no setting {key!r}")
+        return sentence
     section = f"{path} {parent['name']}" if "name" in parent else path
-    sentence = _without_first(unknown("setting", key, names), f"{section} has no setting {key!r}")
+    sentence = sentence.replace("there is no", f"{section} has no", 1)
     having = [name for name in option_names(path) if _has_setting(path, name, key)]
     if not having:
         return sentence
@@ -112,9 +114,9 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
 
 
-def _has_setting(option: str, name: str, setting: str) -> bool:
-    known = described(option, name)
-    return known is not None and any(each.name == setting for each in known.settings)
+def _has_setting(option: str, name: str, key: str) -> bool:
+    component = class_of(option, name)
+    return component is not None and any(setting.name == key for setting in settings_of(component))
 
 
 def unreadable(override: str) -> str:
@@ -122,24 +124,14 @@ def unreadable(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return f"{override!r} is no setting; write NAME=VALUE"
-    if " " in key:
-        return f"{key} has a name with a blank, which only a mapping takes: '{_as_mapping(key, value)}'"
-    return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
-
-
-def _as_mapping(key: str, value: str) -> str:
-    """`a.b c.d=1` as `a={b c: {d: 1}}`, from the first name with a blank on."""
+    if " " not in key:
+        return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
     names = key.split(".")
     blank = next(place for place, name in enumerate(names) if " " in name)
-    below = value
-    for name in reversed(names[blank:]):
-        below = f"{{{name}: {below}}}"
-    return f"{'.'.join(names[:blank])}={below}"
-
-
-def _without_first(sentence: str, first: str) -> str:
-    """A sentence of `unknown` with another beginning."""
-    return first + sentence[sentence.index(".") :]
+    for name in reversed(names[blank:]):  # `a.b c.d=1` is `a={b c: {d: 1}}`
+        value = f"{{{name}: {value}}}"
+    mapping = f"{'.'.join(names[:blank])}={value}"
+    return f"{key} has a name with a blank, which only a mapping takes: '{mapping}'"
 
 
 def in_order(arguments: Sequence[str], flags: Mapping[str, int]) -> list[str]:
@@ -152,21 +144,19 @@ def in_order(arguments: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     Raises:
         InputError: an unknown flag.
     """
-    first: list[str] = []
-    others: list[str] = []
-    left = list(arguments)
-    while left:
-        one = left.pop(0)
-        if not one.startswith("-"):
-            others.append(one)
+    flagged, others, waiting = [], [], [*arguments]
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("-"):
+            others.append(argument)
             continue
-        flag = one.partition("=")[0]
+        flag, equals, _ = argument.partition("=")
         if flag not in flags:
             near = get_close_matches(flag, flags, n=2)
             hint = f"; did you mean {' or '.join(near)}?" if near else "; python -m repro --help shows all"
             raise InputError(f"there is no flag {flag}{hint}")
-        first.append(one)
-        takes = flags[flag] if "=" not in one else 0
-        if left and (takes == 1 or (takes == -1 and "=" not in left[0] and not left[0].startswith("-"))):
-            first.append(left.pop(0))
-    return [*first, *others]
+        flagged.append(argument)
+        following, takes = waiting[:1], 0 if equals else flags[flag]
+        if following and (takes == 1 or (takes == -1 and not re.search("^-|=", following[0]))):
+            flagged.append(waiting.pop(0))
+    return [*flagged, *others]

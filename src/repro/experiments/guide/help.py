@@ -1,13 +1,12 @@
 """The text of `python -m repro --help`: usage, groups with some names, main settings; it fits a screen.
 
-Owns its wording. Names and defaults come from the registry and conf/config.yaml.
+Owns its wording. Names, meanings and defaults come from the registry, `RunSettings` and conf/config.yaml.
 """
 
 from __future__ import annotations
 
-import re
-
 from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.experiments.guide.choices import DASK, GROUPS, names
 from repro.experiments.guide.listing import run_settings
 
@@ -23,19 +22,11 @@ SHOWN = (
     ("services", ("elastilm",)),
 )
 """Groups of the help, with names that most people want."""
-SETTINGS = {
-    "prompts": "rows of the dataset",
-    "max_tokens": "tokens of an answer",
-    "skip": "rows to skip first",
-    "seed": "",
-    "sweep": "run what is not done, list, retry what failed, force all",
-    "results": "folder of records and tables",
-    "outputs": "folder of timelines and wandb runs",
-    "data_dir": "folder of datasets; $REPRO_DATA",
-    "host": "cpu or cuda: where an emulated run computes",
-    "wandb.mode": "offline, online, disabled",
-}
-"""Settings of the help, with few words each."""
+SETTINGS = (
+    *("prompts", "max_tokens", "skip", "seed", "sweep", "results", "outputs", "data_dir", "host"),
+    "wandb.mode",
+)
+"""Settings of the help, each with the first words of its meaning."""
 
 USAGE = """\
 Run language models on emulated phones and boards, or on this machine; compare with the papers.
@@ -57,24 +48,20 @@ MORE = """\
 
 def help_text() -> str:
     """At most 40 lines of at most `WIDTH` columns."""
-    defaults = dict(
-        re.findall(
-            r"^  - ([\w@]+): (\w+)", (conf_dir() / "config.yaml").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
-    values = dict(name.split("=", 1) for name, _ in run_settings())
+    parts = [part for part in read_mapping(conf_dir() / "config.yaml")["defaults"] if isinstance(part, dict)]
+    defaults = {key.partition("@")[0]: name for part in reversed(parts) for key, name in part.items()}
     lines = [USAGE, "Groups, some names, * the default:"]
     for group, some in SHOWN:
-        option = GROUPS[group].option
-        known = names(group)
-        usual = next((name for key, name in defaults.items() if key.partition("@")[0] == option), "")
-        own = [f"{usual}*" if usual in known else "", *(name for name in some if name in known)]
-        shown = ", ".join(name for name in own if name)
+        option, known = GROUPS[group].option, names(group)
+        usual = [f"{name}*" for name in known if name == defaults.get(option)]
+        shown = ", ".join([*usual, *(name for name in some if name in known)])
         key = "model@target" if option == "model" else option
         lines.append(f"  {key:<13} {shown} ... ({len(known)} in all)")
     lines += ["", "Settings, with defaults:"]
-    for name, meaning in SETTINGS.items():
-        value = "" if "{" in values[name] else values[name]
-        lines.append(f"  {f'{name}={value}':<25} {meaning}".rstrip())
+    settings = {setting.name: setting for setting in run_settings()}
+    for setting in map(settings.__getitem__, SETTINGS):
+        value = "" if "{" in setting.default else setting.default
+        meaning = setting.meaning.partition(";")[0].rstrip(".")
+        lines.append(f"  {f'{setting.name}={value}':<25} {meaning}")
     lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/sweeps.md", "", "More:", MORE]
     return "\n".join(lines)

@@ -5,20 +5,32 @@ Owns the layout of these lists. Must not know where names come from.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.overrides import word
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.guide.choices import GROUPS, choices, described, group_named, header, names, yaml_file
-from repro.experiments.guide.components import Component, Setting
+from repro.core.registry import require_choice
+from repro.core.yaml_file import read_mapping
+from repro.experiments.guide.choices import GROUPS, class_of, files, group_named, header, names, titles
+from repro.experiments.guide.components import Setting, settings_of
 from repro.experiments.guide.explaining import no_such
+from repro.experiments.tracking.tracker import Tracker
+from repro.models.tokens.sampling import Sampling
+from repro.scenarios.sections import RunSettings
 
-SETTING = re.compile(r"^(\w+): *(\$?\{.*?\}|[^#{]*?) *(?:# *(.*))?$")
-INDENT = "    "
+WIDTH = 110
+INDENT = " " * 8
+SECTIONS: Mapping[str, type] = {"sampling": Sampling, "wandb": Tracker}
+"""Settings of every run that are settings themselves."""
 
 
 def show_choices(group: str | None, name: str | None) -> None:
@@ -27,101 +39,100 @@ def show_choices(group: str | None, name: str | None) -> None:
     Raises:
         InputError: there is no such group or choice.
     """
-    width = min(shutil.get_terminal_size((110, 24)).columns, 110)
+    width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
     for line in _lines(group, name, width):
         print(line)
 
 
 def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
     if group is None:
-        rows = [(key, f"{len(names(key))} {one.what}: {one.how}") for key, one in GROUPS.items()]
-        yield from _columns([("settings", "of every run: NAME=VALUE"), *rows], width)
+        groups = {key: f"{len(names(key))} {about.what}: {about.how}" for key, about in GROUPS.items()}
+        yield from _columns({"settings": "of every run: NAME=VALUE"} | groups, width)
         yield "repro list methods       names, with a few words each"
         yield "repro list method lever  one of them, with its settings"
     elif group in ("setting", "settings"):
-        yield from _settings_of_a_run(width)
+        settings = {setting.name: setting for setting in run_settings()}
+        if name is None:
+            meanings = {f"{setting.name}={setting.default}": setting.meaning for setting in settings.values()}
+            yield from _columns(meanings, width)
+        else:
+            require_choice("setting", name, settings)
+            yield from _settings([settings[name]], width)
     elif name is None:
-        found = choices(group_named(group)).values()
-        yield from _columns([(one.name, one.title) for one in found], width)
+        yield from _columns(titles(group_named(group)), width)
     else:
-        yield from _one(group_named(group), name, width)
+        yield from _choice(group_named(group), name, width)
 
 
-def _columns(rows: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
+def _columns(words: Mapping[str, str], width: int) -> Iterator[str]:
     """Names and their words in two columns, one line each."""
-    rows = list(rows)
-    first = max((len(name) for name, _ in rows), default=0)
-    for name, title in rows:
-        yield f"{name:<{first}}  {_short(title, max(width - first - 2, 20))}".rstrip()
+    first = max(map(len, words), default=0)
+    for name, text in words.items():
+        short = textwrap.shorten(text.rstrip("."), max(width - first - 2, 20), placeholder=" ...")
+        yield f"{name:<{first}}  {short}".rstrip()
 
 
-def _short(text: str, width: int) -> str:
-    return textwrap.shorten(text, width, placeholder=" ...")
-
-
-def _one(group: str, name: str, width: int) -> Iterator[str]:
+def _choice(group: str, name: str, width: int) -> Iterator[str]:
+    about = GROUPS[group]
     if name not in names(group):
-        raise InputError(no_such(GROUPS[group].option, name, names(group)))
-    path = yaml_file(group, name)
+        raise InputError(no_such(about.option, name, names(group)))
+    path = files(group).get(name)
     if path is not None:
-        about = header(path).partition("\n\n")[0] or choices(group)[name].title
-        yield from _wrapped(about, width)
-        yield f"choose it:  {GROUPS[group].how.replace('NAME', name)}"
+        yield from _wrapped(header(path).partition("\n\n")[0] or titles(group)[name], width)
+        yield f"choose it:  {about.how.replace('NAME', name)}"
         yield f"file:       {_below_project(path)}"
         return
-    found = described(GROUPS[group].option, name)
-    assert found is not None, "names are of files or of components"
-    yield from _wrapped(re.split(r"\n(?:Attributes|Args|Raises):\n", found.doc)[0], width)
-    yield f"choose it:  {GROUPS[group].how.replace('NAME', name)}"
-    yield f"source:     {_below_project(found.path)}"
-    if paper := _paper(name, found):
-        yield f"paper:      {paper}"
+    component = class_of(about.option, name)
+    assert component is not None, "names are of files or of components"
+    yield from _wrapped(re.split(r"\n(?:Attributes|Args|Raises):\n", _doc(component))[0], width)
+    yield f"choose it:  {about.how.replace('NAME', name)}"
+    yield f"source:     {_below_project(Path(inspect.getfile(component)))}"
+    if pages := ", ".join(_pages(name, component)):
+        yield f"paper:      {pages}"
     yield ""
-    yield from _settings(GROUPS[group].option, found.settings, width)
-
-
-def _settings(option: str, settings: Sequence[Setting], width: int) -> Iterator[str]:
-    if not settings:
+    if settings := settings_of(component):
+        yield f"settings, each as {about.option}.NAME=VALUE:"
+        yield from _settings(settings, width)
+    else:
         yield "It has no settings."
-        return
-    yield f"settings, each as {option}.NAME=VALUE:"
-    first = max(len(one.name) for one in settings)
-    for one in settings:
-        yield f"  {one.name:<{first}} = {one.default}  ({one.values})"
-        yield from textwrap.wrap(one.meaning, width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 2)
 
 
-def _settings_of_a_run(width: int) -> Iterator[str]:
-    """The scalar settings of conf/config.yaml with their comments."""
-    yield from _columns(run_settings(), width)
+def _settings(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    first = max(len(setting.name) for setting in settings)
+    for setting in settings:
+        yield f"  {setting.name:<{first}} = {setting.default}  ({setting.values})"
+        yield from textwrap.wrap(setting.meaning, width, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
-def run_settings() -> Iterator[tuple[str, str]]:
-    """(`name=default`, comment) of the settings of every run, in the order of conf/config.yaml."""
-    text = (conf_dir() / "config.yaml").read_text(encoding="utf-8")
-    body = text.partition("\n\n")[2].partition("\nhydra:")[0]
-    above = ""
-    for line in body.splitlines():
-        own = SETTING.match(line.strip())
-        if not own:
-            continue
-        name, default, comment = own.groups()
-        above = "" if not line.startswith(" ") else above
-        if not default:
-            above = f"{name}."
-            continue
-        yield f"{above}{name}={default}", comment or ""
+def run_settings() -> Iterator[Setting]:
+    """The settings of every run with their defaults, in the order of conf/config.yaml."""
+    defaults = read_mapping(conf_dir() / "config.yaml")
+    for setting in settings_of(RunSettings):
+        if section := SECTIONS.get(setting.name):
+            for inner in _with_defaults(settings_of(section), defaults[setting.name]):
+                yield replace(inner, name=f"{setting.name}.{inner.name}")
+        else:
+            yield from _with_defaults([setting], defaults)
 
 
-def _paper(name: str, found: Component) -> str:
-    """The paper that a component is from: its page of documentation, if it has one."""
-    pages = {path.stem for path in (project_root() / "docs").glob("*.md")}
-    papers = re.findall(
-        r"^@\w+\{(\w+),", (conf_dir() / "reference" / "papers.bib").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    text = f"{name} {found.path.parent.name} {found.doc} {found.module_doc}".lower().replace("-", "_")
-    own = [paper for paper in papers if paper in pages and paper in text]
-    return ", ".join(f"docs/{paper}.md" for paper in own)
+def _with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> Iterator[Setting]:
+    for setting in settings:
+        if setting.name in defaults:
+            yield replace(setting, default=word(defaults[setting.name]).strip("'"))
+
+
+def _pages(name: str, component: type) -> Iterator[str]:
+    """The pages of documentation of the papers that a component names."""
+    papers = (conf_dir() / "reference" / "papers.bib").read_text(encoding="utf-8")
+    path, of_module = Path(inspect.getfile(component)), _doc(sys.modules[component.__module__])
+    text = f"{name} {path.parent.name} {_doc(component)} {of_module}".lower().replace("-", "_")
+    for paper in re.findall(r"^@\w+\{(\w+),", papers, re.MULTILINE):
+        if paper in text and (project_root() / "docs" / f"{paper}.md").is_file():
+            yield f"docs/{paper}.md"
+
+
+def _doc(documented: object) -> str:
+    return inspect.cleandoc(documented.__doc__ or "")
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
@@ -130,6 +141,6 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
         yield ""
 
 
-def _below_project(path: Path) -> str:
+def _below_project(path: Path) -> Path:
     root = project_root()
-    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+    return path.relative_to(root) if path.is_relative_to(root) else path

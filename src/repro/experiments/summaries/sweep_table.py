@@ -13,29 +13,36 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.overrides import shown
 from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
+from repro.core.typed import typed
 from repro.experiments.summaries.cell_screen import FIRST
 from repro.experiments.summaries.notes import Note
 from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, short_places, shortened
 from repro.records.members import Member
-from repro.records.record import Record, content_hash
+from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
 from repro.reports.reference.names import ANY, load_names
 from repro.reports.spec.expand import COMMA, expand
-from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
+from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import SEPARATOR
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
 from repro.scenarios.base import component
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = late("pandas")  # a finished cell needs no table
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
@@ -45,14 +52,7 @@ GENERATION = (
 COMPARED = {
     "compression": ("accuracy", "difference", "baseline_accuracy", "flips", "bits_per_weight", "rows"),
     "service": (
-        "met",
-        "answer_seconds",
-        "ttft",
-        "tpot",
-        "accuracy",
-        "accuracy_in_time",
-        "energy",
-        "memory",
+        *("met", "answer_seconds", "ttft", "tpot", "accuracy", "accuracy_in_time", "energy", "memory"),
         "requests",
     ),
     "probe": (),
@@ -87,6 +87,8 @@ MOST_DRAWN, MOST_ON_LINES = 60, 1000
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
 
+BEFORE = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
+"""What stands before a label's values in a title; of another label its name."""
 
 SWEEP = "sweep.json"
 """The file of a sweep's command, beside its cells."""
@@ -121,26 +123,23 @@ class SweepCommand:
     def ordered(self, records: Iterable[Record]) -> list[Record]:
         """The records of its cells in the order of the command's values."""
         places = {label: {value: i for i, value in enumerate(own)} for label, own in self.values.items()}
-
-        def place(record: Record) -> list[int]:
-            return [own.get(record.labels.get(label, ""), len(own)) for label, own in places.items()]
-
-        return sorted(records, key=place)
+        return sorted(
+            records,
+            key=lambda record: [
+                order.get(record.labels.get(label, ""), len(order)) for label, order in places.items()
+            ],
+        )
 
     @classmethod
     def read(cls, name: str, results: Path) -> SweepCommand:
         """The command of a sweep's table in a folder of results; InputError if its file is not as written."""
         path = path_of(results, name, SWEEP)
         try:
-            content = parse_json(read_text(path, JSON_BYTES))
-            named = content["overrides"], content["rows"]
-            overrides, rows = ({str(key): str(value) for key, value in part.items()} for part in named)
-            values = {str(label): [*map(str, own)] for label, own in content["values"].items()}
+            return typed(cls, parse_json(read_text(path, JSON_BYTES)), str(path))
         except FileNotFoundError:
             raise InputError(f"there is no {path}; the sweep's own command makes its table again") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        except (InputError, ValueError) as wrong:
             raise InputError(f"{path} is no sweep's command: {wrong}") from wrong
-        return cls(overrides, rows, values)
 
 
 @dataclass(frozen=True)
@@ -168,19 +167,73 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
         store: where their records are.
         overrides: the command's overrides by key, as they were typed.
     """
-    overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
-    keys = dict.fromkeys(key for note in notes for key in note.chosen)  # a cell lacks other methods' settings
-    notes = [replace(note, chosen={key: note.chosen.get(key, LACKING) for key in keys}) for note in notes]
-    notes, overrides = _portable(notes, overrides)
-    axes = [key for key in keys if len({note.chosen[key] for note in notes}) > 1]
-    own, rows = _row_labels(axes, notes)
-    labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
+    overrides = {key: text for key, text in overrides.items() if key.partition(".")[0] not in OF_THE_RUN}
+    texts = pd.DataFrame([{key: shown(value) for key, value in note.chosen.items()} for note in notes])
+    texts = texts.fillna(LACKING)
+    places = {key: short_places(texts[key]) for key in texts}  # no folders of this machine
+    chosen = pd.DataFrame({key: [shortened(text, places[key]) for text in texts[key]] for key in texts})
+    overrides = {key: shortened(text, places.get(key, {})) for key, text in overrides.items()}
+    labels = pd.DataFrame([note.labels for note in notes], columns=[*notes[0].labels]).fillna("")
+    rows: dict[str, str] = {}
+    added: dict[str, str] = {}
+    for axis in (key for key in chosen if chosen[key].nunique() > 1):
+        names = _standing_for(axis, chosen[axis], labels)
+        if not names:
+            added[axis] = _label(axis, taken={*labels, *added.values()})
+        rows |= {label: axis for label in names or [added[axis]] if label not in rows}
+    labelled = []
+    for number, note in enumerate(notes):
+        more = {label: chosen.at[number, axis] for axis, label in added.items()}
+        present = {label: text for label, text in more.items() if text != LACKING}
+        labelled.append(replace(note, labels=note.labels | present))
     records = store.records(Member(note.key, note.labels) for note in labelled if note.key)
     if not any(record.done for record in records):
         return None
     values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled)] for row in rows}
-    name, command = _name(axes, notes, overrides), SweepCommand(overrides, rows, values)
+    command = SweepCommand(overrides, rows, values)
+    name = _name(chosen, notes[0].labels.values(), overrides)
     return SweepTable(name, command, sweep_section(name, command, records), labelled)
+
+
+def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> list[str]:
+    """The labels that tell the values of an override apart: one if possible, else several together."""
+    count = values.nunique()
+
+    def depend(names: list[str]) -> bool:
+        """Whether each value has one combination of these labels."""
+        return bool(len(labels[names].assign(**{"value of": values}).drop_duplicates()) == count)
+
+    def tell(names: list[str]) -> bool:
+        return depend(names) and bool(len(labels[names].drop_duplicates()) == count)
+
+    varying = [name for name in labels if labels[name].nunique() > 1]
+    # The label with the override's own name comes first, then an experiment's own ones, which are last.
+    named = axis.rpartition("@")[2]
+    for name in sorted(varying, key=lambda name: (name != named, -varying.index(name))):
+        if tell([name]):
+            return [name]
+    depending = [name for name in varying if depend([name])]
+    return depending if depending and tell(depending) else []
+
+
+def _label(axis: str, taken: Collection[str]) -> str:
+    """A label for an override: its last word, or all of them if that is taken."""
+    words = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
+    return words[-1] if words[-1] not in taken else "_".join(words)
+
+
+def _name(chosen: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, str]) -> str:
+    """A readable name of the sweep with a hash of its overrides; of many values it has their number."""
+    words = []
+    for axis in chosen:
+        values = [value for value in chosen[axis].unique() if value != LACKING]
+        if chosen[axis].nunique() < 2:
+            continue
+        are_numbers = all(re.fullmatch(r"-?[0-9.]+(e-?\d+)?", value) for value in values)
+        words += [_label(axis, ())] if are_numbers or len(values) > MOST_NAMED else []
+        words += values if len(values) <= MOST_NAMED else [f"{len(values)}_values"]
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or labels))
+    return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
 
 
 def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -> dict[str, Any]:
@@ -191,71 +244,170 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
         command: of the sweep.
         records: of its cells, with the labels that name their rows.
     """
-    rows, names, metrics = [*command.rows] or ["method"], load_names(), load_metrics()
-    records = command.ordered(records)
-    ids = [*dict.fromkeys(tuple(record.labels.get(label, "") for label in rows) for record in records)]
-    printed = [tuple(names.find(ANY, *pair).name for pair in zip(rows, row, strict=True)) for row in ids]
-    order = {
-        SEPARATOR.join(row): COMMA.join(filter(None, words)) for row, words in zip(ids, printed, strict=True)
-    }
-    compared_by = _metrics([record for record in records if record.done], metrics)
-    columns = [_column(metric, records) for metric in compared_by]
-    if "decode_tokens_per_s" in {metric.name for metric in compared_by} and (base := _baseline(rows, ids)):
-        columns.insert(1, _speedup(base))
-    compared = _compared_words(rows, printed)
+    rows, records = [*command.rows] or ["method"], command.ordered(records)
+    labels = pd.DataFrame([record.labels for record in records])
+    ids = labels.reindex(columns=rows).fillna("").drop_duplicates()
+    printed = pd.DataFrame({label: [_printed(label, value) for value in ids[label]] for label in rows})
+    metrics = _metrics(records)
+    columns = [_column(metric, records) for metric in metrics]
+    if "decode_tokens_per_s" in {metric.name for metric in metrics} and (base := _baseline(ids)):
+        heading = f"Speedup over {_printed('method', base)}"
+        against = {"key": "speedup", "heading": heading, "against": {"method": base}}
+        columns.insert(1, {"metric": "decode_speed", **against})
+    title = _compared_words(printed)
     section: dict[str, Any] = {
-        "title": f"{compared} ({_circumstances(rows, records)})",
-        "rows": {"by": rows, "names": order, "apart": True},
+        "title": f"{title} ({_circumstances(rows, labels, records)})",
+        "rows": {
+            "by": rows,
+            "names": {
+                SEPARATOR.join(row): COMMA.join(filter(None, words))
+                for row, words in zip(ids.values, printed.values, strict=True)
+            },
+            "apart": True,
+        },
         "columns": columns,
         "best": True,
     }
-    notes = _without_effect(command.rows, records) + _placed(records) + _assumed(records)
-    bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
-    if bare:
+    notes = [*_without_effect(command.rows, records), *_placed(records), *_assumed(records)]
+    known = load_metrics()
+    if bare := dict.fromkeys(name for r in records for name in _asked(r) if not known.of_value(name)):
         notes += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
-    drawn = [metric for metric in DRAWN if metric in {metric.name for metric in compared_by}][:PANELS]
-    figure = {"title": compared, **_picture(drawn, rows, ids)}
-    if drawn and len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
-        notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
-    elif drawn:
-        section["figure"] = figure
+    if drawn := [name for name in DRAWN if name in {metric.name for metric in metrics}][:PANELS]:
+        figure = _picture(drawn, ids)
+        if len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
+            notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
+        else:
+            section["figure"] = {"title": title, **figure}
     if notes:
         section["notes"] = notes
     cells = [{f"labels.{label}": value for label, value in record.labels.items()} for record in records]
-    own = name.rpartition("/")[2]  # without a folder, which would name a paper
-    return expand(own, section, {"grid": {"cells": cells}}) | {"command": str(command)}
+    stem = name.rpartition("/")[2]  # without a folder, which would name a paper
+    return expand(stem, section, {"grid": {"cells": cells}}) | {"command": str(command)}
 
 
-def _baseline(rows: Sequence[str], ids: Iterable[tuple[str, ...]]) -> str:
+def _printed(label: str, value: str) -> str:
+    """A label's value as tables print it."""
+    return load_names().find(ANY, label, value).name
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
+    """The metrics of these records that people compare and that at least one of them has."""
+    names = dict.fromkeys(name for record in records for name in _compared(record))
+    numbers = [
+        name
+        for name in names
+        if any(isinstance(known_value(record, name), (int, float)) for record in records)
+    ]
+    metrics = [metric for metric in map(load_metrics().of_value, numbers) if metric]
+    return sorted(metrics, key=lambda metric: metric.group == "counts")
+
+
+def _compared(record: Record) -> Sequence[str]:
+    config = record.provenance.config
+    names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
+    return (*names, *_asked(record)) if names else [*record.values]
+
+
+def _asked(record: Record) -> list[str]:
+    """The values of the metrics that a run asked for by name: of that name, or all that begin with it.
+
+    A dataset's own metric has its value under `task_score`.
+    """
+    names: list[str] = []
+    for metric in map(str, record.provenance.config.get("metrics") or ()):
+        metric = stem_of(metric) if is_evaluated(metric) else metric
+        beginning = [name for name in record.values if name.startswith(f"{metric}_")]
+        names += [metric] if metric in record.values else beginning or [TASK] * (TASK in record.values)
+    return names
+
+
+def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, Any]:
+    """A short column: the metric's name, with more decimals if small values need them."""
+    digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
+    more: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
+    if metric.unit.startswith("J") and any(record.done and assumed_watts(record) for record in records):
+        more["heading"] = f"{metric.heading}, watts assumed"
+    if metric.name == TASK and (heading := _task(records)):
+        more["heading"] = heading
+    return {"metric": metric.name, **more} if more else metric.name
+
+
+def _task(records: Sequence[Record]) -> str:
+    """The heading of the metric that these records asked for and have under `task_score`; "" for several."""
+    asked = {str(name) for record in records for name in record.provenance.config.get("metrics") or ()}
+    valued, metrics = {name for record in records for name in record.values}, load_metrics()
+    names = [name for name in asked - valued - {TASK} if name in metrics]
+    return metrics[names[0]].heading if len(names) == 1 else ""
+
+
+def _baseline(ids: pd.DataFrame) -> str:
     """The first method of the rows that decodes plainly, if others are there to compare with it; else ""."""
-    if "method" not in rows:
-        return ""
-    methods = dict.fromkeys(row[rows.index("method")] for row in ids)
+    methods = ids["method"].unique() if "method" in ids else ()
     known = registry_names("method")
     plain = [name for name in methods if name in known and getattr(lookup("method", name), "plain", False)]
     return plain[0] if plain and len(methods) > 1 else ""
 
 
-def _speedup(method: str) -> dict[str, Any]:
-    """The column of the speedup over a method in the same circumstances."""
-    heading = f"Speedup over {load_names().find(ANY, 'method', method).name}"
-    return {"metric": "decode_speed", "key": "speedup", "heading": heading, "against": {"method": method}}
+# --- title, picture and notes -------------------------------------------------------------------------------
 
 
-def _picture(drawn: Sequence[str], rows: Sequence[str], ids: Collection[tuple[str, ...]]) -> dict[str, Any]:
+def _compared_words(printed: pd.DataFrame) -> str:
+    """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
+    words = []
+    for label in printed:
+        values = [value for value in printed[label].unique() if value]
+        listed = " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+        listed = listed if len(values) <= MOST_NAMED else f"{len(values)} values"
+        words.append(f"{BEFORE.get(label, f'{label} ')}{listed}")
+    return ", ".join(words).replace(", on ", " on ")
+
+
+def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[Record]) -> str:
+    """The labels and the amount of work that all cells share."""
+    first = labels.iloc[0].dropna()
+    words = [
+        _printed(name, first[name])
+        for name in dict.fromkeys((*FIRST, *sorted(first.index)))
+        if name in first and labels[name].nunique(dropna=False) == 1
+        if name not in (*rows, "agreement") and first[name] not in ("none", "None")
+    ]
+    for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
+        values = {record.provenance.config.get(setting) for record in records}
+        if len(values) == 1 and None not in values and setting not in rows:
+            words.append(amount.format(values.pop()))
+    return ", ".join(dict.fromkeys(words))
+
+
+def _picture(drawn: Sequence[str], ids: pd.DataFrame) -> dict[str, Any]:
     """Lines of the first metric over the label with the most numbers, of three or more; else bars of all."""
-    values = {name: {row[i] for row in ids} for i, name in enumerate(rows)}
-    numbers = {
-        name: len(texts)
-        for name, texts in values.items()
+    values = {label: ids[label].unique() for label in ids}
+    counts = {
+        label: len(texts)
+        for label, texts in values.items()
         if all(is_number(text) and isfinite(float(text)) for text in texts)
     }
-    x = max(numbers, key=lambda name: numbers[name], default="")
-    if numbers.get(x, 0) < FEWEST_POINTS:
+    x = max(counts, key=lambda label: counts[label], default="")
+    if counts.get(x, 0) < FEWEST_POINTS:
         return {"columns": [*drawn]}
-    metric = load_metrics()[drawn[0]] if drawn else None
-    heading = {"heading": f"{metric.heading} ({metric.unit})"} if metric else {}
-    return {"columns": [*drawn[:1]], "kind": "lines", "x": x, **heading}
+    metric = load_metrics()[drawn[0]]
+    return {"columns": [drawn[0]], "kind": "lines", "x": x, "heading": f"{metric.heading} ({metric.unit})"}
+
+
+def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> Iterable[str]:
+    """A sentence for each override that changes no figure of cells that differ in it alone."""
+    cells = pd.DataFrame([record.labels for record in records]).reindex(columns=[*rows]).fillna("")
+    cells["method of"] = [record.labels.get("method", "") for record in records]
+    cells["figures of"] = [canonical(record.values) if record.done else record.key for record in records]
+    cells["key of"] = [record.key for record in records]
+    for axis in dict.fromkeys(rows.values()):
+        others = [label for label, key in rows.items() if key != axis]
+        groups = cells.groupby(others or (lambda number: 0), sort=False)
+        same = (groups["figures of"].nunique() == 1) & (groups["key of"].nunique() > 1)
+        if methods := dict.fromkeys(groups["method of"].first()[same]):
+            yield f"{axis} changes no figure of {', '.join(_printed('method', m) for m in methods)} here."
 
 
 def _placed(records: Sequence[Record]) -> list[str]:
@@ -263,10 +415,9 @@ def _placed(records: Sequence[Record]) -> list[str]:
     methods: dict[str, dict[str, None]] = {}
     for record in records:
         if place := _place(record.provenance.config):
-            name = load_names().find(ANY, "method", record.labels.get("method", "")).name
-            methods.setdefault(place, {}).setdefault(name)
-    said = [f"{place} with {', '.join(names)}" for place, names in methods.items()]
-    return [f"The target is {'; '.join(said)}."] if len(said) > 1 else []
+            methods.setdefault(place, {}).setdefault(_printed("method", record.labels.get("method", "")))
+    words = [f"{place} with {', '.join(names)}" for place, names in methods.items()]
+    return [f"The target is {'; '.join(words)}."] if len(words) > 1 else []
 
 
 def _place(config: Mapping[str, Any]) -> str:
@@ -291,183 +442,5 @@ def _assumed(records: Sequence[Record]) -> list[str]:
         if record.done and record.figure("answer_joules") is not None:
             for part in assumed_watts(record):
                 by_device.setdefault(str(record.provenance.config["device"].get("name")), {}).setdefault(part)
-    said = [f"of {device}: {', '.join(parts)}" for device, parts in by_device.items()]
-    return [f"Joules rest on watts that are assumed, {'; '.join(said)}."] if said else []
-
-
-def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> str:
-    """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
-    words = []
-    for i, name in enumerate(rows):
-        values = [value for value in dict.fromkeys(row[i] for row in printed) if value]
-        listed = (
-            f"{len(values)} values"
-            if len(values) > MOST_NAMED
-            else " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
-        )
-        before = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
-        words.append(f"{before.get(name, f'{name} ')}{listed}")
-    return ", ".join(words).replace(", on ", " on ")
-
-
-def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> list[str]:
-    """A sentence for each override that changes no figure of cells that differ in it alone."""
-    methods: dict[str, dict[str, None]] = {}
-    for axis in dict.fromkeys(rows.values()):
-        alike: dict[tuple[str, ...], list[Record]] = {}
-        for record in records:
-            rest = tuple(record.labels.get(label, "") for label, key in rows.items() if key != axis)
-            alike.setdefault(rest, []).append(record)
-        for group in alike.values():
-            same = all(record.done and record.values == group[0].values for record in group)
-            if same and len({record.key for record in group}) > 1:
-                methods.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
-    names = load_names()
-    return [
-        f"{axis} changes no figure of {', '.join(names.find(ANY, 'method', m).name for m in own)} here."
-        for axis, own in methods.items()
-    ]
-
-
-def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list[Note], dict[str, str]]:
-    """Notes with what was chosen as text, and the overrides, both without folders of this machine."""
-    texts = [{key: shown(value) for key, value in note.chosen.items()} for note in notes]
-    keys = dict.fromkeys(key for each in (*texts, overrides) for key in each)
-    short = {key: short_places(each[key] for each in texts if key in each) for key in keys}
-
-    def shorter(values: Mapping[str, str]) -> dict[str, str]:
-        return {key: shortened(value, short[key]) for key, value in values.items()}
-
-    told = [replace(note, chosen=shorter(each)) for note, each in zip(notes, texts, strict=True)]
-    return told, shorter(overrides)
-
-
-def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels of its own for each override that no label stands for, and the rows' labels with overrides."""
-    own: dict[str, str] = {}
-    rows: dict[str, str] = {}
-    for axis in axes:
-        labels = _standing_for(axis, notes)
-        if not labels:
-            labels = [_label(axis, taken={*notes[0].labels, *own.values()})]
-            own[axis] = labels[0]
-        rows |= {label: axis for label in labels if label not in rows}
-    return own, rows
-
-
-def _standing_for(axis: str, notes: Sequence[Note]) -> list[str]:
-    """The labels that tell the values of an override apart: one if possible, else several together."""
-    values = {note.chosen[axis] for note in notes}
-
-    def pairs(names: Sequence[str]) -> set[tuple[str, ...]]:
-        return {(note.chosen[axis], *(note.labels.get(name, "") for name in names)) for note in notes}
-
-    def told(names: Sequence[str]) -> bool:
-        return len(pairs(names)) == len(values) == len({pair[1:] for pair in pairs(names)})
-
-    varying = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
-    # The label with the override's own name comes first, then an experiment's own ones, which are last.
-    named = axis.rpartition("@")[2]
-    for name in sorted(varying, key=lambda name: (name != named, -varying.index(name))):
-        if told([name]):
-            return [name]
-    depending = [name for name in varying if len(pairs([name])) == len(values)]
-    return depending if told(depending) else []
-
-
-def _label(axis: str, taken: Collection[str]) -> str:
-    """A label for an override: its last word, or all of them if that is taken."""
-    words = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
-    return words[-1] if words[-1] not in taken else "_".join(words)
-
-
-def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for key, name in own.items() if (value := note.chosen[key]) != LACKING}
-
-
-def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
-    """The metrics of these records that people compare and that at least one of them has."""
-    names = dict.fromkeys(name for record in records for name in _compared(record, metrics))
-    there = [name for name in names if any(_is_number(known_value(record, name)) for record in records)]
-    found = [metric for metric in map(metrics.of_value, there) if metric]
-    return sorted(found, key=lambda metric: metric.group == "counts")
-
-
-def _compared(record: Record, metrics: MetricSpecs) -> Sequence[str]:
-    config = record.provenance.config
-    names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
-    return (*names, *_asked(record)) if names else [n for n in record.values if metrics.of_value(n)]
-
-
-def _asked(record: Record) -> list[str]:
-    """The values of the metrics that a run asked for by name: of that name, or all that begin with it.
-
-    A dataset's own metric has its value under `task_score`.
-    """
-    found: list[str] = []
-    for metric in map(str, record.provenance.config.get("metrics") or ()):
-        metric = stem_of(metric) if is_evaluated(metric) else metric
-        named = [metric] if metric in record.values else []
-        named = named or [name for name in record.values if name.startswith(f"{metric}_")]
-        found += named or [name for name in record.values if name == TASK]
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, Any]:
-    """A short column: the metric's name, with more decimals if small values need them."""
-    digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
-    more: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
-    if metric.unit.startswith("J") and any(record.done and assumed_watts(record) for record in records):
-        more["heading"] = f"{metric.heading}, watts assumed"
-    if metric.name == TASK and (heading := _task(records)):
-        more["heading"] = heading
-    return {"metric": metric.name, **more} if more else metric.name
-
-
-def _task(records: Sequence[Record]) -> str:
-    """The heading of the metric that these records asked for and have under `task_score`; "" for several."""
-    asked = {str(n) for record in records for n in record.provenance.config.get("metrics") or ()}
-    known, metrics = {name for record in records for name in record.values}, load_metrics()
-    names = [name for name in sorted(asked - known - {TASK}) if name in metrics]
-    return metrics[names[0]].heading if len(names) == 1 else ""
-
-
-def _circumstances(rows: Sequence[str], records: Sequence[Record]) -> str:
-    """The labels and the amount of work that all cells share."""
-    first = records[0].labels
-    shared = [
-        name
-        for name in dict.fromkeys((*FIRST, *sorted(first)))
-        if name in first and len({record.labels.get(name) for record in records}) == 1
-    ]
-    words = [
-        load_names().find(ANY, name, first[name]).name
-        for name in shared
-        if name not in (*rows, "agreement") and first[name] not in ("none", "None")
-    ]
-    for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
-        values = {record.provenance.config.get(setting) for record in records}
-        if len(values) == 1 and None not in values and setting not in rows:
-            words.append(amount.format(values.pop()))
-    return ", ".join(dict.fromkeys(words))
-
-
-def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, str]) -> str:
-    """A readable name of the sweep with a hash of its overrides; of many values it has their number."""
-    words = []
-    for axis in axes:
-        values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != LACKING]
-        if len(values) > MOST_NAMED:
-            words += [_label(axis, ()), f"{len(values)}_values"]
-        else:
-            words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
-    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))
-    return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
-
-
-def _is_numeric(text: str) -> bool:
-    return re.fullmatch(r"-?[0-9.]+(e-?\d+)?", text) is not None
+    words = [f"of {device}: {', '.join(parts)}" for device, parts in by_device.items()]
+    return [f"Joules rest on watts that are assumed, {'; '.join(words)}."] if words else []

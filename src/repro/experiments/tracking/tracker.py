@@ -91,15 +91,15 @@ class Tracker:
     Offline runs are complete on disk: `wandb leet` shows them, `wandb sync` uploads them later.
 
     Attributes:
-        mode: one of `MODES`; at last `offline`.
-        project: project of all runs; at last `repro`.
-        entity: user or team that they belong to; at last the login's own.
-        tags: tags of all runs, beside those that each has by itself.
-        notes: a note for all runs.
-        cells: whether cells that are computed get runs; that of their sweep has a row for each anyway. None:
-            all but those of sweeps of more than `MOST_RUNS` cells.
+        mode: offline, online or disabled; null is wandb's own, else offline.
+        project: of all runs; null is WANDB_PROJECT, else repro.
+        entity: user or team that they belong to; null is WANDB_ENTITY, else the login's own.
+        tags: of all runs, beside method, device, dataset and weights; null is WANDB_TAGS.
+        notes: a note for all runs; null is WANDB_NOTES.
+        cells: whether cells that are computed get runs; that of their sweep has a row for each anyway. Null
+            is all but those of sweeps of more than 100 cells.
         again: whether cells that were done before get their runs again, from their records.
-        dir: runs lie in its folder `wandb`; at last `outputs`.
+        dir: runs lie in its folder wandb; null is WANDB_DIR, else outputs.
         outputs: the folder of outputs.
     """
 

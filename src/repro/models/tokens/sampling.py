@@ -22,7 +22,12 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings. Temperature 0 is greedy; top-p keeps the smallest token set with that mass."""
+    """Sampling settings.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: draw from the smallest token set with this mass.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from annotated_types import Interval
-
+from repro.core.bounds import AgreedShare
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import require
@@ -46,9 +45,6 @@ WEIGHTS = "weights"
 """The value of `draft_calibration` that makes a draft of the target's weights."""
 
 PLACE = "calibrate_draft_to: "
-
-AgreedShare = Annotated[float, Interval(gt=0, le=0.99)]
-"""An agreement that is asked for as a number."""
 
 NEAR, MISS = 0.005, 0.01
 """An agreement so near the one asked for ends the search; the largest difference that is accepted."""
