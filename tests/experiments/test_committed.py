@@ -16,7 +16,7 @@ import pytest
 from repro import commands
 from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
-from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.plan import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
 from repro.records.results import Results, open_results
 from repro.records.store import OF_A_WRITER
