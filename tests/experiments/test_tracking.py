@@ -111,11 +111,17 @@ def test_settings_go_to_every_run(tmp_path: Path) -> None:
         Tracker.parse({**section, "tags": "mine"}, tmp_path)
 
 
-def test_a_failure_takes_no_finished_run_s_place(tmp_path: Path) -> None:
-    tracker, done = Tracker(outputs=tmp_path), record("std", {"ttft": 1.0})
-    failed = replace(done, status="failed", values={}, error="Traceback")
-    ids = [run.name.split("-", 3)[3] for run in map(tracker.cell, (failed, done)) if run is not None]
-    assert ids == [f"std-{done.key[:12]}-failed", f"std-{done.key[:12]}"]
+def test_a_cell_that_runs_again_takes_the_place_of_its_run(tmp_path: Path) -> None:
+    tracker = Tracker(outputs=tmp_path)
+    failed = record("std", {}, status="failed", error="Traceback")
+    runs = [
+        tracker.cell(each) for each in (failed, record("std", {"ttft": 1.0}), record("std", {"ttft": 2.0}))
+    ]
+    left = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert left == [runs[-1]]
+    assert summary(left[0])["summary"]["latency/ttft"] == 2
+    assert tracker.cell(failed) != left[0]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2, "a failure took a finished run's place"
 
 
 def test_runs_hold_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

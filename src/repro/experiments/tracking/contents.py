@@ -35,8 +35,7 @@ IDENTITY = ("request", "round", "start", "end")
 
 def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Values under `section/name`, without absent ones. A section is the file that describes a value."""
-    metrics = load_metrics()
-    named = {}
+    metrics, named = load_metrics(), dict[str, Scalar]()
     for name, value in values.items():
         metric = metrics.of_value(name.removesuffix("_low").removesuffix("_high"))
         if value is not None:
@@ -112,8 +111,9 @@ def fill_sweep(run: Run, table: Table, files: Sequence[Path], records: Sequence[
     _log_table(run, "table", *numbers(table))
     main = main_column(table)
     place = table.columns.index(main)
-    drawn = [(row.name, ours) for row in table.rows if _numbers({"": (ours := row.entries[place].ours)})]
-    bars = _bound(run, "bars", [table.heading, title(main)], drawn)
+    drawn = [(row.name, row.entries[place].ours) for row in table.rows]
+    numeric = [pair for pair in drawn if isinstance(pair[1], (int, float))]
+    bars = _bound(run, "bars", [table.heading, title(main)], numeric)
     run.log({"bars": wandb.plot.bar(bars, table.heading, title(main), title=table.title)})
     if records:
         frame = cell_frame(records).dropna(axis="columns", how="all")

@@ -217,7 +217,7 @@ class Tracker:
     ) -> Run | None:
         """Open a run beside any other of this process; `None` if wandb is disabled.
 
-        A later run with the same id takes its place on wandb's server; a failed cell's has one of its own.
+        It takes the place of earlier runs with the same id, but one of a failed cell of no finished run's.
         """
         if self.settings["mode"] == "disabled" or self._is_unreachable:
             return None
@@ -229,6 +229,8 @@ class Tracker:
         os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb" / "staging"))
         words = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]
         failed = "-failed" if record and not record.done else ""
+        for earlier in (folder / "wandb").glob(f"*run-*-{key[:KEY]}{failed or '*'}"):
+            shutil.rmtree(earlier, ignore_errors=True)
         all_tags = dict.fromkeys((*tags, *self.settings["run_tags"]))
         return wandb.init(
             mode=self.settings["mode"],
