@@ -30,7 +30,7 @@ from rich.console import Console
 
 from repro.core.overrides import override
 from repro.core.paths import conf_dir, project_root
-from repro.experiments import cli
+from repro.experiments import cli, plan
 from repro.experiments.composing import publish
 from repro.experiments.hydra_private import set_values
 from repro.experiments.plan import CellPlan, plain
@@ -143,9 +143,9 @@ class Project:
 
     def attempt(self, *overrides: str) -> Note:
         """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
-        config, watched = cli.composed(*self.overrides, *overrides), Watcher()
+        config, watched = plan.composed(*self.overrides, *overrides), Watcher()
         alone = CellPlan(lambda _: config, lambda _: False)
-        cell = cli.plan_cell(alone, 0, (), UnreadWords(()))
+        cell = plan.plan_cell(alone, 0, (), UnreadWords(()))
         Sweep(plain(config, "labels"), Console(file=io.StringIO())).run([cell], watched)
         return watched.finished[0]
 
@@ -276,7 +276,7 @@ def _chooses(folder: Path, override: str) -> bool:
 
 def spec_of(config: Any) -> dict[str, Any]:
     """The `table:` section of a composed configuration, written out."""
-    section = cli.table_section(config)
+    section = plan.table_section(config)
     assert section is not None
     return section
 

@@ -207,9 +207,7 @@ def test_only_texts_are_cut_and_never_to_nothing(tmp_path: Path) -> None:
 
 
 def test_texts_are_cut_from_the_command_line() -> None:
-    from repro.experiments.cli import (
-        plain,  # late: composing takes libraries that the other tests here do without
-    )
+    from repro.experiments.plan import plain  # late: composing takes libraries that other tests do without
     from tiny_project import composed
 
     config = composed("dataset=cnn_dailymail", "+dataset.max_words.article=250")

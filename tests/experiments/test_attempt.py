@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from repro.experiments.plan import planned
 from repro.experiments.progress import Watcher
-from repro.experiments.sweep import Sweep, planned
+from repro.experiments.sweep import Sweep
 from tiny_project import Project
 
 

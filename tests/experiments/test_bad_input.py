@@ -136,7 +136,7 @@ def complaint(project: Project, *overrides: str) -> str:
         ("prompts=many", "prompts is 'many'; it must be a whole number of at least 1"),
         ("method.length=0", "method.length is 0; it must be a whole number from 1 to 1024"),
         ("sweep=again", "there is no sweep mode 'again'. Choices: force, list, retry, run"),
-        ("wandb.mode=sometimes", "there is no wandb mode 'sometimes'. Choices: disabled, offline, online"),
+        ("wandb.mode=sometimes", "wandb.mode is 'sometimes'; it must be null or online, offline or disabled"),
         ("results=/dev/null/here", "results cannot be written to /dev/null/here/records: Not a directory"),
         ("outputs=/dev/null/here", "Not a directory; choose other folders with results= and outputs="),
     ],

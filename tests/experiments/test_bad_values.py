@@ -12,8 +12,8 @@ import pytest
 
 from bad_values import Try, faults, tries
 from repro.core.registry import lookup, names
-from repro.experiments.cli import cell_config
 from repro.experiments.composing import load_components
+from repro.experiments.plan import cell_config
 
 load_components()
 

@@ -10,7 +10,7 @@ import pytest
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.experiments.cli import checked
+from repro.experiments.command_words import checked
 from repro.experiments.guide.explaining import no_setting
 from repro.records.results import Results
 from repro.reports.spec.beside import as_typed, beside, carried

@@ -25,11 +25,10 @@ class Mine(ChainSD):
 '''
 
 COMMANDS = """
-import json, os, sys
-from repro.experiments.cli import FULL_ERROR, main
+import json, sys
+from repro.experiments.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["repro", *arguments]
-    os.environ.pop(FULL_ERROR, None)  # main sets it for the rest of a process
     try:
         main()
         code = 0

@@ -27,10 +27,10 @@ from repro.commands import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.cli import checked, table_section
+from repro.experiments.command_words import checked
 from repro.experiments.guide.choices import names, option_names
 from repro.experiments.pages import computes_nothing
-from repro.experiments.plan import plain
+from repro.experiments.plan import plain, table_section
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.scenarios.registry import made
 from tiny_project import composed

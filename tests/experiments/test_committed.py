@@ -18,7 +18,7 @@ from changed import changed_files, is_changed, new_keys, nightly_unless_changed
 from committed_results import smallest_tables
 from repro import commands
 from repro.core.paths import project_root
-from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.plan import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
 from repro.records.results import Results, open_results
 from repro.records.store import OF_A_WRITER

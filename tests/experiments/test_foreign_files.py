@@ -12,7 +12,7 @@ import yaml
 
 from repro.core import paths
 from repro.core.overrides import override
-from repro.experiments import cli
+from repro.experiments import plan
 from tiny_project import Project, write_project
 
 SECRET = "a secret of the environment"
@@ -332,8 +332,8 @@ def test_a_package_of_others_is_read_alike(stranger: Stranger, monkeypatch: pyte
     path = stranger.write("experiment/mine", {"hydra": stranger.callbacks})
     done = stranger.project.here("method=std", "experiment=mine")
     assert (done.returncode, done.stderr) == (2, f"error: {path} sets hydra{HYDRAS}")
-    with pytest.raises(cli.InputError, match="sets hydra"):
-        cli.cell_config("experiment=mine")
+    with pytest.raises(plan.InputError, match="sets hydra"):
+        plan.cell_config("experiment=mine")
     assert not stranger.trace.exists()
 
 

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 
 import experiment_files
 from repro.core.paths import conf_dir
-from repro.experiments import cli
+from repro.experiments import plan
 from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
@@ -72,7 +72,7 @@ def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
 @pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])
 def test_a_method_has_the_width_of_its_label(method: str) -> None:
     """In the cells as Hydra's sweeper has them, where a label is not resolved yet."""
-    sweeper = instantiate(cli.composed("experiment=ghidorah/fig9").hydra.sweeper)
+    sweeper = instantiate(plan.composed("experiment=ghidorah/fig9").hydra.sweeper)
     (cell,) = (one for one in sweeper.cells if one["method"] == [method])
     overrides = [f"{name}={value}" for name, [value] in cell.items()]
     config = plain(composed("setup=ghidorah_mbpp", *overrides, "+labels.width=16"))

@@ -116,7 +116,8 @@ METHODS = """
 import json, sys
 from repro.core.errors import InputError
 from repro.core.registry import registered
-from repro.experiments.cli import cell_config, quiet
+from repro.experiments.cli import quiet
+from repro.experiments.plan import cell_config
 from repro.experiments.composing import publish
 from repro.experiments.sweep import Sweep
 

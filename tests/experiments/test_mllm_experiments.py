@@ -11,7 +11,7 @@ import pytest
 import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
-from repro.experiments import cli
+from repro.experiments import plan
 from repro.experiments.plan import plain
 from repro.experiments.tables import Asked
 from repro.reports.claims.claims import is_prose
@@ -151,7 +151,7 @@ def test_a_workload_is_a_blank_prompt_of_the_printed_length(dataset: str) -> Non
 
 def test_settings_of_a_grid_s_cells_are_varied_by_its_sweep() -> None:
     """So another model or method joins the table instead of making one of its own."""
-    varied = cli.axes(cli.composed("experiment=mllm_npu/fig14"))
+    varied = plan.axes(plan.composed("experiment=mllm_npu/fig14"))
     assert {"method", "model@target", "setup"} <= varied
     joins = Asked("mllm_npu/fig14", ("method=mllm_npu", "model@target=phi_2_int8"), frozenset(varied))
     assert (joins.settings, joins.whole, joins.folder) == ((), False, "mllm_npu/fig14")

@@ -14,9 +14,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.paths import conf_dir
-from repro.experiments.cli import experiment_names
 from repro.experiments.composing import publish
-from repro.experiments.plan import CellPlan, plain, planning, shared_by
+from repro.experiments.plan import CellPlan, experiment_names, plain, planning, shared_by
 
 FEW = ("quickstart", "lever/fig10", "mllm_npu/table4", "elastilm/fig10a", "ghidorah/fig9")
 

@@ -20,12 +20,11 @@ def ended(method: str, seconds: float, state: str = "done") -> Note:
 
 
 def watching(terminal: bool = False) -> tuple[Watcher, io.StringIO]:
-    """A sweep of four methods that is shown."""
+    """A sweep of four methods."""
     out = io.StringIO()
     watched = Watcher(Console(file=out, force_terminal=terminal, width=100, color_system=None))
     for method in METHODS:
         watched.add({"method": method, "device": "OnePlus 12"})
-    watched.start()
     return watched, out
 
 
@@ -38,10 +37,10 @@ def test_in_words(seconds: float, words: str) -> None:
 
 def test_a_line_at_each_cell_s_end() -> None:
     watched, out = watching()
-    watched.finish(0, ended("std", 10.0))
-    watched.tell(1, "answering", 1, 4)
-    watched.finish(1, ended("lever", 8.0, "failed"))
-    watched.close()
+    with watched.shown():
+        watched.finish(0, ended("std", 10.0))
+        watched.tell(1, "answering", 1, 4)
+        watched.finish(1, ended("lever", 8.0, "failed"))
     assert out.getvalue().splitlines() == [
         "1 of 4 cells, std done in 10 s",
         "2 of 4 cells, lever failed in 8 s",
@@ -50,10 +49,10 @@ def test_a_line_at_each_cell_s_end() -> None:
 
 def test_cells_done_before_are_counted_without_a_line() -> None:
     watched, out = watching()
-    for number in range(3):
-        watched.finish(number, ended(METHODS[number], 0.0, "cached"))
-    watched.finish(3, ended("draft", 5.0))
-    watched.close()
+    with watched.shown():
+        for number in range(3):
+            watched.finish(number, ended(METHODS[number], 0.0, "cached"))
+        watched.finish(3, ended("draft", 5.0))
     assert out.getvalue().splitlines() == ["4 of 4 cells, draft done in 5 s"]
 
 
@@ -72,11 +71,11 @@ def test_cells_are_named_by_what_differs() -> None:
 
 def test_bars_show_all_cells_and_each_running_one() -> None:
     watched, out = watching(terminal=True)
-    watched.finish(0, ended("std", 10.0))
-    watched.tell(1)
-    watched.tell(1, "answering", 1, 4)
-    watched.finish(1, ended("lever", 4.0))
-    watched.close()
+    with watched.shown():
+        watched.finish(0, ended("std", 10.0))
+        watched.tell(1)
+        watched.tell(1, "answering", 1, 4)
+        watched.finish(1, ended("lever", 4.0))
     text = out.getvalue()
     assert "std done in 10 s" in text
     assert "lever done in 4 s" in text

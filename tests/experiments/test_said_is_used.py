@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import repro
 from repro.core.errors import InputError
-from repro.experiments import cli
+from repro.experiments import plan
 from tiny_project import Project, write_project
 
 LIST = "sweep=list"
@@ -141,7 +141,7 @@ def test_defaults_of_the_process_change_nothing(project: Project, tmp_path: Path
 def test_threads_compose_one_after_the_other() -> None:
     seeds: list[int] = []
     jobs = [
-        threading.Thread(target=lambda n=n: seeds.append(cli.cell_config(f"seed={n}")["seed"]))
+        threading.Thread(target=lambda n=n: seeds.append(plan.cell_config(f"seed={n}")["seed"]))
         for n in range(6)
     ]
     for job in jobs:

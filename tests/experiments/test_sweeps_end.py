@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 from repro import commands
 from repro.core.overrides import override, word
 from repro.experiments import sweep
+from repro.experiments.plan import chosen
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
-from repro.experiments.sweep import chosen
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 
@@ -50,9 +50,11 @@ def test_a_cell_that_is_listed_twice_runs_once(project: Project) -> None:
     assert done.returncode == 0, done.stderr
     assert "2 cells" in done.stdout
     assert len(rows(project.out / "results")) == 2
-    again = project.here(SWEEP, "hydra/sweeper=basic", "method=draft,draft", "seed=0")
-    assert again.returncode == 0, again.stderr
+    again = project.here(SWEEP, "method=chain_sd,'chain_sd'", "seed=1,1.0", "sweep=list")
     assert "1 cells" in again.stdout
+    hydras = project.here(SWEEP, "hydra/sweeper=basic", "method=draft,draft")
+    assert hydras.returncode == 2
+    assert "there is no hydra/sweeper 'basic'. Choices: grid" in hydras.stderr
 
 
 def test_numbers_that_a_cell_has_alike_are_chosen_alike() -> None:
@@ -132,10 +134,15 @@ def test_the_advice_at_the_end_runs_exactly_what_is_left(
     assert computed == ["draft"]
 
 
-def test_the_callback_that_ends_a_sweep_cannot_be_left_out(project: Project) -> None:
-    done = project.here(SWEEP, "method=std", "~hydra.callbacks.finish")
-    assert done.returncode == 2
-    assert "error: hydra.callbacks lacks `finish`" in done.stderr
+def test_callbacks_of_others_are_called(project: Project) -> None:
+    touch = "{_target_: tiny_callback.Touch, folder: " + str(project.out) + "}"
+    for mode, words, events in (
+        (SWEEP, "method=std,draft", {"on_multirun_start", "on_multirun_end"}),
+        ("hydra.mode=RUN", "method=std", {"on_run_start", "on_job_start", "on_job_end", "on_run_end"}),
+    ):
+        done = project.here(mode, words, f"+hydra.callbacks.mine={touch}")
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in project.out.glob("on_*")} >= events
 
 
 def test_the_home_folder_is_meant_by_its_sign(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +153,7 @@ def test_the_home_folder_is_meant_by_its_sign(project: Project, monkeypatch: pyt
         done = project.here(mode, "method=std", "results=~/mine/results", "outputs=~/mine/outputs")
         assert done.returncode == 0, done.stderr
     assert len(rows(home / "mine" / "results")) == 1
-    assert {path.name for path in (home / "mine" / "outputs").iterdir()} == {"runs", "sweeps", "timelines"}
+    assert {path.name for path in (home / "mine" / "outputs").iterdir()} == {"sweeps", "timelines"}
     assert not list(project.root.glob("~*"))
     wrong = project.here("method=std", "results=~nobody1234/x")
     assert wrong.returncode == 2

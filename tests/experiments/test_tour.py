@@ -16,7 +16,7 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
-from repro.experiments.cli import checked
+from repro.experiments.command_words import checked
 from repro.experiments.plan import plain
 from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario

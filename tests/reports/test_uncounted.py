@@ -6,7 +6,7 @@ import pytest
 
 from committed_results import RESULTS, cells
 from records import record
-from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.plan import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, overrides_of
 from repro.records.record import Record
 from repro.records.results import open_results

@@ -9,7 +9,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.device.engines.engine_file import OWN, read_engine, written_out
-from repro.experiments.cli import cell_config
+from repro.experiments.plan import cell_config
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.registry import made
 

@@ -17,7 +17,7 @@ from repro.device.engines.engine_file import (
     read_engine,
 )
 from repro.device.op import Op
-from repro.experiments.cli import cell_config
+from repro.experiments.plan import cell_config
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.registry import made
 

@@ -15,8 +15,8 @@ from repro.core.paths import project_root
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.engines.evidence import decides_costs, forms, sources
-from repro.experiments.cli import cell_config
 from repro.experiments.composing import load_components
+from repro.experiments.plan import cell_config
 from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_bands, read_draws

@@ -34,7 +34,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import CPU, FLASH, GPU
-from repro.experiments.cli import cell_config
+from repro.experiments.plan import cell_config
 from repro.methods.base import Request
 from repro.methods.plain.autoregressive import Standard
 from repro.models.calibration.machine_speed import memory_bandwidth

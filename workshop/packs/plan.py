@@ -14,7 +14,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.experiments.cli import cell_config
+from repro.experiments.plan import cell_config
 from repro.models.observations.own_text import BEYOND
 from repro.models.runtime.head_model import EagleModel, MedusaModel
 from repro.models.runtime.model import Model

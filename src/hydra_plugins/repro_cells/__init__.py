@@ -1,20 +1,19 @@
-"""Hydra launchers that plan a sweep's cells and run them meanwhile: `cells`, the default, and `dask`.
+"""Hydra launchers, which hand the cells of a sweep to the command: `cells`, the default, and `dask`.
 
-They are here because Hydra accepts launchers of the package `hydra_plugins` only. `experiments.sweep` and
-`experiments.dask_engine` do the work.
+They are here because Hydra accepts launchers of the package `hydra_plugins` only. The task that they are
+given is `experiments.cli.Command`; `experiments.sweep` and `experiments.dask_engine` do the work.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.utils import JobReturn, configure_log, setup_globals
+from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 WHERE = {"workers": None, "threads": None, "address": None, "queue": None, "job": None}
 """The settings of `dask` (`experiments.dask_engine.Cluster`)."""
@@ -33,18 +32,13 @@ class CellsLauncher(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra gives."""
-        self._context = hydra_context
+        self._command: Any = task_function
+        self._loader = hydra_context.config_loader
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run these cells; what comes of them goes to the sweep, so that nothing is returned."""
-        from repro.experiments.cli import run_cells  # late, since Hydra reads this file first
-
-        setup_globals()
-        with open_dict(self._config):
-            self._config.hydra.runtime.output_dir = os.path.abspath(self._config.hydra.sweep.dir)
-        configure_log(self._config.hydra.job_logging, self._config.hydra.verbose)
-        run_cells(self._config, self._context.config_loader, job_overrides, initial_job_idx, self._engine())
+        """Run these cells and end their sweep; the command says how, so that nothing is returned."""
+        self._command.run_sweep(self._config, self._loader, job_overrides, self._engine())
         return []
 
     def _engine(self) -> Any:
@@ -55,22 +49,9 @@ class CellsLauncher(Launcher):
 class DaskLauncher(CellsLauncher):
     """Runs cells with Dask: on this machine, on a cluster that is there, or in jobs of a queue."""
 
-    def __init__(
-        self,
-        workers: int | None,
-        threads: int | None,
-        address: str | None,
-        queue: str | None,
-        job: Mapping[str, Any] | None,
-    ) -> None:
-        """Where workers are (`experiments.dask_engine.Cluster`)."""
-        self._where: dict[str, Any] = {
-            "workers": workers,
-            "threads": threads,
-            "address": address,
-            "queue": queue,
-            "job": job,
-        }
+    def __init__(self, **where: Any) -> None:
+        """Where workers are: the settings of `experiments.dask_engine.Cluster`."""
+        self._where = where
 
     def _engine(self) -> Any:
         from repro.experiments.dask_engine import Cluster, dask_engine  # late, as it imports Dask

@@ -7,18 +7,22 @@ means.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString, RangeSweep, Transformer
+from hydra.core.override_parser.types import Override, RangeSweep, Transformer
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
 from repro.core.errors import InputError
 from repro.core.overrides import word
-from repro.experiments.hydra_private import BasicSweeper
 from repro.reports.spec.beside import CARRIED, BesideSetting, as_typed, beside, label
 
 LATER = "@{"
@@ -29,54 +33,58 @@ WHEN = "when."
 """Before a setting in `cells`, as in `when.weights: own`: the part holds where the axis has this value."""
 
 
-class GridSweeper(BasicSweeper):
-    """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
+class GridSweeper(Sweeper):
+    """Goes through the product of the command's values, and `cells`: overrides that hold together.
 
-    A setting of the command line replaces that of an axis or of all cells; what it makes equal runs once, and
-    so does a value that is listed twice, such as 0.3 and 3e-1.
+    A setting of the command line replaces that of an axis or of all cells. All jobs go to the launcher at
+    once; the sweep runs equal ones once, by their keys.
     """
 
     def __init__(
         self,
-        max_batch_size: int | None,
         max_cells: int | None,
-        params: dict[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
         cells: Sequence[Mapping[str, str | Sequence[str]]] = (),
     ) -> None:
-        """As the basic sweeper; `cells` are overrides by setting, a list of its values for each."""
-        # The base class's `__init__` cannot be called: Hydra loads its plugins' modules a second time, and
-        # the class that `super(BasicSweeper, self)` names in there is then another one.
-        self.max_batch_size = max_batch_size
+        """`params` are the axes, `cells` overrides by setting, a list of its values for each."""
+        self._loader: ConfigLoader | None = None
         self.max_cells = max_cells
         self.params = {name: _resolvable(value) for name, value in (params or {}).items()}
-        self.overrides = None
-        self.batch_index = 0
-        self.hydra_context = None
-        self.config = None
-        self.launcher = None
         self.cells = [
             {str(name): [_resolvable(v) for v in _listed(values)] for name, values in part.items()}
             for part in cells
         ]
 
-    def split_arguments(  # type: ignore[override]  # of the base class's, which is static
-        self, overrides: list[Override], max_batch_size: int | None
-    ) -> list[list[list[str]]]:
-        """All jobs, in batches of at most this many.
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Make the launcher."""
+        self._loader = hydra_context.config_loader
+        self._launcher: Launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run all cells of a command with these overrides; errors as of `jobs`."""
+        return self._launcher.launch(self.jobs(arguments), initial_job_idx=0)
+
+    def jobs(self, arguments: Iterable[str]) -> list[list[str]]:
+        """The overrides of each cell of a command with these overrides.
 
         Raises:
-            InputError: there are none, or more than `max_cells`; they are counted before they are made.
+            InputError: there are no cells, or more than `max_cells`; they are counted before they are made.
         """
-        for name, most in (("max_batch_size", max_batch_size), ("max_cells", self.max_cells)):
-            if most is not None and not (isinstance(most, int) and most >= 1):
-                raise InputError(f"hydra.sweeper.{name} is {most!r}; it must be a number of cells, from 1")
-        overrides = [*map(_uncarried, overrides)]
+        if self.max_cells is not None and not (isinstance(self.max_cells, int) and self.max_cells >= 1):
+            raise InputError(
+                f"hydra.sweeper.max_cells is {self.max_cells!r}; it must be a number of cells, from 1"
+            )
+        written = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
+        parser = OverridesParser.create(config_loader=self._loader)
+        overrides = [*map(_uncarried, parser.parse_overrides(written))]
         varied = _beside(override for override in overrides if override.get_key_element().startswith(CARRIED))
-        overrides = [one for one in overrides if not one.get_key_element().startswith(CARRIED)]
+        overrides = [each for each in overrides if not each.get_key_element().startswith(CARRIED)]
         axes = {override.get_key_element(): override for override in overrides}
         # The axes come first, then the command line; only that replaces settings of `cells`.
-        given = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
-        parts = [_without(part, given) for part in self.cells] or [{}]
+        typed = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
+        parts = [_without(part, typed) for part in self.cells] or [{}]
         counts = {name: _count(override) for name, override in axes.items()}
         total = math.prod(counts.values()) * sum(math.prod(map(len, part.values())) for part in parts)
         if not total:
@@ -89,17 +97,21 @@ class GridSweeper(BasicSweeper):
                 f"vary less, or allow it with hydra.sweeper.max_cells={total}"
             )
         outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
-        inner = _once((point for part in parts for point in _points(part)), _point)
-        points = [(_conditions(point), [one for one in point if not one.startswith(WHEN)]) for point in inner]
+        inner = [point for part in parts for point in _points(part)]
+        points = [
+            (_conditions(point), [setting for setting in point if not setting.startswith(WHEN)])
+            for point in inner
+        ]
         jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
-        for asked in varied:
-            if not any(asked.choice in job for job in jobs):
+        jobs = [[*job] for job in dict.fromkeys(map(tuple, jobs))]
+        for beside_them in varied:
+            choice = beside_them.choice
+            if not any(choice in job for job in jobs):
                 raise InputError(
-                    f"{asked.component}.{asked.setting} holds in the cells with {asked.choice}, and this "
-                    f"sweep has none; {asked.choice} {asked.override}=VALUE sets it"
+                    f"{beside_them.component}.{beside_them.setting} holds in the cells with {choice}, and "
+                    f"this sweep has none; {choice} {beside_them.override}=VALUE sets it"
                 )
-        jobs = [each for job in jobs for each in self._with_beside(job, varied, given)]
-        return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
+        return [each for job in jobs for each in self._with_beside(job, varied, typed)]
 
     def _with_beside(
         self, job: list[str], varied: Mapping[BesideSetting, list[str]], given: set[str]
@@ -123,9 +135,6 @@ class GridSweeper(BasicSweeper):
                 continue
             named = [f"++labels.{group}={word(label(pairs))}"] if self.params or self.cells else []
             yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
-
-    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Nothing: our launchers plan the jobs while they run."""
 
 
 def _uncarried(override: Override) -> Override:
@@ -187,43 +196,19 @@ def _count(override: Override) -> int:
 
 
 def _values(override: Override) -> list[str]:
-    """The different values of an override as the command line writes them, each in its first spelling."""
+    """The values of an override as the command line writes them, equal numbers once."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
     if not override.is_discrete_sweep():
         raise HydraException(f"a grid has no values for {override.input_line}; list them, or give a range")
-    return [Transformer.str(element) for element in _once(override.sweep_iterator(), _meaning)]
-
-
-def _once(values: Iterable[Any], meaning: Callable[[Any], Any]) -> list[Any]:
-    """The values that differ in meaning, each in its first spelling."""
-    first: dict[Any, Any] = {}
-    for value in values:
-        first.setdefault(meaning(value), value)
-    return list(first.values())
+    spellings: dict[Any, str] = {}
+    for value in override.sweep_iterator():
+        text = Transformer.str(value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        spellings.setdefault(value if is_number else text, text)
+    return [*spellings.values()]
 
 
 def _points(part: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:
     for values in product(*part.values()):
         yield tuple(f"{name}={value}" for name, value in zip(part, values, strict=True))
-
-
-def _point(overrides: Sequence[str]) -> frozenset[Any]:
-    """What overrides say together, whatever their order and spelling."""
-    return frozenset(map(_parsed, overrides))
-
-
-@cache
-def _parsed(override: str) -> Any:
-    parsed = OverridesParser.create().parse_override(override)
-    return parsed.get_key_element(), _meaning(parsed._value)
-
-
-def _meaning(value: Any) -> Any:
-    """What tells values apart: 1 and 1.0 are equal, and so are a text and the same in quotes."""
-    if isinstance(value, Mapping):
-        return frozenset((str(name), _meaning(below)) for name, below in value.items())
-    if isinstance(value, list):
-        return tuple(map(_meaning, value))
-    text = value.text if isinstance(value, QuotedString) else value
-    return isinstance(text, (int, float)) and not isinstance(text, bool), text, type(text) is bool

@@ -1,10 +1,12 @@
-"""The words of a command before Hydra reads them: folders that it adds, experiments, settings of cells.
+"""The words of a command before Hydra reads them, and what is wrong with them in a sentence.
 
-Must not know what a configuration means, nor how cells are planned.
+Owns flags, folders that a command adds, its experiments, settings of cells. Must not know what a
+configuration means, nor how cells are planned.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,17 +16,37 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from repro.core.errors import InputError
 from repro.core.foreign import HYDRA, require_settings
 from repro.core.overrides import unquoted, word
 from repro.core.paths import conf_folders
 from repro.core.reading import read_mapping
-from repro.reports.spec.beside import carry
+from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
+from repro.experiments.hydra_private import get_args_parser
+from repro.records.build_cache import file_error
+from repro.reports.spec.beside import carried, carry
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.scenarios.registry import GROUPS
 from repro.scenarios.sections import CHOSEN, DRAFTS
 
+FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
+NOT_TAKEN = {
+    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), FIRST),
+    "--experimental-rerun": "it reads a pickle, which may run code",
+}
+"""Hydra's flags that would have others' files where ours belong."""
+HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+AMBIGUOUS = re.compile("Ambiguous value for argument '(.*)'")
+ABOUT = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
+"""Lines in which OmegaConf names classes."""
+FOLDER_FLAGS = ("--config-dir", "-cd")
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+"""Flags of which a command has one."""
+OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
 EXPERIMENT = "experiment"
 SEARCH_PATH = "hydra.searchpath"
 SEARCHES = re.compile(r"\s*hydra\.searchpath\s*=")
@@ -158,3 +180,68 @@ def _is_set_in_a_choice(override: str) -> bool:
     section, dot, _ = override.partition("=")[0].partition(".")
     is_filled = section in (*CHOSEN, "draft") or DRAFTS.fullmatch(section)
     return bool(dot and is_filled) and not parsed(override).is_sweep_override()
+
+
+def checked(arguments: list[str]) -> list[str]:
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown name.
+
+    What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
+    """
+    quoted = [text if QUOTED.search(text) else HOME.sub(lambda at: word(at[0]), text) for text in arguments]
+    flags = get_args_parser()._option_string_actions
+    takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
+    ordered = in_order(quoted, takes)
+    commands: dict[str, str] = {}
+    for text in ordered:
+        flag = text.partition("=")[0]
+        if flag in NOT_TAKEN:
+            raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
+        if flag in flags and flags[flag].dest in COMMANDS:
+            commands.setdefault(flags[flag].dest, text)
+    if len(commands) > 1:
+        both = " and ".join(commands.values())
+        raise InputError(f"{both} exclude each other; leave one out (sweep=list shows a sweep's cells)")
+    for flag in OF_A_SHOWN_CONFIG:
+        if flag in ordered and not any(re.match("(--cfg|-c|--help|-h)(=|$)", each) for each in ordered):
+            raise InputError(
+                f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job"
+            )
+    if {"-sc", "--shell-completion"} & {*ordered}:
+        return ordered
+    folders = []
+    while at := next((n for n, each in enumerate(ordered) if each.partition("=")[0] in FOLDER_FLAGS), -1) + 1:
+        flag, _, folder = ordered.pop(at - 1).partition("=")
+        folders.append(folder or ordered.pop(at - 1))
+        if not Path(folders[-1]).is_dir():
+            raise InputError(f"{flag} {folders[-1]}: there is no such folder")
+    if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in ordered):
+        check_overrides(ordered)  # of folders beside ours only Hydra knows the names
+    sweep = {"-m", "--multirun"} & {*ordered} or any(each.startswith(f"{EXPERIMENT}=") for each in ordered)
+    return carried(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
+
+
+def explain(wrong: Exception) -> str:
+    """An error of the command line or of the disk as a sentence that names the valid choices."""
+    cause = wrong.__cause__
+    if isinstance(wrong, InputError):
+        return str(wrong)
+    if isinstance(wrong, RecursionError):
+        return "the defaults list of a configuration file leads back to the file"
+    if isinstance(wrong, MissingConfigException) and wrong.options:
+        group, _, name = str(wrong.missing_cfg_file).rpartition("/")
+        return no_such(group, name, wrong.options)
+    if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and isinstance(
+        cause.parent_node, DictConfig
+    ):
+        above = str(cause.full_key).rpartition(".")[0]
+        return no_setting(above, str(cause.key), cause.parent_node)
+    if isinstance(wrong, OSError) and wrong.filename:
+        return file_error(wrong)
+    if isinstance(wrong, OverrideParseException):
+        return unreadable(str(wrong.override))
+    if several := AMBIGUOUS.search(str(wrong)):
+        key, _, value = several[1].partition("=")
+        quoted = f"{key}='\"{value}\"'"
+        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
+    parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
+    return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))

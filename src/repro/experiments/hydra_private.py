@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import get_args_parser
 from omegaconf._utils import get_yaml_loader, split_key
 
 __all__ = [
-    "BasicSweeper",
     "FileConfigSource",
     "get_args_parser",
     "get_yaml_loader",

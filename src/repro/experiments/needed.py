@@ -16,8 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice
-from repro.experiments.cli import experiment_names
-from repro.experiments.plan import plain, planning
+from repro.experiments.plan import experiment_names, plain, planning
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
 from repro.models.costs.model_cost import Shape

@@ -1,7 +1,7 @@
-"""The cells of a command: the overrides of each, and its resolved configuration.
+"""The plan of a command: its cells, each with its overrides and its resolved configuration.
 
 Hydra composes each set of choices once. A cell's values are set in copies of the sections that they change;
-what no value changes is resolved once and shared. Must not know what a setting means.
+what no value changes is resolved once and shared. Must not know how a cell is computed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from threading import RLock
@@ -18,15 +19,32 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
-from repro.experiments.command_words import judged_in_cells, parsed, unswept
+from repro.core.paths import conf_dir
+from repro.experiments.command_words import (
+    EXPERIMENT,
+    explain,
+    judged_in_cells,
+    parsed,
+    unswept,
+    with_checked_folders,
+)
+from repro.experiments.composing import publish
 from repro.experiments.hydra_private import set_values, split_key
-from repro.reports.spec.beside import carried
+from repro.experiments.pages import computes_nothing, written_out
+from repro.experiments.tables import Asked, matter
+from repro.experiments.unread import OF_NO_CELL, UnreadWords
+from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.experiment import experiments
+from repro.scenarios.registry import scenario_of
+from repro.scenarios.sections import WEIGHTS
 
 OF_THE_SWEEP = frozenset({"hydra", "grid", "table", "beside"})
 """Sections, which are top-level entries, that no cell has."""
@@ -212,10 +230,7 @@ def _section(override: str) -> str:
 
 def jobs_of(config: DictConfig, overrides: Iterable[str]) -> list[tuple[str, ...]]:
     """The overrides of each cell of a sweep with this configuration and command."""
-    sweeper = instantiate(config.hydra.sweeper)
-    written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
-    batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), None)
-    return [tuple(cell) for batch in batches for cell in batch]
+    return [tuple(job) for job in instantiate(config.hydra.sweeper).jobs(overrides)]
 
 
 hydra_lock = RLock()
@@ -247,3 +262,180 @@ def planning(conf: Path) -> Iterator[CellPlan]:
 def has_group(loader: ConfigLoader, key: str, overrides: Sequence[str] = ()) -> bool:
     """Whether there is a group of this name, with the folders that overrides of Hydra's settings add."""
     return "." not in key and bool(loader.get_group_options(key, None, "config", [*overrides]))
+
+
+# --- what a command asks ------------------------------------------------------------------------------------
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments, as a command accepts them."""
+    return sorted(experiments())
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The configuration of a sweep with these overrides, not resolved."""
+    publish()
+    with opened(conf_dir()):
+        words = judged_in_cells(with_checked_folders(carried(overrides)))
+        return compose("config", overrides=unswept(words), return_hydra_config=True)
+
+
+def cell_config(*overrides: str) -> dict[str, Any]:
+    """The resolved configuration of one cell.
+
+    Raises:
+        InputError: an override is malformed or names something unknown, or there are several cells.
+    """
+    configs = cell_configs(*overrides)
+    if len(configs) > 1:
+        raise InputError(
+            f"{configs[0]['name']} has {len(configs)} cells; repro.sweep({{}}, ...) runs them, "
+            "and a setting that differs in them chooses one"
+        )
+    return configs[0]
+
+
+def cell_configs(*overrides: str) -> list[dict[str, Any]]:
+    """The resolved configurations of the cells that a command with these overrides has.
+
+    Raises:
+        InputError: an override is malformed or names something unknown, or an experiment has no cells.
+    """
+    try:
+        with hydra_lock:
+            config = composed(*carried(overrides, sweep=False))
+            if (section := table_section(config)) and computes_nothing(section):
+                raise InputError(f"{config.name} has no cells; the command makes its page")
+            if axes(config):
+                with planning(conf_dir()) as plan:
+                    return [*map(plan.cell, jobs_of(config, overrides))]
+            HydraConfig.instance().set_config(config)  # labels may name the choices that were made
+            return [plain(config)]
+    except (HydraException, OmegaConfBaseException, RecursionError) as wrong:
+        raise InputError(explain(wrong)) from wrong
+
+
+def axes(config: DictConfig) -> set[str]:
+    """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
+    sweeper = config.hydra.sweeper
+    varied = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    return varied - {WEIGHTS}  # of own weights the table is another one
+
+
+def typed(hydra: Any) -> list[str]:
+    """The words of a command that are overrides; a reference (`${prompts}`) is not resolved."""
+    task = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return [as_typed(str(override)) for override in task or ()]
+
+
+def asked(config: DictConfig) -> Asked:
+    """What a sweep's command asked of its experiment."""
+    return Asked(str(config.name), matter(str(config.name), typed(config.hydra)), frozenset(axes(config)))
+
+
+def table_section(config: DictConfig) -> dict[str, Any] | None:
+    """The experiment's `table:` section, written out; `None` without one."""
+    section = plain_value(config, "table") if config.get("table") is not None else {}
+    if section == {}:
+        return None
+    if not isinstance(section, dict):
+        raise InputError(f"table is {section!r}; it must be a mapping with title, rows and columns")
+    return written_out(str(config.name), {str(name): value for name, value in section.items()})
+
+
+# --- the cells of a sweep -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell of a sweep.
+
+    Attributes:
+        number: its place in the sweep.
+        overrides: what its command sets beside the sweep's.
+        config: its resolved configuration; `None` if that cannot be resolved.
+        labels: short names.
+        error: why its configuration cannot be resolved.
+        table: the `table:` section of an experiment without cells (claims, facts, drawings).
+    """
+
+    number: int
+    overrides: Sequence[str]
+    config: Mapping[str, Any] | None
+    labels: Mapping[str, str]
+    error: str = ""
+    table: Mapping[str, Any] | None = None
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """Its target, draft and dataset, which the next cell need not load again if it has the same."""
+        return tuple(self.labels.get(name, "") for name in ("target", "draft", "dataset"))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The values of its overrides, by key."""
+        return {} if self.config is None else chosen(self.config, self.overrides)
+
+
+def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]]) -> CellPlan:
+    """The plan of a sweep's cells, of its configuration, Hydra's loader and the overrides of each cell."""
+    of_hydra = [str(override) for override in config.hydra.overrides.hydra]
+
+    def compose_cell(choices: list[str]) -> DictConfig:
+        cell = loader.load_sweep_config(config, choices)
+        experiment = cell.hydra.runtime.choices.get(EXPERIMENT)
+        if experiment != config.hydra.runtime.choices.get(EXPERIMENT) and cell.grid:
+            raise InputError(f"experiment {experiment} has a grid, which no cell can run; run it by itself")
+        return cell
+
+    return CellPlan(compose_cell, lambda key: has_group(loader, key, of_hydra), shared_by(jobs))
+
+
+def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: UnreadWords) -> PlannedCell:
+    """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
+    section = plan.composed(overrides).table
+    if section and computes_nothing(section):
+        unread.see_unread(OF_NO_CELL)
+        whole = plan.unresolved(overrides)
+        labels = {"method": str(whole.name)}
+        return PlannedCell(number, overrides, plan.cell(overrides), labels, table=table_section(whole))
+    try:
+        config = plan.cell(overrides)
+        unread.see(config)
+        return planned(number, overrides, config)
+    except (InputError, OmegaConfBaseException) as wrong:
+        return PlannedCell(number, overrides, None, _labels(plan.unresolved(overrides)), str(wrong))
+
+
+def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
+    """A cell whose configuration is resolved."""
+    labels = scenario_of(config).labels_of(config)
+    own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
+    return PlannedCell(number, overrides, config, labels | own)
+
+
+def _labels(config: DictConfig) -> dict[str, str]:
+    """A cell's labels, whether its configuration is valid or not."""
+    own = {str(name): _own_label(config, str(name)) for name in config.labels or ()}
+    return scenario_of(config).labels_of(config) | own
+
+
+def _own_label(config: DictConfig, name: str) -> str:
+    try:
+        return str(config.labels[name])
+    except OmegaConfBaseException as wrong:  # it refers to a setting that this cell lacks
+        return type(wrong).__name__
+
+
+def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
+    values = {}
+    for override in map(parsed, overrides):
+        value = override.value()
+        if isinstance(value, (int, float)):
+            here = selected(config, override.key_or_group)
+            value = here if isinstance(here, (int, float)) else value
+        elif value is not None and not isinstance(value, (list, dict)):
+            value = str(value)
+        values[override.get_key_element()] = value
+    return values

@@ -25,17 +25,21 @@ from repro.experiments.summaries.notes import Note, in_words
 
 
 class Watcher:
-    """A sweep's cells in their order and the notes of those that have ended; shown from `start` to `close`.
+    """A sweep's cells in their order and the notes of those that have ended.
 
     Attributes:
-        announced: number of cells, if it is known before all are added.
         labels: short names of each cell.
         finished: notes by cell number, in the order in which the cells ended.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        """A sweep without cells; `console` is stderr unless given."""
-        self.announced = 0
+    def __init__(self, console: Console | None = None, announced: int = 0) -> None:
+        """A sweep without cells yet.
+
+        Args:
+            console: stderr unless given.
+            announced: number of cells, if it is known before all are added.
+        """
+        self._announced = announced
         self.labels: list[Mapping[str, str]] = []
         self.finished: dict[int, Note] = {}
         self._values: dict[str, set[str | None]] = {}
@@ -56,7 +60,7 @@ class Watcher:
     @property
     def total(self) -> int:
         """Number of cells."""
-        return max(self.announced, len(self.labels))
+        return max(self._announced, len(self.labels))
 
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
@@ -68,15 +72,13 @@ class Watcher:
         """The names of all labels that a cell has."""
         return list(self._values)
 
-    def start(self) -> None:
-        """Show the sweep from now on."""
-        self._is_shown = True
-        self._bars.start()
-
-    def close(self) -> None:
-        """Leave the screen to others."""
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Within the block, the sweep is on the screen."""
+        with self._bars:
+            self._is_shown = True
+            yield
         self._is_shown = False
-        self._bars.stop()
 
     def add(self, labels: Mapping[str, str]) -> None:
         """One more cell."""
@@ -110,8 +112,5 @@ def alone(method: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
     watched = Watcher()
     watched.add({"method": method})
-    watched.start()
-    try:
+    with watched.shown():
         yield partial(watched.tell, 0)
-    finally:
-        watched.close()

@@ -15,7 +15,8 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.overrides import override
 from repro.core.registry import unknown
-from repro.experiments.cli import cell_config, cell_configs, quiet
+from repro.experiments.cli import quiet
+from repro.experiments.plan import cell_config, cell_configs
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.sweep import Sweep
 from repro.experiments.unread import UnreadWords

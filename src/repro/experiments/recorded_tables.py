@@ -15,8 +15,8 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import require_choice, unknown
-from repro.experiments.cli import axes, composed, experiment_names, table_section
 from repro.experiments.pages import computes_nothing, write_read
+from repro.experiments.plan import axes, composed, experiment_names, table_section
 from repro.experiments.summaries.sweep_table import SWEEPS, SweepCommand, sweep_section
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
 from repro.records.members import Member

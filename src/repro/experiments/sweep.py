@@ -27,9 +27,8 @@ from repro.core.errors import InputError, warn
 from repro.core.paths import from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
-from repro.experiments.command_words import parsed
 from repro.experiments.pages import write_read
-from repro.experiments.plan import selected
+from repro.experiments.plan import PlannedCell
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note, in_words
@@ -51,7 +50,7 @@ from repro.reports.tables import members
 from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.scenarios.base import Progress, Scenario, silent
-from repro.scenarios.registry import made, scenario_of
+from repro.scenarios.registry import made
 from repro.scenarios.sections import FOLDERS, check_known, check_places
 
 MODES = ("run", "list", "retry", "force")
@@ -66,44 +65,6 @@ CHECK_S = 1.0
 
 AHEAD = 100
 """Cells that are planned before the first one runs; an error of one of them comes before any runs."""
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """A cell of a sweep.
-
-    Attributes:
-        number: its place in the sweep.
-        overrides: what its command sets beside the sweep's.
-        config: its resolved configuration; `None` if that cannot be resolved.
-        labels: short names.
-        error: why its configuration cannot be resolved.
-        table: the `table:` section of an experiment without cells (claims, facts, drawings).
-    """
-
-    number: int
-    overrides: Sequence[str]
-    config: Mapping[str, Any] | None
-    labels: Mapping[str, str]
-    error: str = ""
-    table: Mapping[str, Any] | None = None
-
-    @property
-    def loads(self) -> tuple[str, ...]:
-        """Its target, draft and dataset, which the next cell need not load again if it has the same."""
-        return tuple(self.labels.get(name, "") for name in ("target", "draft", "dataset"))
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The values of its overrides, by key."""
-        return {} if self.config is None else chosen(self.config, self.overrides)
-
-
-def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
-    """A cell whose configuration is resolved."""
-    labels = scenario_of(config).labels_of(config)
-    own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
-    return PlannedCell(number, overrides, config, labels | own)
 
 
 @dataclass(frozen=True)
@@ -269,10 +230,16 @@ class Sweep:
     `tracked` is the wandb run of the last cell that was computed; `None` without one.
     """
 
-    def __init__(self, config: Mapping[str, Any], console: Console | None = None, group: str = "") -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        console: Console | None = None,
+        group: str = "",
+        cells: int | None = None,
+    ) -> None:
         """Read the run's settings; InputError for an unknown setting or mode, or a place that is none.
 
-        `group` is the name of a sweep of several cells, for wandb.
+        Of a sweep, `group` is the name for wandb and `cells` their number.
         """
         check_known(config)
         check_places(config)
@@ -280,7 +247,7 @@ class Sweep:
         self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
         self.outputs = Path(from_home(config["outputs"]))
-        self.tracker = Tracker.parse(config["wandb"], self.outputs)
+        self.tracker = Tracker.parse(config["wandb"], self.outputs, cells)
         self.console = console or Console()
         self.tracked: Path | None = None
         self.group = group
@@ -305,7 +272,6 @@ class Sweep:
         Raises:
             InputError: of a table without cells, or of an engine that cannot run any cell.
         """
-        self.tracker = self.tracker.of_sweep(watched.total)
         out: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
 
         def here(to_compute: Iterator[Cell]) -> Iterator[tuple[str, Outcome | None]]:
@@ -437,6 +403,10 @@ class Sweep:
             self.tracker.check()  # which imports wandb
         if self._checked is None or time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
+            try:
+                self.outputs.mkdir(parents=True, exist_ok=True)
+            except OSError as wrong:
+                raise InputError(file_error(wrong)) from wrong
             self._checked = time.monotonic()
 
     def _listed(self, cell: Scenario) -> Note:
@@ -543,20 +513,6 @@ def _like(note: Note, cell: PlannedCell) -> Note:
     """The note of a cell that is equal to one that has ended."""
     state = "cached" if note.state == "done" else note.state
     return replace(note, labels=dict(cell.labels), state=state, chosen=cell.chosen)
-
-
-def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
-    found = {}
-    for override in map(parsed, overrides):
-        value = override.value()
-        if isinstance(value, (int, float)):
-            here = selected(config, override.key_or_group)
-            value = here if isinstance(here, (int, float)) else value
-        elif value is not None and not isinstance(value, (list, dict)):
-            value = str(value)
-        found[override.get_key_element()] = value
-    return found
 
 
 def summary(notes: list[Note], mode: str) -> Grid:

@@ -6,7 +6,7 @@ Owns its wording. Names, meanings and defaults come from the registry, `RunSetti
 from __future__ import annotations
 
 from repro.core.paths import conf_dir
-from repro.core.yaml_file import read_mapping
+from repro.core.reading import read_mapping
 from repro.experiments.guide.choices import DASK, GROUPS, names
 from repro.experiments.guide.listing import run_settings
 

@@ -18,8 +18,8 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.overrides import word
 from repro.core.paths import conf_dir, project_root
+from repro.core.reading import read_mapping
 from repro.core.registry import require_choice
-from repro.core.yaml_file import read_mapping
 from repro.experiments.guide.choices import GROUPS, class_of, files, group_named, header, names, titles
 from repro.experiments.guide.components import Setting, settings_of
 from repro.experiments.guide.explaining import no_such

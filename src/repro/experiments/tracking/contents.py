@@ -7,13 +7,14 @@ not know how runs are opened.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.records.record import Record, Round, Scalar
 from repro.reports.cell_frame import cell_frame, ends_of
-from repro.reports.formats.layout import aside_grid, notes
+from repro.reports.formats.layout import notes
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.known import known_values
@@ -31,141 +32,116 @@ OTHER = "other"
 IDENTITY = ("request", "round", "start", "end")
 """What of a round is no curve: the table of rounds has it."""
 
-Rows = Sequence[Sequence[Scalar]]
-
-
-def section_of(name: str) -> str:
-    """The section of a value or of an end of its interval: the file in `conf/metric` that describes it."""
-    metric = load_metrics().of_value(name.removesuffix("_low").removesuffix("_high"))
-    return metric.group if metric else OTHER
-
 
 def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Values under `section/name`, without absent ones."""
-    return {f"{section_of(name)}/{name}": value for name, value in values.items() if value is not None}
+    """Values under `section/name`, without absent ones. A section is the file that describes a value."""
+    metrics, named = load_metrics(), dict[str, Scalar]()
+    for name, value in values.items():
+        metric = metrics.of_value(name.removesuffix("_low").removesuffix("_high"))
+        if value is not None:
+            named[f"{metric.group if metric else OTHER}/{name}"] = value
+    return named
 
 
 def settings_of(record: Record) -> dict[str, Any]:
     """What is known of a cell before it runs, flat: labels, settings and kind of figures, by column."""
     figures = {name for value in record.values for name in (value, f"{value}_low", f"{value}_high")}
-    (row,) = cell_frame([record]).drop(columns=["n", "status"]).to_dict("records")
-    return {
-        name: value
-        for name, value in row.items()
-        if name not in figures and value is not None and value == value
-    }
-
-
-def log_values(run: Run, record: Record) -> None:
-    """Log a record's figures, so that each has a panel; its summary has intervals, state and key."""
-    figures = by_section(known_values(record))
-    words = {name: value for name, value in figures.items() if isinstance(value, str)}
-    run.log({name: value for name, value in figures.items() if name not in words} | _histograms(words))
-    run.summary.update({**words, **by_section(ends_of(record)), "status": record.status, "key": record.key})
-    if record.error:
-        run.summary["error"] = record.error
-
-
-def _histograms(words: Mapping[str, Scalar]) -> dict[str, Any]:
-    """The figures that are counts of 0, 1, ... as wandb's histograms."""
-    import numpy as np
-    import wandb
-
-    counts = {
-        name: np.array([int(n) for n in str(text).split()])
-        for name, text in words.items()
-        if name.endswith(HISTOGRAM)
-    }
-    return {
-        f"{name}/bars": wandb.Histogram(np_histogram=(count, np.arange(len(count) + 1) - 0.5))
-        for name, count in counts.items()
-    }
+    frame = cell_frame([record]).drop(columns=["n", "status", *figures], errors="ignore")
+    return dict(frame.iloc[0].dropna())
 
 
 def log_progress(run: Run, record: Record, states: Sequence[str]) -> None:
     """Log to a sweep's run how many of its cells have ended, and the figures of the last one."""
-    figures = by_section(known_values(record))
-    numbers = {name: value for name, value in figures.items() if isinstance(value, (int, float))}
     counts = {f"cells/{state}": states.count(state) for state in ("done", "failed")}
-    run.log(counts | numbers)
+    run.log(counts | _numbers(by_section(known_values(record))))
 
 
-def log_rounds(run: Run, rounds: Sequence[Round]) -> None:
-    """Log rounds as a table, and their numbers as curves over the round's index."""
-    if not rounds:
-        return
+def _numbers(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: value for name, value in values.items() if isinstance(value, (int, float))}
+
+
+def fill_cell(
+    run: Run,
+    record: Record,
+    rounds: Sequence[Round],
+    answers: Sequence[Mapping[str, Scalar]],
+    trace: Path | None,
+) -> None:
+    """Log a cell: a panel for each figure, intervals and state in the summary, rounds, answers, timeline."""
+    figures = by_section(known_values(record))
+    words = {name: value for name, value in figures.items() if isinstance(value, str)}
+    bars = {f"{name}/bars": _histogram(text) for name, text in words.items() if name.endswith(HISTOGRAM)}
+    run.log(_numbers(figures) | bars)
+    run.summary.update({**words, **by_section(ends_of(record)), "status": record.status, "key": record.key})
+    if record.error:
+        run.summary["error"] = record.error
     run.define_metric("round/index", hidden=True)
     run.define_metric("round/*", step_metric="round/index")
     for index, each in enumerate(rounds):
-        curves = {f"round/{name}": value for name, value in each.items() if name not in IDENTITY}
-        numbers = {name: value for name, value in curves.items() if isinstance(value, (int, float))}
-        run.log({"round/index": index, **numbers, **_duration(each)})
-    log_rows(run, "rounds", rounds)
-
-
-def _duration(each: Round) -> dict[str, float]:
-    start, end = each.get("start"), each.get("end")
-    if isinstance(start, (int, float)) and isinstance(end, (int, float)):
-        return {"round/seconds": end - start}
-    return {}
-
-
-def log_rows(run: Run, key: str, rows: Sequence[Mapping[str, Scalar]]) -> None:
-    """Log mappings as a table with a column for each name; nothing without rows."""
-    if rows:
+        curves = _numbers({name: value for name, value in each.items() if name not in IDENTITY})
+        start, end = each.get("start"), each.get("end")
+        if isinstance(start, (int, float)) and isinstance(end, (int, float)):
+            curves["seconds"] = end - start
+        run.log({"round/index": index, **{f"round/{name}": value for name, value in curves.items()}})
+    for key, rows in (("rounds", rounds), ("answers", answers)):
         names = list(dict.fromkeys(name for each in rows for name in each))
-        _log(run, key, names, [[each.get(name) for name in names] for each in rows])
+        if rows:
+            _log_table(run, key, names, [[each.get(name) for name in names] for each in rows])
+    if trace is not None:
+        _log_files(run, f"timeline-{record.key[:12]}", "timeline", [trace])
 
 
-def log_cells(run: Run, records: Sequence[Record]) -> None:
-    """Log one row for each cell: labels, settings, figures, the ends of their intervals."""
+def _histogram(text: str) -> Any:
+    """Counts of 0, 1, ... as wandb's histogram."""
+    import numpy as np
+    import wandb
+
+    counts = np.array([int(count) for count in text.split()])
+    return wandb.Histogram(np_histogram=(counts, np.arange(len(counts) + 1) - 0.5))
+
+
+def fill_sweep(run: Run, table: Table, files: Sequence[Path], records: Sequence[Record]) -> None:
+    """Log a sweep's table as numbers, its main column as a bar chart, a row for each cell, all files."""
+    import wandb
+
+    run.name = f"{table.experiment} table"
+    run.config.update({"command": table.command, "commits": list(table.commits)})  # type: ignore[no-untyped-call]
+    run.tags = (*(run.tags or ()), *table.papers)
+    run.summary["notes"] = "\n".join(notes(table))
+    _log_table(run, "table", *numbers(table))
+    main = main_column(table)
+    place = table.columns.index(main)
+    drawn = [(row.name, row.entries[place].ours) for row in table.rows]
+    numeric = [pair for pair in drawn if isinstance(pair[1], (int, float))]
+    bars = _bound(run, "bars", [table.heading, title(main)], numeric)
+    run.log({"bars": wandb.plot.bar(bars, table.heading, title(main), title=table.title)})
     if records:
         frame = cell_frame(records).dropna(axis="columns", how="all")
         rows = frame.astype(object).where(frame.notna(), None)
-        _log(run, "cells", [*frame], rows.values.tolist())
+        _log_table(run, "cells", [*frame], rows.values.tolist())
+    run.log({path.stem: wandb.Image(str(path)) for path in files if path.suffix == ".png"})
+    name = re.sub(r"[^\w.-]+", "-", f"table-{table.experiment}")  # what wandb allows in a name
+    _log_files(run, name, "table", files)
 
 
-def log_table(run: Run, table: Table) -> None:
-    """Log the table as numbers, its main column as a bar chart, its aside values and notes as text."""
-    import wandb
-
-    columns, rows = numbers(table)
-    _log(run, "table", columns, rows)
-    main = main_column(table)
-    place = table.columns.index(main)
-    bars = [(row.name, row.entries[place].ours) for row in table.rows]
-    chart = _bound(
-        run, "bars", [table.heading, title(main)], [b for b in bars if isinstance(b[1], (int, float))]
-    )
-    run.log({"bars": wandb.plot.bar(chart, table.heading, title(main), title=table.title)})
-    if table.aside:
-        grid = aside_grid(table)
-        _log(
-            run, "aside", [f"{h.words} {part}".strip() for h in grid.headings for part in h.parts], grid.lines
-        )
-    run.summary["notes"] = "\n".join(notes(table))
-
-
-def numbers(table: Table) -> tuple[list[str], Rows]:
+def numbers(table: Table) -> tuple[list[str], list[tuple[Scalar, ...]]]:
     """Names of columns, and rows of numbers: our value, and a published one with the ratio to it.
 
     A published range has two columns; a bound has one of them.
     """
-    names = [table.heading]
-    rows: list[list[Scalar]] = [[row.name] for row in table.rows]
+    columns: list[tuple[str, list[Scalar]]] = [(table.heading, [row.name for row in table.rows])]
     for place, column in enumerate(table.columns):
-        entries = [row.entries[place] for row in table.rows]
-        parts: dict[str, list[Scalar]] = {"": [entry.ours for entry in entries]}
-        if any(entry.published for entry in entries):
-            low: list[Scalar] = [entry.published.low if entry.published else None for entry in entries]
-            high: list[Scalar] = [entry.published.high if entry.published else None for entry in entries]
-            ends = {"paper": low} if low == high else {"paper, from": low, "paper, to": high}
-            parts |= {**ends, "ratio": [entry.ratio for entry in entries]}
-        for part, values in parts.items():
-            names.append(f"{title(column)} {part}".strip())
-            for row, value in zip(rows, values, strict=True):
-                row.append(value)
-    return names, rows
+        name, entries = title(column), [row.entries[place] for row in table.rows]
+        columns.append((name, [entry.ours for entry in entries]))
+        if not any(entry.published for entry in entries):
+            continue
+        low, high = ([getattr(entry.published, end, None) for entry in entries] for end in ("low", "high"))
+        if low == high:
+            columns.append((f"{name} paper", low))
+        else:
+            columns += [(f"{name} paper, from", low), (f"{name} paper, to", high)]
+        columns.append((f"{name} ratio", [entry.ratio for entry in entries]))
+    return [name for name, _ in columns], [*zip(*(values for _, values in columns), strict=True)]
 
 
 def main_column(table: Table) -> ColumnSpec:
@@ -181,16 +157,7 @@ def title(column: ColumnSpec) -> str:
     return f"{column.heading} ({column.unit})" if column.unit else column.heading
 
 
-def log_pictures(run: Run, paths: Sequence[Path]) -> None:
-    """Log the PNG files among these."""
-    import wandb
-
-    for path in paths:
-        if path.suffix == ".png":
-            run.log({path.stem: wandb.Image(str(path))})
-
-
-def log_files(run: Run, name: str, kind: str, paths: Sequence[Path]) -> None:
+def _log_files(run: Run, name: str, kind: str, paths: Sequence[Path]) -> None:
     """Log files as an artifact without copying them; by default wandb copies them to its staging folder."""
     import wandb
 
@@ -200,7 +167,7 @@ def log_files(run: Run, name: str, kind: str, paths: Sequence[Path]) -> None:
     _log_artifact(run, artifact)
 
 
-def _log(run: Run, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _log_table(run: Run, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     run.log({key: _bound(run, key, columns, rows)})
 
 

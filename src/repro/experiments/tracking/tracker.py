@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from repro.core.errors import InputError
 from repro.core.paths import from_home
-from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.experiments.tracking import contents
 from repro.records.record import Record, Round, Scalar, content_hash
@@ -28,13 +27,12 @@ from repro.reports.tables.table import Table
 if TYPE_CHECKING:
     from wandb import Run
 
-MODES = ("online", "offline", "disabled")
 MOST_RUNS = 100
 """Cells of a sweep up to which each gets a run; one takes 0.12 s of CPU time."""
 LONGEST_TAG, LONGEST_GROUP = 64, 128
 """Characters that wandb accepts."""
-KEY, FAILED = 12, "-failed"
-"""Digits of the key in a run's id, and the end of a failed run's id."""
+KEY = 12
+"""Digits of the key in a run's id."""
 NAMED = ("method", "device", "dataset")
 """Labels that a run's name begins with; those of a model or of its agreement are not in it."""
 UNNAMED = ("target", "draft", "agreement")
@@ -46,45 +44,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """A run that shall be written.
-
-    Attributes:
-        key: hexadecimal digits of what it shows; a later run with the same key takes its place.
-        name: display name.
-        group: the sweep that it belongs to.
-        kind: `cell` or `sweep`.
-        tags: what dashboards filter by.
-        config: settings, flat.
-        failed: whether it ends as a failed run.
-    """
-
-    key: str
-    name: str
-    group: str
-    kind: str
-    tags: tuple[str, ...]
-    config: Mapping[str, Any]
-    failed: bool = False
-
-    @property
-    def id(self) -> str:
-        """The run's id, by which its folder ends: words of its name and the key.
-
-        A failed run has an id of its own, since a failed cell never takes the place of a finished one.
-        """
-        words = re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-")[:60]
-        return f"{words}-{self.key[:KEY]}{FAILED if self.failed else ''}"
-
-    def remove_earlier(self, folder: Path) -> None:
-        """Remove folders of earlier runs that this one takes the place of."""
-        for end in [FAILED] if self.failed else ["", FAILED]:
-            for earlier in [*folder.glob(f"*run-*-{self.key[:KEY]}{end}")]:
-                shutil.rmtree(earlier, ignore_errors=True)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Tracker:
     """Writes runs; does nothing if the mode is `disabled`. What is None is wandb's own variable or file.
 
@@ -103,7 +63,7 @@ class Tracker:
         outputs: the folder of outputs.
     """
 
-    mode: str | None = None
+    mode: Literal["online", "offline", "disabled"] | None = None
     project: str | None = None
     entity: str | None = None
     tags: tuple[str, ...] | None = None
@@ -112,38 +72,34 @@ class Tracker:
     again: bool = False
     dir: str | None = None
     outputs: Path = Path("outputs")
-    _open: dict[str, Any] = field(default_factory=dict, init=False)
+    _sweeps: dict[str, Any] = field(default_factory=dict, init=False)
     _states: list[str] = field(default_factory=list, init=False)
-    _unreachable: list[str] = field(default_factory=list, init=False)
+    _is_checked: bool = field(default=False, init=False)
+    _is_unreachable: bool = field(default=False, init=False)
 
     @classmethod
-    def parse(cls, section: Mapping[str, Any], outputs: Path) -> Tracker:
-        """Read the section `wandb` of a configuration.
+    def parse(cls, section: Mapping[str, Any], outputs: Path, cells: int | None = None) -> Tracker:
+        """Read the section `wandb` of the configuration of a cell, or of a sweep of so many.
+
+        Under an agent of wandb, which waits for one run, a sweep's is the only one, and a cell that was done
+        before has one again.
 
         Raises:
             InputError: a setting is unknown or malformed.
         """
         settings = {str(name): value for name, value in section.items() if value is not None}
         tracker = replace(typed(cls, settings, "wandb"), outputs=outputs)
-        if tracker.mode is not None:
-            require_choice("wandb mode", tracker.mode, MODES)
         for name in ("project", "entity", "dir"):
-            text = getattr(tracker, name)
-            if text is not None and not text.strip():
-                raise InputError(f"wandb.{name} is {text!r}; it must be a name, or null")
+            if name in settings and not settings[name].strip():
+                raise InputError(f"wandb.{name} is {settings[name]!r}; it must be a name, or null")
         if tracker.again and tracker.mode == "disabled":
             raise InputError(
                 "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
             )
-        if under_agent() and tracker.cells is not False:  # the agent waits for a run, also of a done cell
-            tracker = replace(tracker, again=True)
-        return tracker
-
-    def of_sweep(self, cells: int) -> Tracker:
-        """That of a sweep of so many cells; under an agent of wandb the sweep's run is the only one."""
-        chosen = cells <= MOST_RUNS if self.cells is None else self.cells
-        runs, again = (False, False) if under_agent() else (chosen, self.again)
-        return self if (runs, again) == (self.cells, self.again) else replace(self, cells=runs, again=again)
+        if os.environ.get("WANDB_SWEEP_ID"):
+            return replace(tracker, cells=cells is None, again=cells is None)
+        few = cells is None or cells <= MOST_RUNS
+        return tracker if tracker.cells is not None else replace(tracker, cells=few)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -173,36 +129,26 @@ class Tracker:
         return Path(self.settings["root_dir"])
 
     def check(self) -> None:
-        """Check before the run that wandb runs can be written, so that wandb never prompts.
+        """Check once, before the first run, that runs can be written, so that wandb never prompts.
 
         Raises:
             InputError: mode `online` without a login, or a folder that cannot be written to.
         """
-        if self.settings["mode"] == "disabled":
+        if self._is_checked or self.settings["mode"] == "disabled":
             return
-        place = self.folder
-        while not place.exists() and place != place.parent:
-            place = place.parent
+        place = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
         if not (place.is_dir() and os.access(place, os.W_OK)):
             raise InputError(
                 f"wandb runs cannot lie in {self.folder}: {place} is no folder that can be written to; "
                 "choose another wandb.dir, or wandb.mode=disabled"
             )
-        if self.settings["mode"] not in ("online", "run"):
-            return
-        import wandb
+        if self._is_online:
+            _require_login()
+        self._is_checked = True
 
-        try:
-            is_known = wandb.login(prompt=False, verify=False)
-        except (wandb.Error, ValueError) as wrong:
-            raise InputError(
-                f"wandb refuses the login: {' '.join(str(wrong).split())}; wandb.ai/authorize shows a whole "
-                "key for WANDB_API_KEY, and wandb.mode=offline needs none"
-            ) from wrong
-        if not is_known:
-            raise InputError(
-                "wandb mode 'online' needs WANDB_API_KEY or `wandb login` first; or choose 'offline'"
-            )
+    @property
+    def _is_online(self) -> bool:
+        return self.settings["mode"] in ("online", "run")
 
     def cell(
         self,
@@ -224,23 +170,20 @@ class Tracker:
         Returns:
             The run's folder; `None` if wandb is disabled or failed (which is logged).
         """
-
-        def fill(run: Run) -> None:
-            contents.log_values(run, record)
-            contents.log_rounds(run, rounds)
-            contents.log_rows(run, "answers", answers)
-            if trace is not None:
-                contents.log_files(run, f"timeline-{record.key[:12]}", "timeline", [trace])
-
-        if group and (sweep := self._of_sweep(group)):
+        if group and (of_sweep := self._of_sweep(group)):
             self._states.append(record.status)
-            self._guarded(lambda: contents.log_progress(sweep, record, self._states), group, group)
+            self._guarded(partial(contents.log_progress, of_sweep, record, self._states), group, group)
         if self.cells is False and not self.again:
             return None
-        config, tags = contents.settings_of(record), cell_tags(record)
-        group = group or record.experiment
-        spec = RunSpec(record.key, run_name(record), group, "cell", tags, config, not record.done)
-        return self._guarded(lambda: self._finished(self._opened(spec), fill, spec), spec.name, group)
+        name, group = run_name(record), group or record.experiment
+
+        def written() -> Path | None:
+            run = self._opened(record.key, name, group, "cell", cell_tags(record), record)
+            return self._finished(
+                run, lambda run: contents.fill_cell(run, record, rounds, answers, trace), record.done
+            )
+
+        return self._guarded(written, name, group)
 
     def sweep(
         self, group: str, table: Table, files: Mapping[str, Path], records: Sequence[Record] = ()
@@ -249,88 +192,82 @@ class Tracker:
 
         Returns as `cell`.
         """
-
-        def fill(run: Run) -> None:
-            run.name = f"{table.experiment} table"
-            run.config.update(  # type: ignore[no-untyped-call]
-                {"command": table.command, "commits": list(table.commits)}
-            )
-            run.tags = (*(run.tags or ()), *table.papers)
-            contents.log_table(run, table)
-            contents.log_cells(run, records)
-            contents.log_pictures(run, list(files.values()))
-            name = re.sub(r"[^\w.-]+", "-", f"table-{table.experiment}")  # what wandb allows in a name
-            contents.log_files(run, name, "table", list(files.values()))
-
         run = self._of_sweep(group)
-        self._open.pop(group, None)
+        self._sweeps.pop(group)
+        fill = partial(contents.fill_sweep, table=table, files=[*files.values()], records=records)
         return self._guarded(lambda: self._finished(run, fill), f"{table.experiment} table", group)
 
     def close(self) -> None:
-        """End the runs of sweeps that were interrupted, as failed ones."""
-        for group in [*self._open]:
-            run = self._open.pop(group)
+        """End the runs of sweeps that have no table as failed ones."""
+        while self._sweeps:
+            group, run = self._sweeps.popitem()
             if run is not None:
                 self._guarded(partial(run.finish, exit_code=1), "table", group)
 
     def _of_sweep(self, group: str) -> Run | None:
         """The run of a sweep, which is opened with its first cell."""
-        if group not in self._open:
-            spec = RunSpec(content_hash(group), f"{group} table", group, "sweep", ("sweep",), {})
-            self._open[group] = self._guarded(lambda: self._opened(spec), spec.name, group)
-        run: Run | None = self._open[group]
+        if group not in self._sweeps:
+            opened = partial(self._opened, content_hash(group), f"{group} table", group, "sweep", ("sweep",))
+            self._sweeps[group] = self._guarded(opened, f"{group} table", group)
+        run: Run | None = self._sweeps[group]
         return run
 
-    def _opened(self, spec: RunSpec) -> Run | None:
-        """Open a wandb run beside any other of this process; `None` if wandb is disabled."""
-        if self.settings["mode"] == "disabled" or self._unreachable:
+    def _opened(
+        self, key: str, name: str, group: str, kind: str, tags: Sequence[str], record: Record | None = None
+    ) -> Run | None:
+        """Open a run beside any other of this process; `None` if wandb is disabled.
+
+        It takes the place of earlier runs with the same id, but one of a failed cell of no finished run's.
+        """
+        if self.settings["mode"] == "disabled" or self._is_unreachable:
             return None
         import wandb
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        spec.remove_earlier(self.folder / "wandb")
+        folder = self.folder.resolve()  # wandb's own process may have another working folder
+        folder.mkdir(parents=True, exist_ok=True)
         # wandb stages tables and artifacts here until a sync; its default is the user's home folder.
-        os.environ.setdefault("WANDB_DATA_DIR", str(self.folder.resolve() / "wandb" / "staging"))
-        settings = wandb.Settings(
-            silent=True,
-            console="off",
-            disable_git=True,
-            disable_code=True,
-            disable_job_creation=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,  # the record has the kind of host; runs must not name the machine
-            host="host",
-            x_save_requirements=False,
-        )
-        tags = dict.fromkeys((*spec.tags, *self.settings["run_tags"]))
+        os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb" / "staging"))
+        words = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]
+        failed = "-failed" if record and not record.done else ""
+        for earlier in (folder / "wandb").glob(f"*run-*-{key[:KEY]}{failed or '*'}"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        all_tags = dict.fromkeys((*tags, *self.settings["run_tags"]))
         return wandb.init(
             mode=self.settings["mode"],
             project=self.settings["project"],
             entity=self.entity,
             notes=self.notes,
-            dir=self.folder.resolve(),  # wandb's own process may have another working folder
-            id=spec.id,
-            group=spec.group[:LONGEST_GROUP],
-            name=f"{spec.name} {spec.key[:6]}",  # cells that differ in a setting may have the same name
-            tags=[tag.strip()[:LONGEST_TAG] for tag in tags if tag.strip()],
-            job_type=spec.kind,
-            config=dict(spec.config),
+            dir=folder,
+            id=f"{words}-{key[:KEY]}{failed}",
+            group=group[:LONGEST_GROUP],
+            name=f"{name} {key[:6]}",  # cells that differ in a setting may have the same name
+            tags=[tag.strip()[:LONGEST_TAG] for tag in all_tags if tag.strip()],
+            job_type=kind,
+            config=contents.settings_of(record) if record else {},
             reinit="create_new",
-            settings=settings,
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                disable_job_creation=True,
+                x_disable_stats=True,
+                x_disable_machine_info=True,  # the record has the kind of host
+                host="host",
+                x_save_requirements=False,
+            ),
         )
 
-    def _finished(
-        self, run: Run | None, fill: Callable[[Run], None], spec: RunSpec | None = None
-    ) -> Path | None:
+    def _finished(self, run: Run | None, fill: Callable[[Run], None], is_done: bool = True) -> Path | None:
         """Fill a run and finish it, also after an error; its folder."""
         if run is None or run.settings.mode == "disabled":
             return None
-        is_filled = False
+        exit_code = 1
         try:
             fill(run)
-            is_filled = True
+            exit_code = int(not is_done)
         finally:
-            run.finish(exit_code=int(not is_filled or bool(spec and spec.failed)))
+            run.finish(exit_code=exit_code)
         if run.settings.mode in ("offline", "dryrun"):  # wandb's own logs name folders of the machine
             for link in (run.settings.log_symlink_user, run.settings.log_symlink_internal):
                 Path(link).unlink(missing_ok=True)
@@ -342,17 +279,28 @@ class Tracker:
         try:
             return work()
         except Exception as wrong:
-            if self.settings["mode"] in ("online", "run"):  # without network each run would be waited for
-                self._unreachable.append(name)
+            if self._is_online:  # without network each run would be waited for
+                self._is_unreachable = True
                 log.error(NO_NETWORK, name, group, wrong)
             else:
                 log.exception("wandb could not write the run %r of %r; its record is kept", name, group)
             return None
 
 
-def under_agent() -> bool:
-    """Whether an agent of a wandb sweep started this command, which then writes one run, the agent's."""
-    return bool(os.environ.get("WANDB_SWEEP_ID"))
+def _require_login() -> None:
+    import wandb
+
+    try:
+        is_known = wandb.login(prompt=False, verify=False)
+    except (wandb.Error, ValueError) as wrong:
+        raise InputError(
+            f"wandb refuses the login: {' '.join(str(wrong).split())}; wandb.ai/authorize shows a whole "
+            "key for WANDB_API_KEY, and wandb.mode=offline needs none"
+        ) from wrong
+    if not is_known:
+        raise InputError(
+            "wandb mode 'online' needs WANDB_API_KEY or `wandb login` first; or choose 'offline'"
+        )
 
 
 def run_name(record: Record) -> str:
