@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from annotated_types import MinLen
 
 from repro.core import registry
 from repro.core.errors import InputError
@@ -37,6 +38,10 @@ def wrong_values(kind: Any) -> Iterator[Any]:
     if get_origin(kind) is Annotated:
         base, bounds = get_args(kind)
         step = 1 if base is int else 1e-6
+        if isinstance(bounds, MinLen):
+            yield []
+            yield from wrong_values(base)
+            return
         ends = {bounds.gt: 0, bounds.ge: -step, bounds.lt: 0, bounds.le: max(step, (bounds.le or 0) * 1e-6)}
         yield from (base(end + beyond) for end, beyond in ends.items() if end is not None)
         yield from wrong_values(base)

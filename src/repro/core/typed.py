@@ -104,7 +104,7 @@ def _sentence(kind: Any, error: ErrorDetails, where: str) -> str:
         name, (place, cls) = str(path.pop()), _at(kind, path, where)
         if error["type"] == "missing":
             return f"{place}: the field {name!r} is lacking; it has {', '.join(error['input']) or 'nothing'}"
-        choices = [field.name for field in fields(_without_null(cls)) if field.init]
+        choices = [field.name for field in fields(_bare(cls)) if field.init]
         return f"{place}: {unknown('field', name, choices)}"
     place, kind = _at(kind, path, where)
     if error["type"] == "literal_error" and get_origin(kind) is Literal:
@@ -119,7 +119,7 @@ def _at(kind: Any, path: Sequence[int | str], where: str) -> tuple[str, Any]:
     """The name of a place in a value, and the type of what is there."""
     names = []
     for name in path:
-        inner = _without_null(kind)
+        inner = _bare(kind)
         if is_dataclass(inner):
             kind = get_type_hints(inner, include_extras=True)[str(name)]
         elif get_origin(inner) in (tuple, dict, abc.Mapping):
@@ -151,10 +151,13 @@ def choices_of(kind: Any) -> tuple[str, ...]:
     return tuple(str(value) or "''" for value in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
-def _without_null(kind: Any) -> Any:
-    if get_origin(kind) not in (Union, UnionType):
-        return kind
-    return next(one for one in get_args(kind) if one is not NoneType)
+def _bare(kind: Any) -> Any:
+    """A type without null and without its bounds."""
+    if get_origin(kind) is Annotated:
+        return _bare(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return _bare(next(one for one in get_args(kind) if one is not NoneType))
+    return kind
 
 
 def _range(bounds: Interval) -> str:

@@ -89,7 +89,8 @@ class TreeDecoding(Serving):
 def calibration(draft: Session) -> Calibration:
     """Calibration of a draft's heads; InputError without Medusa heads or recorded ranks."""
     if draft.calibration is None:
-        what = "no recorded ranks (workshop.training.head_ranks)" if draft.heads else "no Medusa heads"
+        unranked = "heads without recorded ranks (workshop.training.head_ranks)"
+        what = unranked if draft.heads else "no Medusa heads"
         raise InputError(f"{draft.name} has {what}; choose model@draft=smollm2_135m_medusa or record them")
     return draft.calibration
 
