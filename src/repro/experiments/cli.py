@@ -65,51 +65,47 @@ class Command:
     Attributes:
         watched: the cells of its sweep; `None` of one cell.
         has_failed: whether a cell of the sweep or its table failed.
+        error: what was foreseen and ended it.
     """
 
     def __init__(self) -> None:
         self.watched: Watcher | None = None
         self.has_failed = False
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        """Run what `sys.argv` says; errors are raised."""
-        main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-        with env_override({FULL_ERROR: "1"}):  # Hydra then raises its errors
-            main(self)()
-        if self._error:
-            raise self._error
+        self.error: Exception | None = None
 
     def __call__(self, config: DictConfig) -> None:
         """Run one cell, or write a page that has no cells (claims, facts, drawings)."""
-        try:
-            self._run_cell(config)
-        except FORESEEN as wrong:  # Hydra would say first which job it was
-            self._error = wrong
-
-    def _run_cell(self, config: DictConfig) -> None:
-        quiet()
-        load_components()
-        _require_one_cell(config)
-        section, unread = table_section(config), UnreadWords(typed(HydraConfig.get()))
-        settings = plain(config)
-        if section and computes_nothing(section):
-            unread.see_unread(OF_NO_CELL)
+        with self._keeping_errors():
+            quiet()
+            load_components()
+            _require_one_cell(config)
+            section, unread = table_section(config), UnreadWords(typed(HydraConfig.get()))
+            settings = plain(config)
+            if section and computes_nothing(section):
+                unread.see_unread(OF_NO_CELL)
+                unread.require_none()
+                page = Sweep(settings, screen())
+                show_files(page.console, page.read(str(config.name), section))
+                return
+            unread.see(settings)
             unread.require_none()
-            page = Sweep(settings, screen())
-            show_files(page.console, page.read(str(config.name), section))
-            return
-        unread.see(settings)
-        unread.require_none()
-        sweep = Sweep(settings, screen())
-        with alone(scenario_of(settings).labels_of(settings)["method"]) as progress:
-            note = sweep.cell(settings, progress)
-        if sweep.mode == "list" or note.state == "skipped":
-            sweep.finish(Asked(str(config.name)), None, [note])
-            return
-        show_note(sweep.console, sweep.store, sweep.outputs, note, sweep.tracked)
-        if note.state == "failed":
-            raise InputError(note.error)
+            sweep = Sweep(settings, screen())
+            with alone(scenario_of(settings).labels_of(settings)["method"]) as progress:
+                note = sweep.cell(settings, progress)
+            if sweep.mode == "list" or note.state == "skipped":
+                sweep.finish(Asked(str(config.name)), None, [note])
+                return
+            show_note(sweep.console, sweep.store, sweep.outputs, note, sweep.tracked)
+            if note.state == "failed":
+                raise InputError(note.error)
+
+    @contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """Within the block, a foreseen error is kept: Hydra would say first which job it was."""
+        try:
+            yield
+        except FORESEEN as wrong:
+            self.error = wrong
 
     def run_sweep(
         self,
@@ -309,8 +305,12 @@ def main() -> None:
                 commands = _commands()
             for words in commands:  # each experiment has its own cells
                 command, sys.argv[1:] = Command(), words
-                with _telling_errors(statuses):
-                    command.run()
+                with _telling_errors(statuses), env_override({FULL_ERROR: "1"}):  # Hydra raises its errors
+                    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(
+                        command
+                    )()
+                    if command.error:
+                        raise command.error
                     statuses.append(int(command.has_failed))
     except KeyboardInterrupt as stop:
         if os.environ.get(FULL_ERROR):
