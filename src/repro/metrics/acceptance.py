@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import INTEGERS, Metric, Scores, require_rows
 
 
 @register("metric", "acceptance")
@@ -37,7 +37,7 @@ class Acceptance(Metric):
     emitted; `emitted`, all tokens emitted.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("accepted", "emitted")
+    inputs: ClassVar[Mapping[str, Any]] = {"accepted": INTEGERS, "emitted": INTEGERS}
     unit: ClassVar[str] = "tokens"
 
     def _compute(self, accepted: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> Scores:
@@ -67,7 +67,7 @@ class DraftCorrectness(Metric):
     `accepted`, number of them that were accepted and emitted.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("drafted", "accepted")
+    inputs: ClassVar[Mapping[str, Any]] = {"drafted": INTEGERS, "accepted": INTEGERS}
     unit: ClassVar[str] = "%"
 
     def _compute(self, drafted: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]]) -> Scores:

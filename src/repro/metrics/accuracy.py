@@ -6,14 +6,14 @@ Owns accuracies, their standard errors and paired differences. Must not know how
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import INTEGER, INTEGERS, NUMBER, NUMBERS, Metric, Scores, require_rows
 from repro.records.record import FEWEST
 
 RESAMPLES = 2000
@@ -27,7 +27,7 @@ class Accuracy(Metric):
     Input `correct`: 1 for a correct answer, 0 for a wrong one.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("correct",)
+    inputs: ClassVar[Mapping[str, Any]] = {"correct": INTEGER}
     unit: ClassVar[str] = "%"
 
     def _compute(self, correct: Sequence[int]) -> Scores:
@@ -49,7 +49,11 @@ class MultipleChoice(Metric):
     of the choices' texts; `answers`, the index of the correct one.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("loglikelihoods", "lengths", "answers")
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "loglikelihoods": NUMBERS,
+        "lengths": INTEGERS,
+        "answers": INTEGER,
+    }
     unit: ClassVar[str] = "%"
 
     def _compute(
@@ -82,7 +86,7 @@ class PairedDifference(Metric):
     Inputs: `values` and `baseline_values`, one per example, in any unit; the results have the same unit.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("values", "baseline_values")
+    inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
     unit: ClassVar[str] = "of the values"
 
     def _compute(self, values: Sequence[float], baseline_values: Sequence[float]) -> Scores:

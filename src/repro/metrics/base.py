@@ -11,6 +11,10 @@ from typing import Any, ClassVar
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 
+# Input types as named in `datasets`; `[T]` is a list of T.
+INTEGER, NUMBER, TEXT = "int64", "float64", "string"
+INTEGERS, NUMBERS = [INTEGER], [NUMBER]
+
 Scores = dict[str, Any]
 """Figures by name: numbers, None for one that is unknown, a list of numbers for a histogram."""
 
@@ -29,8 +33,8 @@ class Metric:
     - `values`, `baseline_values`: a figure of two methods on the same examples.
     """
 
-    inputs: ClassVar[tuple[str, ...]]
-    """Names of its inputs."""
+    inputs: ClassVar[Mapping[str, Any]]
+    """Input types by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one of them."""
 
     version: ClassVar[int] = 1
     """Raised by hand when the metric's figures change (docs/identity.md)."""

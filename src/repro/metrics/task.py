@@ -11,14 +11,14 @@ import string
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.accuracy import PairedDifference, mean_and_error
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import NUMBER, TEXT, Metric, Scores, require_rows
 from repro.metrics.text import rouge_by_prompt
 
 SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -58,7 +58,7 @@ class AnswerMetric(Metric):
     Inputs: `prediction_texts`, one answer per prompt; `expected`, per prompt the texts that it is scored by.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("prediction_texts", "expected")
+    inputs: ClassVar[Mapping[str, Any]] = {"prediction_texts": TEXT, "expected": [TEXT]}
     unit: ClassVar[str] = "%"
 
     version: ClassVar[int] = 1
@@ -169,7 +169,7 @@ class TaskScore(Metric):
     same prompts.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("values", "baseline_values")
+    inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
     version: ClassVar[int] = 1
     unit: ClassVar[str] = "%"
 

@@ -6,13 +6,13 @@ Owns Rouge-L and exact match. Must not know tokenizers: texts are decoded by the
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
 from repro.core.late import absent
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
 SPACELESS = {
     *("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "KANGXI", "YI", "TANGUT", "NUSHU"),
@@ -28,7 +28,10 @@ class RougeL(Metric):
     Texts without tokens score 100 if they are equal, else 0.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("prediction_texts", "reference_texts")
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "prediction_texts": TEXT,
+        "reference_texts": TEXT,
+    }
     unit: ClassVar[str] = "%"
 
     def _compute(self, prediction_texts: Sequence[str], reference_texts: Sequence[str]) -> Scores:
@@ -39,7 +42,7 @@ class RougeL(Metric):
 class RougeLTokens(Metric):
     """Rouge-L over token ids, so that punctuation counts, which matters for code."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("predictions", "references")
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": INTEGERS, "references": INTEGERS}
     unit: ClassVar[str] = "%"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
@@ -51,7 +54,7 @@ class RougeLTokens(Metric):
 class ExactMatch(Metric):
     """Share of prompts, from 0 to 1, on which all emitted token ids equal the target's own."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("predictions", "references")
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": INTEGERS, "references": INTEGERS}
     unit: ClassVar[str] = "share"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
