@@ -33,7 +33,7 @@ from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli, plan
 from repro.experiments.composing import publish
 from repro.experiments.hydra_private import set_values
-from repro.experiments.plan import CellPlan, plain
+from repro.experiments.plan import plain
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
@@ -143,8 +143,8 @@ class Project:
 
     def attempt(self, *overrides: str) -> Note:
         """Do one cell as a sweep does: whatever goes wrong fails that cell alone."""
-        config, watched = plan.composed(*self.overrides, *overrides), Watcher()
-        alone = CellPlan(lambda _: config, lambda _: False)
+        config, watched = self.composed(*overrides), Watcher()
+        alone = plan.CellPlan(lambda _: config, lambda _: False)
         cell = plan.plan_cell(alone, 0, (), UnreadWords(()))
         Sweep(plain(config, "labels"), Console(file=io.StringIO())).run([cell], watched)
         return watched.finished[0]

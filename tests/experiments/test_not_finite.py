@@ -197,7 +197,6 @@ def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
     place: str, error: BaseException, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raised by a run, by writing what it found, or by writing even that it failed."""
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))  # the models say the same in all sweeps
     put = Store.put
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
