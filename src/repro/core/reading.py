@@ -41,7 +41,7 @@ SETTLED_NS = 100_000_000
 XZ = ".xz"
 
 YAML_BYTES = 4 * MB
-"""Largest file: a second of parsing."""
+"""Largest YAML file: a second of parsing."""
 NODES = 100_000
 """Most values of a file, those that aliases repeat counted each time."""
 

@@ -90,8 +90,6 @@ class Command:
             unread.see(settings)
             unread.require_none()
             sweep = Sweep(settings, screen())
-            if sweep.mode != "list":
-                sweep.tracker.check()  # before a checkpoint is fetched
             with alone(scenario_of(settings).labels_of(settings)["method"]) as progress:
                 note = sweep.cell(settings, progress)
             if sweep.mode == "list" or note.state == "skipped":

@@ -252,7 +252,7 @@ class Sweep:
         self.tracked: Path | None = None
         self.group = group
         self._notes: dict[str, Note] = {}
-        self._checked: float | None = None
+        self._checked = -CHECK_S
         self._shared = shared_settings(config)
 
     @cached_property
@@ -364,6 +364,8 @@ class Sweep:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
         scenario = made(config)
+        if self.mode != "list":
+            self.tracker.check()  # before a checkpoint is fetched for the key
         if note := self._known(scenario):
             return note
         self.store.begin(scenario.key)
@@ -399,9 +401,7 @@ class Sweep:
 
     def _check_writable(self) -> None:
         """InputError if what a cell makes cannot be written: a disk fills while others are computed."""
-        if self._checked is None:
-            self.tracker.check()  # which imports wandb
-        if self._checked is None or time.monotonic() - self._checked >= CHECK_S:
+        if time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
             try:
                 self.outputs.mkdir(parents=True, exist_ok=True)
