@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from records import begun
-from repro.experiments.interrupted import stopped
+from repro.experiments import sweep
+from repro.experiments.interrupted import stopped, stopping
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from tiny_project import Project, write_project
@@ -103,3 +104,24 @@ def test_a_signal_for_real(project: Project, tmp_path: Path, sent: signal.Signal
     assert not [record for record in mine.store.all() if not record.done]
     (left,) = begun(mine.store)
     assert mine.store.get(left) is None
+
+
+class Swallowing:
+    """A cell in which a library makes an error of its own of Ctrl-C, as torch does with a storage's shape."""
+
+    emulated = True
+
+    def check(self) -> None:
+        """Raise as that library would."""
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape") from None
+
+
+def test_a_stop_that_a_library_swallows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run, and no cell is noted as failed."""
+    monkeypatch.setattr(sweep, "made", lambda config: Swallowing())
+    with stopping(), pytest.raises(KeyboardInterrupt):
+        sweep.compute({})
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

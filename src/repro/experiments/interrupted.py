@@ -21,18 +21,34 @@ class Terminated(KeyboardInterrupt):
     code = 128 + signal.SIGTERM
 
 
+_STOPS: list[type[KeyboardInterrupt]] = []
+"""The signals that have come within `stopping`."""
+
+
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Within the block, SIGTERM stops the run as Ctrl-C does: no cell takes it for its own failure."""
+    """Within the block, SIGTERM stops the run as Ctrl-C does, and `heed` raises what others swallow."""
 
-    def stop(*_: object) -> None:
-        raise Terminated
+    def stop(number: int, _: object) -> None:
+        _STOPS.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
+        raise _STOPS[-1]
 
-    before = signal.signal(signal.SIGTERM, stop)
+    heeded = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background ignores it
+        heeded.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in heeded}
+    _STOPS.clear()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def heed() -> None:
+    """Raise the stop that has come, if a library made an error of its own of it, as torch does in C."""
+    if _STOPS:
+        raise _STOPS[-1]
 
 
 def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:

@@ -27,6 +27,7 @@ from repro.core.errors import InputError, warn
 from repro.core.paths import from_home
 from repro.core.registry import unknown
 from repro.experiments.cell_settings import RecordsBySettings
+from repro.experiments.interrupted import heed
 from repro.experiments.pages import write_read
 from repro.experiments.plan import PlannedCell
 from repro.experiments.progress import Watcher
@@ -121,6 +122,7 @@ def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
         record.to_json()  # here, and not where all records are stored; it names a number that is not finite
         return Computed(record, outcome.rounds, outcome.answers, timeline, seconds)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
+        heed()
         return Computed(scenario.failed(traceback.format_exc()), error=_sentence(wrong))
 
 
@@ -330,6 +332,7 @@ class Sweep:
             state = "invalid" if self.mode == "list" and cell.config is not None else "failed"
             return Note("", dict(cell.labels), state, error=" ".join(str(wrong).split()))
         except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it: there is no record
+            heed()
             traceback.print_exc()
             return Note("", dict(cell.labels), "failed", error=f"{type(wrong).__name__}: {wrong}")
 
@@ -351,6 +354,7 @@ class Sweep:
         try:
             record = self._write(outcome)
         except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
+            heed()
             if not outcome.error:
                 return self._noted(key, labels, _not_stored(outcome, wrong))
             error = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
