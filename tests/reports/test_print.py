@@ -253,3 +253,14 @@ def test_a_text_in_markdown_is_text(text: str) -> None:
     words = " ".join(text.splitlines()).replace("`c`", "c")
     assert told[0].split() == words.split()
     assert "[b] and [1.5, 2.5]" in told
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "python -m repro -m method=@mine", "\\input{x} % & $ # _ ~ ^"])
+def test_a_text_in_latex_is_text(text: str) -> None:
+    """No command, comment, paragraph or column comes of it."""
+    grid = Grid((Heading("name"), Heading("ours")), ((text, text),), "lr")
+    printed = to_latex(Page("t", text, (grid,), (text,)), [text])
+    assert problems(printed) == []
+    assert "\\input" not in printed.split("\n% ")[0]
+    ((_, rows),) = tabulars(printed)
+    assert len(cells(rows[-1])) == 2

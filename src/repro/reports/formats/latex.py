@@ -78,8 +78,8 @@ PACKAGES = {
 
 
 def latex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(ESCAPES.get(character, character) for character in text)
+    """Text as one line with LaTeX's special characters escaped."""
+    return "".join(ESCAPES.get(character, character) for character in " ".join(text.splitlines()))
 
 
 def breakable(text: str) -> str:
