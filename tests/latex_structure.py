@@ -12,8 +12,7 @@ NEEDS = {
     "siunitx": r"S\[table-format",
     "array": r">\{\\raggedright",
     "longtable": r"\\begin\{longtable\}|LTcapwidth",
-    "rotating": r"\\begin\{sidewaystable\}",
-    "graphicx": r"\\rotatebox",
+    "adjustbox": r"\\begin\{adjustbox\}",
     "pdflscape": r"\\begin\{landscape\}",
 }
 RULES = ("\\toprule", "\\midrule", "\\bottomrule", "\\cmidrule", "\\end", "\\caption")

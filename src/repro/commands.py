@@ -108,7 +108,7 @@ def main() -> None:
     argument("--rows", nargs="+", metavar="ROW", help="for a paper: rows by id or name, in this order"),
     argument("--no-intervals", action="store_true", help="for a paper: values alone"),
     argument("--two-column", action="store_true", help="for a paper: 252 points wide, a column of two"),
-    argument("--style", help="for a paper: one float (`float`), or everything over pages (`full`)"),
+    argument("--style", help="for a paper: floats (`float`), or everything over pages (`full`)"),
 )
 def table(
     tables: Sequence[str],

@@ -14,10 +14,8 @@ from markdown_it import MarkdownIt
 from latex_structure import cells, problems, tabulars
 from records import record
 from repro.core.paths import project_root
-from repro.reports.formats.columns import breakable
-from repro.reports.formats.latex import SIDEWAYS, UPRIGHT, placed, to_latex
-from repro.reports.formats.layout import Grid, Heading, Page, fixed, page
-from repro.reports.formats.parts import MOST
+from repro.reports.formats.latex import breakable, latex, to_latex
+from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.spec import TableSpec
@@ -84,11 +82,13 @@ def test_latex_fits_its_page(name: str) -> None:
         Page("p/t", "P Table 1: a_b & c", (words,), ("careful: 100% of a/b", "[1] x")), ["@misc{a}"]
     )
     assert problems(text) == []
-    for part in placed(words):
-        assert len(part.columns) <= MOST
-        assert part.width <= (SIDEWAYS if part.sideways else UPRIGHT)[0] + 1
-    rows = [row for _, own in tabulars(text) for row in own if not row.startswith(r"\multicolumn")]
-    assert len(rows) == len(words.lines) * len(placed(words))
+    parts = tabulars(text)
+    assert (len(parts) > 1) == (name in ("wide", "triples", "wide and long"))
+    first = {escaped(line[0]) for line in words.lines for escaped in (latex, breakable)}
+    for columns, rows in parts:
+        assert len(columns) <= MOST_COLUMNS
+        assert sum(cells(row)[0] in first for row in rows) == len(words.lines)
+    assert text.count(r"\begin{adjustbox}") + text.count(r"\begin{longtable}") == len(parts)
     assert ("longtable" in text) == ("long" in name or name == "text")
     assert text.count(r"\label{tab:p-t}") == 1
     assert text.count("careful: 100") == 1, "notes stand after the last part"
@@ -253,3 +253,14 @@ def test_a_text_in_markdown_is_text(text: str) -> None:
     words = " ".join(text.splitlines()).replace("`c`", "c")
     assert told[0].split() == words.split()
     assert "[b] and [1.5, 2.5]" in told
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "python -m repro -m method=@mine", "\\input{x} % & $ # _ ~ ^"])
+def test_a_text_in_latex_is_text(text: str) -> None:
+    """No command, comment, paragraph or column comes of it."""
+    grid = Grid((Heading("name"), Heading("ours")), ((text, text),), "lr")
+    printed = to_latex(Page("t", text, (grid,), (text,)), [text])
+    assert problems(printed) == []
+    assert "\\input" not in printed.split("\n% ")[0]
+    ((_, rows),) = tabulars(printed)
+    assert len(cells(rows[-1])) == 2

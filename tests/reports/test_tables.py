@@ -426,15 +426,15 @@ MARKDOWN = r"""## Invented & small (measured)
 ```
 """
 
-LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp}
+LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp,adjustbox}
 \begin{table}
 \centering\footnotesize\setlength{\tabcolsep}{3pt}
 \caption{Invented \& small (measured), part 1 of 2}\label{tab:table}
+\begin{adjustbox}{max width=\linewidth}
 \begin{tabular}{lS[table-format=1.2,table-space-text-post={~w !}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
 \toprule
-\multicolumn{1}{c}{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & \multicolumn{1}{c}{\shortstack{Rouge-L}} & \multicolumn{1}{c}{\shortstack{Speedup\\($\times$)}} \\
-\cmidrule(lr){2-4}
-\multicolumn{1}{c}{} & \multicolumn{1}{c}{ours} & \multicolumn{1}{c}{paper} & \multicolumn{1}{c}{ratio} & \multicolumn{1}{c}{} & \multicolumn{1}{c}{} \\
+{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & {\shortstack{Rouge-L}} & {\shortstack{Speedup\\($\times$)}} \\
+{} & {ours} & {paper} & {ratio} & {} & {} \\
 \midrule
 Flash AR & 2.00{~\ddag{}} & 2.00 & 1.00 & {---} & 1.00{~\ddag{}} \\
 Chain SD & 5.00{~w !} & 4.00 & 1.25 & 99.5{~$\pm$ 0.2} & 2.50{~w} \\
@@ -442,8 +442,8 @@ EdgeLLM & {failed [1]} & {---} & {---} & {failed [1]} & {failed [1]} \\
 mine & 8.00 & {---} & {---} & {---} & 4.00 \\
 \bottomrule
 \end{tabular}
+\end{adjustbox}
 \end{table}
-\begin{table}
 """  # noqa: E501
 
 

@@ -21,12 +21,11 @@ from repro.core.paths import conf_dir
 from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.composing import publish
 from repro.experiments.plan import CellPlan, planning
-from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.tables import NAMES
 from repro.records.members import Member
 from repro.records.record import Record, canonical
 from repro.records.results import Results
-from repro.reports.files import ALTERED
+from repro.reports.files import ALTERED, SWEEPS
 
 RAISED = ("dataset", "version")
 """The end of the way to a dataset's version, which is no drift: a raised one marks its cells as older."""

@@ -17,13 +17,12 @@ from repro.core.overrides import override
 from repro.core.registry import unknown
 from repro.experiments.cli import quiet
 from repro.experiments.plan import cell_config, cell_configs
-from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.sweep import Sweep
 from repro.experiments.unread import UnreadWords
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.reports.cell_frame import cell_frame
-from repro.reports.files import path_of
+from repro.reports.files import SWEEPS, path_of
 from repro.reports.intervals.rounds import with_interval
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import require_choice, unknown
 from repro.experiments.pages import computes_nothing, write_read
 from repro.experiments.plan import axes, composed, experiment_names, table_section
-from repro.experiments.summaries.sweep_table import SWEEPS, SweepCommand, sweep_section
+from repro.experiments.summaries.sweep_table import SweepCommand, sweep_section
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
 from repro.records.members import Member
 from repro.records.results import Results, open_results
@@ -31,7 +31,7 @@ from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
 from repro.reports.figures.timeline import chosen, write_timeline
-from repro.reports.files import FORMATS, PICTURES, write_all, write_files, written
+from repro.reports.files import FORMATS, PICTURES, SWEEPS, write_all, write_files, write_paper, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
@@ -115,7 +115,7 @@ def remake(
         return page(table), over.write(table, out)
     bibliography = load_bibliography()
     if paper:
-        return page(paper.chosen(table)), paper.write(table, out, bibliography)
+        return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
     files = write_all(table, out, bibliography, formats or tuple(FORMATS))
     timeline = recorded.spec.timeline
     if timeline and records:

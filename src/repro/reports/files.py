@@ -17,13 +17,14 @@ from repro.records.record import write_atomically
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown
-from repro.reports.reference.bibliography import citations
+from repro.reports.paper import PaperTable
+from repro.reports.reference.bibliography import OWN, citations, read_entries
 from repro.reports.tables.table import Table
 
 FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
     "md": lambda table, bibtex: to_markdown(page(table), bibtex),
     "csv": lambda table, bibtex: to_csv(table),
-    "tex": lambda table, bibtex: to_latex(page(table), bibtex),
+    "tex": lambda table, bibtex: _tex(table, bibtex),
     "png": lambda table, bibtex: _picture(table, "png"),
     "pdf": lambda table, bibtex: _picture(table, "pdf"),
 }
@@ -50,6 +51,9 @@ def is_of(table: str, artifact: str) -> bool:
     """Whether a table is of an artifact: `fig1a` and `fig1_mean` of `fig1`, `fig10` not."""
     return re.fullmatch(rf"{re.escape(artifact)}([a-z]?(_.*)?)?", table) is not None
 
+
+SWEEPS = "sweeps/"
+"""Folder of the tables of sweeps, of which no experiment says what they show."""
 
 VALIDATION = "validation"
 """Folder of the tables that hold the emulator against measurements."""
@@ -100,6 +104,25 @@ def write_all(
     )
 
 
+def write_paper(
+    paper: PaperTable, table: Table, folder: Path, bibliography: dict[str, str]
+) -> dict[str, Path]:
+    """Write `paper.tex` to the table's place in a folder, and its citations to the folder's `paper.bib`.
+
+    That has each entry once, for all tables that are written to the folder.
+
+    Raises:
+        InputError: there is no such row or column, a cited paper has no entry, or the folder cannot be
+            written to.
+    """
+    text = paper.latex(table, [r"cite with \bibliography{paper}"])
+    before = folder / "paper.bib"
+    entries = read_entries(before) if before.exists() else {}
+    entries |= zip((*table.papers, OWN), citations(table.papers, bibliography), strict=True)
+    files = write_files(table.experiment, folder, {"paper.tex": text})
+    return files | write_files("", folder, {"paper.bib": "\n\n".join(entries.values()) + "\n"})
+
+
 def write_files(
     experiment: str, folder: Path, contents: Mapping[str, str | bytes | Callable[[], str | bytes]]
 ) -> dict[str, Path]:
@@ -131,6 +154,13 @@ def write_files(
             ) from wrong
         files[name] = file
     return files
+
+
+def _tex(table: Table, bibtex: Sequence[str]) -> str:
+    """A table in LaTeX; a sweep's own one as a paper has it, without what is the same in every row."""
+    if table.experiment.startswith(SWEEPS):
+        return PaperTable().latex(table, bibtex)
+    return to_latex(page(table), bibtex)
 
 
 def _picture(table: Table, format: str) -> bytes:

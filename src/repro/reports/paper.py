@@ -1,42 +1,33 @@
-"""A table for a paper: chosen rows and columns in one float, with a caption in words and a `.bib` beside it.
+"""A table for a paper: chosen rows and columns as a float with a caption in words.
 
-Owns the choice and this form of LaTeX; `latex` owns the form in which everything is shown, over pages.
+Owns the choice and what stands below the float; `formats.latex` owns its form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from textwrap import wrap
 
 from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
-from repro.reports.files import write_files
-from repro.reports.formats.columns import PrintedColumn, breakable, fitted, latex
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
     UNITS,
     UNVARIED,
-    Grid,
+    Page,
     grid,
     interval_line,
     own_words,
     page,
     shared_marks,
 )
-from repro.reports.reference.bibliography import citations
 from repro.reports.tables.table import MARKS, Table
 
 ONE_COLUMN, TWO_COLUMNS = 345.0, 252.0
 """Points of the text of an `article`, and of a column of a page with two."""
 
-SIZES = {"footnotesize": (4.25, 6.0), "scriptsize": (3.98, 4.0)}
-"""Points of a digit in each size, and between two columns."""
-
-NARROW, WIDE = ".,:;[]()'|!ijlt ", "mwMW"
 STYLES = ("float", "full")
-BEST = f" {MARKS['best'][0]}"
+IN_EVERY_ROW = "In every row: "
 
 
 @dataclass(frozen=True)
@@ -48,8 +39,8 @@ class PaperTable:
         rows: ids or printed names of rows, in this order; all if empty.
         intervals: whether values have their intervals and bands.
         width: points that there are.
-        style: `float`: one float with a caption in words, its other notes as comments; `full`: all tables and
-            notes, over as many floats as they need.
+        style: `float`: the table with a caption in words, its other notes as comments; `full`: all tables and
+            notes, as `table.tex` has them.
     """
 
     columns: tuple[str, ...] = ()
@@ -58,24 +49,13 @@ class PaperTable:
     width: float = ONE_COLUMN
     style: str = "float"
 
-    def write(self, table: Table, folder: Path, bibliography: dict[str, str]) -> dict[str, Path]:
-        """Write `paper.tex` and `paper.bib` to the table's place in a folder; returns their paths.
-
-        Raises:
-            InputError: there is no such row or column, or the table is wider than the paper's column.
-        """
-        bibtex = citations(table.papers, bibliography)
-        shown = self.chosen(table)
-        text = to_latex(page(shown), ()) if self.style == "full" else self.latex(shown)
-        # BibTeX has no comments: an @ of the command, which paper.tex names, would begin an entry here.
-        bib = f"Figures of commit {', '.join(table.commits)}.\n\n" + "\n\n".join(bibtex) + "\n"
-        return write_files(table.experiment, folder, {"paper.tex": text, "paper.bib": bib})
-
     def chosen(self, table: Table) -> Table:
         """The table with these rows and columns, and intervals if they are wanted.
 
-        A float without named columns leaves out those that are the same in every row, which a footnote says,
-        and the last ones if there is no room for them.
+        A float without named columns leaves out those that are the same in every row, which a footnote says.
+
+        Raises:
+            InputError: there is no such row or column.
         """
         keys = [column.key for column in table.columns]
         places = [_place("column", key, keys) for key in self.columns] or [*range(len(keys))]
@@ -90,68 +70,24 @@ class PaperTable:
         if self.columns or self.style == "full":
             return _with_columns(table, places)
         same = {i: words for i in places if (words := _in_every_row(table, i))}
-        kept = [i for i in places if i not in same]
-        while len(kept) > 1 and self._form(grid(_with_columns(table, kept))) is None:
-            kept.pop()
-        left = [table.columns[i].heading for i in places if i not in {*same, *kept}]
-        said = [f"In every row: {', '.join(same.values())}."] if same else []
-        said += [f"Left out, to fit {self.width:.0f} points: {', '.join(left)}."] if left else []
-        return replace(_with_columns(table, kept), footnotes=(*table.footnotes, *said))
+        if not same or len(same) == len(places):
+            return table
+        left_out = f"{IN_EVERY_ROW}{', '.join(same.values())}."
+        shown = _with_columns(table, [i for i in places if i not in same])
+        return replace(shown, footnotes=(*table.footnotes, left_out))
 
-    def latex(self, table: Table) -> str:
-        """One float: caption, rules, numbers aligned, the best ones bold, how figures were made below.
+    def latex(self, table: Table, comments: Sequence[str] = ()) -> str:
+        """The table in LaTeX, with comments at its end.
 
         Raises:
-            InputError: the table is wider than `width` in small print with turned headings.
+            InputError: there is no such row or column.
         """
-        words = grid(table)
-        form = self._form(words)
-        if form is None:
-            keys = ", ".join(column.key for column in table.columns)
-            raise InputError(
-                f"{keys} do not fit {self.width:.0f} points in small print; choose fewer with --columns, or "
-                "leave intervals out with --no-intervals"
-            )
-        size, turned = form
-        unmarked = tuple(tuple(text.removesuffix(BEST) for text in line) for line in words.lines)
-        columns = fitted(replace(words, lines=unmarked), float("inf"))
-        heads = " & ".join(_heading(name, turned) for name in _names(words))
-        lines = [
-            " & ".join(_cell(column, text) for column, text in zip(columns, line, strict=True)) + r" \\"
-            for line in words.lines
-        ]
-        below = " ".join(_below(table))
-        packages = ["booktabs", "siunitx", "textcomp", *(["graphicx"] if turned else [])]
-        notes = [f"% {line}" for note in page(table).notes for line in wrap(note, 110)]
-        return (
-            "\n".join(
-                [
-                    rf"% needs \usepackage{{{','.join(packages)}}}",
-                    r"% cite with \bibliography{paper}",
-                    r"\begin{table}",
-                    rf"\centering\{size}\setlength{{\tabcolsep}}{{{SIZES[size][1] / 2:g}pt}}",
-                    r"\sisetup{detect-weight=true}",
-                    rf"\caption{{{breakable(table.caption)}}}",
-                    rf"\label{{tab:{table.experiment.replace('/', '-')}}}",
-                    rf"\begin{{tabular}}{{{''.join(column.form for column in columns)}}}",
-                    r"\toprule",
-                    rf"{heads} \\",
-                    r"\midrule",
-                    *lines,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    *([rf"\par\smallskip\raggedright {breakable(below)}\par"] if below else []),
-                    r"\end{table}",
-                    *notes,
-                ]
-            )
-            + "\n"
-        )
-
-    def _form(self, words: Grid) -> tuple[str, bool] | None:
-        """The largest print that fits, and whether its headings are turned; `None` if none does."""
-        forms = ((size, turned) for size in SIZES for turned in (False, True))
-        return next((form for form in forms if _width(words, *form) <= self.width), None)
+        table = self.chosen(table)
+        full = page(table)
+        if self.style == "full":
+            return to_latex(full, comments)
+        shown = Page(table.experiment, table.caption, (grid(table),), tuple(_below(table)))
+        return to_latex(shown, [*full.notes, *comments], self.width)
 
 
 def paper_table(
@@ -198,47 +134,6 @@ def _in_every_row(table: Table, place: int) -> str:
     return f"{column.heading} {words.pop()} {UNITS.get(column.unit, column.unit)}".strip()
 
 
-def _cell(column: PrintedColumn, text: str) -> str:
-    """A cell's LaTeX; the best value of its column is bold in place of its sign."""
-    plain = text.removesuffix(BEST)
-    return (r"\bfseries " if plain != text else "") + column.cell(plain)
-
-
-def _names(words: Grid) -> list[str]:
-    return [name for heading in words.headings for name in heading.flat]
-
-
-def _heading(name: str, turned: bool) -> str:
-    """A column's heading, each word on a line of its own, or turned by 90 degrees."""
-    if turned:
-        return rf"\multicolumn{{1}}{{l}}{{\rotatebox{{90}}{{{latex(name)}}}}}"
-    stacked = r"\\".join(map(latex, _stacked(name)))
-    return rf"\multicolumn{{1}}{{c}}{{\shortstack{{{stacked}}}}}"
-
-
-def _stacked(name: str) -> list[str]:
-    first, bracket, unit = name.partition(" (")
-    return [*first.split(), *([f"({unit}"] if bracket else [])] or [""]
-
-
-def _width(words: Grid, size: str, turned: bool) -> float:
-    """Estimated points of the table."""
-    digit, gap = SIZES[size]
-    total = 0.0
-    for i, name in enumerate(_names(words)):
-        heads = [2 * digit] if turned else [_length(part, digit) for part in _stacked(name)]
-        total += gap + max(*heads, *(_length(line[i].removesuffix(BEST), digit) for line in words.lines))
-    return total
-
-
-def _length(text: str, digit: float) -> float:
-    """Estimated points of a text, by its letters: narrow, wide, capitals and signs, others."""
-    return sum(
-        digit * (0.56 if c in NARROW else 1.65 if c in WIDE else 1.4 if c.isupper() or ord(c) > 126 else 1.04)
-        for c in text
-    )
-
-
 def _below(table: Table) -> list[str]:
     """How figures were made, what brackets and signs mean: what a reader of the float alone must know."""
     used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
@@ -246,5 +141,5 @@ def _below(table: Table) -> list[str]:
     bold = ["Bold: best of its column."] if "best" in used else []
     used -= {"best"}
     legend = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used and mark not in shared]
-    every = [note for note in table.footnotes if note.startswith("In every row: ")]
+    every = [note for note in table.footnotes if note.startswith(IN_EVERY_ROW)]
     return [*every, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *legend]

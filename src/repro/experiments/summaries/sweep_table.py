@@ -29,7 +29,7 @@ from repro.records.identity import OF_THE_RUN, short_places, shortened
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
-from repro.reports.files import path_of, write_files
+from repro.reports.files import SWEEPS, path_of, write_files
 from repro.reports.formats.values import decimals
 from repro.reports.reference.names import ANY, load_names
 from repro.reports.spec.expand import COMMA, expand
@@ -66,9 +66,6 @@ DRAWN = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accura
 PANELS = 3
 FEWEST_POINTS = 3
 """Numbers of a setting over which a line is drawn."""
-
-SWEEPS = "sweeps/"
-"""Begins the names of these tables."""
 
 TASK = "task_score"
 

@@ -1,178 +1,229 @@
-"""Tables in LaTeX that fit the text of an A4 page: wide ones sideways or in parts, long ones over pages.
+r"""Tables in LaTeX: Styler's rows between booktabs' rules, numbers aligned by siunitx.
 
-Owns this format, its escaping and where a table goes on a page. `layout` owns the text of cells and notes,
-`columns` how wide a column is and how its cells are set.
+A table that is wider than a turned page is divided by its columns; one that is wider than an upright page is
+turned, and adjustbox makes it fit. One that is higher than its page is a longtable; in a paper it is several
+floats, since a longtable cannot stand in one of two columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
 
-from repro.reports.formats.columns import LETTER, PrintedColumn, breakable, fitted, latex, least
-from repro.reports.formats.layout import Grid, Heading, Page
-from repro.reports.formats.parts import MOST, divided
+from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page
+from repro.reports.tables.table import MARKS
 
-UPRIGHT, SIDEWAYS = (325.0, 550.0), (540.0, 320.0)
-"""Width and height in points of the text of an `article` on A4, upright and turned; less than there is, 345
-by 598, since the widths of columns are estimates."""
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textquotesingle{}",
+    "—": "---",
+    "–": "--",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "★": r"$\star$",
+}
+BREAKS = re.compile(r"(/|=|,|@|\\_|(?<=[a-z0-9])\.(?=[a-z0-9]*[a-z]))(?=\S)")
+"""Where a long word may be broken: in paths, commands and ids of published values, but not in a number."""
 
-LINE, AROUND = 9.8, 60.0
-"""Points of a line of \\footnotesize, and of caption, rules and headings."""
+NUMBER = re.compile(r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<part>\d+))?(?P<rest>( .*)?)")
+"""A number, and what follows it: its interval and marks."""
 
-PACKAGES = ("booktabs", "siunitx", "textcomp", "array", "longtable", "rotating", "pdflscape")
+BEST = f" {MARKS['best'][0]}"
+
+HEADING, TEXT = 10, 20
+"""Characters of a line of a heading, and of a longer text in a table that is wide."""
+
+UPRIGHT, TURNED = 70, 110
+"""Characters in a line of a table that fits an A4 page upright, and turned."""
+
+HEIGHT, HEIGHT_TURNED = 50, 26
+"""Lines of a table with its notes that fit such a page."""
+
+LETTER, LEAST_LETTER = 4.4, 3.2
+"""Points of a character of footnotesize, and of one that a paper's column makes as narrow as one can read."""
+
+SMALL = r"\footnotesize\setlength{\tabcolsep}{3pt}"
+
+PACKAGES = {
+    "booktabs": r"\toprule",
+    "siunitx": "",
+    "textcomp": "",
+    "array": r">{\raggedright",
+    "adjustbox": r"\begin{adjustbox}",
+    "longtable": r"\begin{longtable}",
+    "pdflscape": r"\begin{landscape}",
+}
+"""What a table has that needs a package."""
 
 
-@dataclass(frozen=True)
-class PrintedPart:
-    """A table or a part of one, upright or sideways."""
-
-    words: Grid
-    columns: tuple[PrintedColumn, ...]
-    sideways: bool
-
-    @property
-    def width(self) -> float:
-        """Estimated width in points."""
-        return sum(column.room for column in self.columns)
-
-    @property
-    def height(self) -> float:
-        """Estimated height in points, without notes."""
-        rows = [
-            max(c.lines(text) for c, text in zip(self.columns, line, strict=True))
-            for line in self.words.lines
-        ]
-        return AROUND + LINE * sum(rows)
+def latex(text: str) -> str:
+    """Text as one line with LaTeX's special characters escaped."""
+    return "".join(ESCAPES.get(character, character) for character in " ".join(text.splitlines()))
 
 
-def to_latex(page: Page, bibtex: Sequence[str]) -> str:
-    """Floats, or tables over several pages where they are longer than one; notes; the BibTeX in comments."""
-    parts = [part for words in page.grids for part in placed(words)]
-    lines: list[str] = []
+def breakable(text: str) -> str:
+    """Text escaped, with places where paths and commands may be broken."""
+    return BREAKS.sub(r"\1\\allowbreak{}", latex(text))
+
+
+def to_latex(page: Page, comments: Sequence[str], width: float | None = None) -> str:
+    """The tables of a page, its notes below the last one, and comments at the end.
+
+    With `width`, the points of a paper's column, they are upright floats with the best values bold.
+    """
+    parts = [part for grid in page.grids for part in _parts(grid, width)]
+    label = f"tab:{page.experiment.replace('/', '-')}"
+    body: list[str] = []
     for i, part in enumerate(parts, 1):
         title = page.title if len(parts) == 1 else f"{page.title}, part {i} of {len(parts)}"
-        caption = rf"\caption{{{breakable(title)}}}"
-        if i == 1:
-            caption += rf"\label{{tab:{page.experiment.replace('/', '-')}}}"
-        last = i == len(parts)
-        lines += _part(part, caption, page.notes if last else ())
-    used = [name for name in PACKAGES if name in ("booktabs", "siunitx", "textcomp") or _needs(name, lines)]
-    comments = [f"% {line}".rstrip() for entry in bibtex for line in entry.splitlines()]
-    return "\n".join([rf"% needs \usepackage{{{','.join(used)}}}", *lines, *comments]) + "\n"
+        notes = page.notes if i == len(parts) else ()
+        body += _placed(part, breakable(title), label if i == 1 else "", notes, width)
+    used = [name for name, mark in PACKAGES.items() if any(mark in line for line in body)]
+    ends = [f"% {line}".rstrip() for comment in comments for line in comment.splitlines()]
+    return "\n".join([rf"% needs \usepackage{{{','.join(used)}}}", *body, *ends]) + "\n"
 
 
-def _needs(package: str, lines: Sequence[str]) -> bool:
-    marks = {
-        "array": r">{",
-        "longtable": r"{longtable}",
-        "rotating": r"{sidewaystable}",
-        "pdflscape": r"{landscape}",
-    }
-    return any(marks[package] in line for line in lines)
+def _parts(grid: Grid, width: float | None) -> list[Grid]:
+    """The grid, divided by its columns if it is too wide, in a paper also by its rows if it is too high."""
+    most = TURNED if width is None else width / LEAST_LETTER
+    parts = grid.divided(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= most)
+    if width is None:
+        return parts
+    rows = HEIGHT - 10
+    starts = range(0, max(len(grid.lines), 1), rows)
+    return [replace(part, lines=part.lines[i : i + rows]) for part in parts for i in starts]
 
 
-def placed(words: Grid) -> list[PrintedPart]:
-    """The grid in as few parts as fit a page: upright if turning it would not save one."""
-    upright, sideways = (divided(words, partial(_fits, words, room)) for room, _ in (UPRIGHT, SIDEWAYS))
-    turned = len(sideways) < len(upright) or any(sum(least(part)) > UPRIGHT[0] for part in upright)
-    room = (SIDEWAYS if turned else UPRIGHT)[0]
-    return [PrintedPart(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
-
-
-def _fits(words: Grid, room: float, columns: Sequence[int]) -> bool:
-    wide = least(words)
-    return len(columns) <= MOST and sum(wide[i] for i in columns) <= room
-
-
-def _part(part: PrintedPart, caption: str, notes: Sequence[str]) -> list[str]:
-    """A float with its notes; a table over several pages, with the notes after it, if that is too high."""
-    width, height = SIDEWAYS if part.sideways else UPRIGHT
-    below = LINE * sum(1 + len(note) * LETTER // width for note in notes)
-    said = [rf"{breakable(note)}\par" for note in notes]
-    if part.height + below <= height:
-        kind = "sidewaystable" if part.sideways else "table"
-        after = [r"\par\smallskip\raggedright", *said] if said else []
-        return [
-            rf"\begin{{{kind}}}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            caption,
-            rf"\begin{{tabular}}{{{_preamble(part)}}}",
-            *_head(part),
-            *_rows(part),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *after,
-            rf"\end{{{kind}}}",
-        ]
-    long = [
-        r"{\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}",
-        rf"\begin{{longtable}}{{{_preamble(part)}}}",
-        rf"{caption}\\",
-        *_head(part),
-        r"\endfirsthead",
-        *_head(part),
-        r"\endhead",
-        r"\bottomrule",
-        r"\endfoot",
-        *_rows(part),
-        r"\end{longtable}",
-        *([r"\raggedright\noindent", *said] if said else []),
-        "}",
-    ]
-    return [r"\begin{landscape}", *long, r"\end{landscape}"] if part.sideways else long
-
-
-def _preamble(part: PrintedPart) -> str:
-    return "".join(column.form for column in part.columns)
-
-
-def _head(part: PrintedPart) -> list[str]:
-    headings = part.words.headings
+def _placed(part: Grid, title: str, label: str, notes: Sequence[str], width: float | None) -> list[str]:
+    """A part as a float or a longtable, on an upright page or a turned one."""
+    if width is not None:
+        return _float(part, title, label, notes, bold=True)
+    widths = _widths(part)
+    turned = sum(widths) > UPRIGHT
     lines = [
-        r"\toprule",
-        _line(_over(heading, wide) for heading, wide in zip(headings, _spans(part), strict=True)),
+        max(ceil(len(text) / (wide or 1)) for text, wide in zip(line, widths, strict=True))
+        for line in part.lines
     ]
-    if any(len(heading.parts) > 1 for heading in headings):
-        under = [rf"\multicolumn{{1}}{{c}}{{{latex(one)}}}" for heading in headings for one in heading.parts]
-        lines += [_rules(headings), _line(under)]
-    return [*lines, r"\midrule"]
+    lines += [ceil(len(note) / (TURNED if turned else UPRIGHT)) for note in notes]
+    form = _longtable if sum(lines) > (HEIGHT_TURNED if turned else HEIGHT) else _float
+    placed = form(part, title, label, notes)
+    return [r"\begin{landscape}", *placed, r"\end{landscape}"] if turned else placed
 
 
-def _spans(part: PrintedPart) -> list[float]:
-    """Points of each heading."""
-    ends = list(accumulate(len(heading.parts) for heading in part.words.headings))
+def _float(part: Grid, title: str, label: str, notes: Sequence[str], bold: bool = False) -> list[str]:
     return [
-        sum(column.wide for column in part.columns[end - len(h.parts) : end])
-        for end, h in zip(ends, part.words.headings, strict=True)
+        r"\begin{table}",
+        rf"\centering{SMALL}" + (r"\sisetup{detect-weight=true}" if bold else ""),
+        rf"\caption{{{title}}}" + (rf"\label{{{label}}}" if label else ""),
+        r"\begin{adjustbox}{max width=\linewidth}",
+        *_tabular(part, bold),
+        r"\end{adjustbox}",
+        *_below(notes),
+        r"\end{table}",
     ]
 
 
-def _rows(part: PrintedPart) -> list[str]:
-    return [
-        _line(column.cell(text) for column, text in zip(part.columns, line, strict=True))
-        for line in part.words.lines
+def _longtable(part: Grid, title: str, label: str, notes: Sequence[str]) -> list[str]:
+    table = _tabular(part, environment="longtable", caption=title, label=label or None)
+    return [rf"{{{SMALL}\setlength{{\LTcapwidth}}{{\linewidth}}", *table, *_below(notes), "}"]
+
+
+def _below(notes: Sequence[str]) -> list[str]:
+    lines = [rf"{breakable(note)}\par" for note in notes]
+    return [r"\par\smallskip\raggedright\noindent", *lines] if lines else []
+
+
+def _widths(grid: Grid) -> list[int]:
+    """Characters of each column; a text is broken into lines of `TEXT` if the table is too wide otherwise."""
+    cells = [max((len(line[i]) for line in grid.lines), default=0) for i in range(len(grid.alignment))]
+    heads = [
+        max(len(part), ceil(max(map(len, heading.broken(HEADING))) / len(heading.parts)))
+        for heading in grid.headings
+        for part in heading.parts
     ]
+    whole = [max(pair) for pair in zip(cells, heads, strict=True)]
+    if sum(whole) <= UPRIGHT:
+        return whole
+    least = [wide if letter == "r" else TEXT for wide, letter in zip(cells, grid.alignment, strict=True)]
+    return [max(head, min(pair)) for head, *pair in zip(heads, cells, least, strict=True)]
 
 
-def _line(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+def _tabular(grid: Grid, bold: bool = False, **environment: str | None) -> list[str]:
+    """The lines of a tabular, or of another environment; `bold`: the best values, not their sign."""
+    from pandas import DataFrame, Index, MultiIndex  # late: it takes half a second, with jinja2
+
+    widths = _widths(grid)
+    columns = [[line[i] for line in grid.lines] for i in range(len(widths))]
+    if bold:
+        columns = [[text.removesuffix(BEST) for text in texts] for texts in columns]
+    forms = [_form(*column) for column in zip(columns, widths, grid.alignment, strict=True)]
+    cells = [
+        [
+            (r"\bfseries " if text != whole else "") + _cell(text, form)
+            for text, whole, form in zip(texts, line, forms, strict=True)
+        ]
+        for texts, line in zip(zip(*columns, strict=True), grid.lines, strict=True)
+    ]
+    above = [_stacked(heading) for heading in grid.headings for _ in heading.parts]
+    below = [latex(part) for heading in grid.headings for part in heading.parts]
+    names = MultiIndex.from_arrays([above, below]) if any(below) else Index(above)
+    style = DataFrame(cells, columns=names).style.hide(axis="index")
+    text: str = style.to_latex(
+        column_format="".join(forms), hrules=True, siunitx=True, multicol_align="c", **environment
+    )
+    return text.splitlines()
 
 
-def _over(heading: Heading, wide: float) -> str:
-    """A heading over its columns, broken into lines that are not wider, the unit on a line of its own."""
-    stacked = r"\shortstack{" + r"\\".join(map(latex, heading.broken(int(wide / LETTER)))) + "}"
-    return rf"\multicolumn{{{len(heading.parts)}}}{{c}}{{{stacked}}}"
+def _stacked(heading: Heading) -> str:
+    return r"\shortstack{" + r"\\".join(map(latex, heading.broken(HEADING))) + "}"
 
 
-def _rules(headings: Sequence[Heading]) -> str:
-    """A rule below each heading that spans several columns."""
-    rules, at = [], 1
-    for heading in headings:
-        end = at + len(heading.parts) - 1
-        if end > at:
-            rules.append(rf"\cmidrule(lr){{{at}-{end}}}")
-        at = end + 1
-    return "".join(rules)
+def _form(texts: Sequence[str], wide: int, letter: str) -> str:
+    """A column's letter: numbers are aligned by siunitx, a text that is longer than its column is broken."""
+    numbers = [number for number in map(NUMBER.fullmatch, texts) if number]
+    if letter != "r":
+        broken = any(len(text) > wide for text in texts)
+        return rf">{{\raggedright\arraybackslash}}p{{{LETTER * wide:.0f}pt}}" if broken else "l"
+    if not numbers:
+        return "r"
+    sign = "-" if any(number["sign"] for number in numbers) else ""
+    whole, part = (max(len(number[name] or "") for number in numbers) for name in ("whole", "part"))
+    rest = max((number["rest"] for number in numbers), key=len)
+    after = f",table-space-text-post={_after(rest)}" if rest else ""
+    return f"S[table-format={sign}{whole}.{part}{after}]"
+
+
+def _cell(text: str, form: str) -> str:
+    """A cell's text; in an aligned column what is no number is in braces."""
+    if not form.startswith("S"):
+        return breakable(text) if "p{" in form else latex(text)
+    number = NUMBER.fullmatch(text)
+    if number is None:
+        return f"{{{latex(text)}}}"
+    return text.removesuffix(number["rest"]) + (_after(number["rest"]) if number["rest"] else "")
+
+
+def _after(rest: str) -> str:
+    """What follows a number, in braces, since it is text."""
+    return f"{{~{latex(rest.strip())}}}"

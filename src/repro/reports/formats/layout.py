@@ -1,12 +1,13 @@
 """A table as text: formatted values, headings and notes, the same for every format.
 
-Knows no format: escaping and alignment belong to the formats. `parts` owns how a wide table is divided.
+Knows no format: escaping, and what fits a page, belong to the formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from textwrap import wrap
 
 from repro.reports.comparison.published import Published
@@ -26,6 +27,8 @@ POINTS = ("%", "percentage_point")
 """Units whose values are compared with published ones by their difference: a ratio of shares says little."""
 UNVARIED = 3
 """Rows from which on a column of equal values is named below the table."""
+MOST_COLUMNS = 12
+"""Columns of a printed table."""
 UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion parameters", "": ""}
 
 
@@ -41,11 +44,6 @@ class Heading:
         """One heading per column: the words over the first column, the parts over the others."""
         return (self.words, *self.parts[1:])
 
-    @property
-    def least(self) -> int:
-        """Characters that it needs when it is broken into lines."""
-        return max(map(len, self.broken(1)))
-
     def broken(self, letters: int) -> list[str]:
         """Its words in lines of so many characters, or of a longer word; the unit on a line of its own."""
         first, bracket, unit = self.words.partition(" (")
@@ -60,6 +58,31 @@ class Grid:
     headings: tuple[Heading, ...]
     lines: tuple[tuple[str, ...], ...]
     alignment: str
+
+    def divided(self, fits: Callable[[Grid], bool]) -> list[Grid]:
+        """The grid in parts that fit, each with the columns of names and at least one heading beside them.
+
+        Columns of one heading stay together. A grid of text alone, whose columns may wrap, stays whole.
+        """
+        names = len(self.alignment) - len(self.alignment.lstrip("lp"))
+        if names == len(self.alignment) or fits(self):
+            return [self]
+        parts = [list(range(names))]
+        for i in range(names, len(self.headings)):
+            if len(parts[-1]) > names and not fits(self._of([*parts[-1], i])):
+                parts.append(list(range(names)))
+            parts[-1].append(i)
+        return [self._of(part) for part in parts]
+
+    def _of(self, headings: Sequence[int]) -> Grid:
+        """The grid with some of its headings."""
+        ends = list(accumulate(len(heading.parts) for heading in self.headings))
+        columns = [k for i in headings for k in range(ends[i] - len(self.headings[i].parts), ends[i])]
+        return Grid(
+            tuple(self.headings[i] for i in headings),
+            tuple(tuple(line[k] for k in columns) for line in self.lines),
+            "".join(self.alignment[k] for k in columns),
+        )
 
 
 @dataclass(frozen=True)

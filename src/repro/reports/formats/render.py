@@ -6,10 +6,9 @@ Owns these three formats. `layout` owns the text of cells and notes.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from textwrap import fill
-from typing import Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -18,8 +17,7 @@ from rich.text import Text
 
 from repro.core.digits import csv_text
 from repro.reports.comparison.published import Published
-from repro.reports.formats.layout import NOT_RUN, Grid, Page
-from repro.reports.formats.parts import MOST, divided
+from repro.reports.formats.layout import MOST_COLUMNS, NOT_RUN, Grid, Heading, Page
 from repro.reports.tables.table import Entry, Table
 
 CSV_HEADER = (
@@ -42,8 +40,8 @@ CSV_HEADER = (
 MOST_ROWS = 200
 """Rows that a terminal gets of a table."""
 
-GAP = 3
-"""Characters between two columns on the terminal."""
+TEXT = 40
+"""Characters of a line of a column whose text may wrap, on the terminal."""
 
 
 def to_screen(page: Page) -> RenderableType:
@@ -60,69 +58,65 @@ class _Screen:
     page: Page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        endless = options.update_width(sys.maxsize)
         yield Text(self.page.title, style="bold")
         for whole in self.page.grids:
-            words = replace(whole, lines=whole.lines[:MOST_ROWS])
-            yield from (_rich(part, options.max_width) for part in _parts(words, options.max_width))
+            shown = replace(whole, lines=whole.lines[:MOST_ROWS])
+            parts = shown.divided(
+                lambda part: console.measure(_rich(part), options=endless).maximum <= options.max_width
+            )
+            yield from map(_rich, parts)
             if (more := len(whole.lines) - MOST_ROWS) > 0:
                 yield Text(f"and {more} more rows, in the files", style="dim")
         yield from (Text(line, style="dim") for line in self.page.notes)
 
 
-def _rich(words: Grid, width: int) -> RichTable:
-    """The grid as a table; its headings are broken into lines only if it is too wide otherwise."""
-    shown = RichTable(box=box.SIMPLE_HEAD)
-    widths = _widths(words, broken=sum(_widths(words, broken=False)) >= width)
-    for name, letter, wide in zip(_names(words), words.alignment, widths, strict=True):
-        side: Literal["left", "right"] = "right" if letter == "r" else "left"
-        first, *unit = name.split("\n")
-        heading = "\n".join([fill(first, wide - GAP, break_long_words=False), *unit])
-        shown.add_column(heading, justify=side, vertical="bottom", no_wrap=letter == "r")
-    for line in words.lines:
-        shown.add_row(*map(Text, line))
-    return shown
-
-
-def _parts(words: Grid, width: int) -> list[Grid]:
-    """The grid in parts of at most `width` characters."""
-    wide = _widths(words, broken=True)
-    return divided(words, lambda columns: sum(wide[i] for i in columns) < width)  # the left edge is one more
-
-
-def _widths(words: Grid, broken: bool) -> list[int]:
-    """Characters that each column needs, with the `GAP` beside it; headings whole, or broken into lines."""
-    lines = [list(line) for line in words.lines]
-    columns = [[line[i] for line in lines] for i in range(len(words.alignment))]
-    names = [_least(n) if broken else max(map(len, n.split("\n"))) for n in _names(words)]
-    return [max(name, *map(len, own), 0) + GAP for name, own in zip(names, columns, strict=True)]
-
-
-def _names(words: Grid) -> list[str]:
-    """A name for each column, the unit on a line of its own."""
-    return [name.replace(" (", "\n(", 1) for h in words.headings for name in h.flat]
-
-
-def _least(name: str) -> int:
-    """Characters that a column needs for its name: those of the longest word, or of the line of the unit."""
-    first, _, unit = name.partition("\n")
-    return max(len(unit), *map(len, first.split() or [""]))
+def _rich(grid: Grid) -> RichTable:
+    """The grid as a table; its headings are broken into lines that are not wider than its cells."""
+    table = RichTable(box=box.SIMPLE_HEAD)
+    names = [name for heading in grid.headings for name in heading.flat]
+    for i, (name, letter) in enumerate(zip(names, grid.alignment, strict=True)):
+        wide = max((len(line[i]) for line in grid.lines), default=0)
+        table.add_column(
+            "\n".join(Heading(name).broken(wide)),
+            justify="right" if letter == "r" else "left",
+            vertical="bottom",
+            no_wrap=letter == "r",
+            max_width=TEXT if letter == "p" else None,
+        )
+    for line in grid.lines:
+        table.add_row(*map(Text, line))
+    return table
 
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
-    """GitHub Markdown: tables of at most `MOST` columns, notes, BibTeX."""
-    grids = [part for words in page.grids for part in divided(words, lambda columns: len(columns) <= MOST)]
+    """GitHub Markdown: tables of at most `MOST_COLUMNS` columns, notes, BibTeX."""
+    grids = [part for whole in page.grids for part in whole.divided(_fits)]
     parts = [f"## {_markdown(page.title)}", *map(_pipes, grids)]
     parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
     return "\n\n".join(parts) + "\n"
 
 
-def _pipes(words: Grid) -> str:
-    names = [name for h in words.headings for name in h.flat]
-    rule = ["---:" if letter == "r" else "---" for letter in words.alignment]
-    lines = [names, rule, *words.lines]
-    escaped = [[_markdown(word) for word in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+def _fits(grid: Grid) -> bool:
+    return len(grid.alignment) <= MOST_COLUMNS
+
+
+def _pipes(grid: Grid) -> str:
+    from tabulate import DataRow, TableFormat, tabulate
+
+    rule = " | ".join("---:" if letter == "r" else "---" for letter in grid.alignment)
+    row = DataRow("|", "|", "|")
+    # tabulate's own formats make columns equally wide: a new value would change every line.
+    pipes = TableFormat(
+        None, lambda *_: f"| {rule} |", None, None, row, row, padding=1, with_header_hide=None
+    )
+    names, *lines = (
+        [_markdown(word) for word in line]
+        for line in ([name for heading in grid.headings for name in heading.flat], *grid.lines)
+    )
+    text: str = tabulate(lines, names, pipes, disable_numparse=True, stralign=None)
+    return text
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")

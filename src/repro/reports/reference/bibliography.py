@@ -23,11 +23,15 @@ def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
         InputError: two entries have the same key.
     """
     places = conf_folders() if folders is None else folders
-    return merged(places, lambda folder: [folder / "reference" / "papers.bib"], _read, "BibTeX entry")
+    return merged(places, lambda folder: [folder / "reference" / "papers.bib"], read_entries, "BibTeX entry")
 
 
-def _read(path: Path) -> dict[str, str]:
-    """Entries of a BibTeX file by key; every entry starts with `@` at the beginning of a line."""
+def read_entries(path: Path) -> dict[str, str]:
+    """Entries of a BibTeX file by key; every entry starts with `@` at the beginning of a line.
+
+    Raises:
+        InputError: two entries have the same key.
+    """
     entries: dict[str, str] = {}
     for text in re.split(r"^(?=@)", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
         found = re.match(r"@\w+\{([^,\s]+),", text)
