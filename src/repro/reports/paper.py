@@ -1,18 +1,19 @@
-"""A table for a paper: chosen rows and columns in one float, with a caption in words and a `.bib` beside it.
+"""A table for a paper: chosen rows and columns in one float, its `.bib`, and its figure without title.
 
 Owns the choice and this form of LaTeX; `latex` owns the form in which everything is shown, over pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 
 from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
-from repro.reports.files import write_files
+from repro.reports.files import PICTURES, write_files
 from repro.reports.formats.columns import PrintedColumn, breakable, fitted, latex
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
@@ -59,7 +60,7 @@ class PaperTable:
     style: str = "float"
 
     def write(self, table: Table, folder: Path, bibliography: dict[str, str]) -> dict[str, Path]:
-        """Write `paper.tex` and `paper.bib` to the table's place in a folder; returns their paths.
+        """Write `paper.tex`, `paper.bib` and the figure to the place in a folder; returns their paths.
 
         Raises:
             InputError: there is no such row or column, or the table is wider than the paper's column.
@@ -69,7 +70,20 @@ class PaperTable:
         text = to_latex(page(shown), ()) if self.style == "full" else self.latex(shown)
         # BibTeX has no comments: an @ of the command, which paper.tex names, would begin an entry here.
         bib = f"Figures of commit {', '.join(table.commits)}.\n\n" + "\n\n".join(bibtex) + "\n"
-        return write_files(table.experiment, folder, {"paper.tex": text, "paper.bib": bib})
+        files: dict[str, str | bytes | Callable[[], str | bytes]] = {"paper.tex": text, "paper.bib": bib}
+        return write_files(table.experiment, folder, files | self._figures(table))
+
+    def _figures(self, table: Table) -> dict[str, str | bytes | Callable[[], str | bytes]]:
+        """What draws the figure of the chosen rows and columns, by file; empty if these have none."""
+        chosen = replace(self, style="full").chosen(table)
+        keys, figure = [column.key for column in chosen.columns], table.figure
+        columns = tuple(key for key in figure.columns if key in keys) if figure else ()
+        if not figure or not columns or (figure.kind == "curves" and figure.x not in keys):
+            return {}
+        from repro.reports.figures.figure import draw  # late: matplotlib takes a second
+
+        chosen = replace(chosen, figure=replace(figure, columns=columns))
+        return {f"paper.{format}": partial(draw, chosen, format, bare=True) for format in PICTURES}
 
     def chosen(self, table: Table) -> Table:
         """The table with these rows and columns, and intervals if they are wanted.
@@ -160,15 +174,16 @@ def paper_table(
     no_intervals: bool = False,
     two_column: bool = False,
     style: str | None = None,
+    paper: bool = False,
 ) -> PaperTable | None:
-    """What the command's arguments ask for; `None` without any.
+    """What the command's arguments ask for; `None` without any. `paper` alone asks for all as it is.
 
     Raises:
         InputError: there is no such style.
     """
     if style is not None:
         require_choice("--style", style, STYLES)
-    if not (columns or rows or no_intervals or two_column or style):
+    if not (columns or rows or no_intervals or two_column or style or paper):
         return None
     width = TWO_COLUMNS if two_column else ONE_COLUMN
     return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])
