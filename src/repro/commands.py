@@ -104,6 +104,7 @@ def main() -> None:
     argument("--pack", type=Path, metavar="FOLDER", help="a folder whose records go to git"),
     argument("--x", metavar="LABEL", help="draw lines over the numbers of this label of the rows"),
     argument("--by", metavar="LABEL", help="with --x: the label that names the lines"),
+    argument("--paper", action="store_true", help="LaTeX floats, paper.bib, and the figure without title"),
     argument("--columns", nargs="+", metavar="KEY", help="for a paper: columns by key, in this order"),
     argument("--rows", nargs="+", metavar="ROW", help="for a paper: rows by id or name, in this order"),
     argument("--no-intervals", action="store_true", help="for a paper: values alone"),
@@ -129,6 +130,7 @@ def table(
     repro table lever --results results   those of a paper
     repro table quickstart --format tex --out paper/
     repro table NAME --x length --by device    lines over a number, as over_length.png beside the table
+    repro table quickstart --paper --out paper/    floats, and the figure without title
     repro table quickstart --two-column --no-intervals --columns speedup over_edgellm   for a paper
     repro table --convert FOLDER          bring a folder of the former layout to the present one, packed
     repro table --pack FOLDER             bring its records together for git, a paper's in one file

@@ -16,6 +16,7 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.experiments.pages import fact_sources
 from repro.experiments.plan import plain
+from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
 from repro.models.runtime.model import ModelConfig
@@ -24,7 +25,6 @@ from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
-from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.serving.asked import read_model
 from tiny_project import composed, composed_by_hydra, spec_of
 

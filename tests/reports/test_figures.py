@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -13,9 +14,9 @@ from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
+from repro.reports.figures.charts import Series, series
 from repro.reports.figures.figure import KINDS, draw, frame
-from repro.reports.figures.lines import Series, series
-from repro.reports.figures.paint import BASELINES, OURS, PAPER, canvas, colour
+from repro.reports.figures.paint import BASELINES, OURS, canvas, colour
 from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
 from repro.reports.figures.shown import Shown, figure_title, origin, shown, words_of
 from repro.reports.reference.reference import PublishedCell
@@ -103,14 +104,48 @@ def test_a_group_has_a_bar_a_column_and_none_where_there_is_no_figure() -> None:
     assert [width for _, width, shade in bars("grouped") if shade == EDGELLM] == [20, 80, 2, 4, 8]
 
 
-def test_groups_on_a_logarithmic_axis_begin_below_the_least_figure() -> None:
+def marks(panel: Axes, shape: str) -> list[list[tuple[float, float]]]:
+    """Where lines with markers of a shape stand: our dots (`o`), or published diamonds (`D`)."""
+    return [[*map(tuple, line.get_xydata())] for line in panel.lines if line.get_marker() == shape]  # type: ignore[union-attr]
+
+
+def test_groups_on_a_logarithmic_axis_are_dots() -> None:
     given = table({"kind": "grouped", "columns": ["sp", "edgellm"], "log": True})
-    (panel,) = KINDS["grouped"](content(given))[0].axes
-    low, high = panel.get_xlim()
-    assert (panel.get_xscale(), low) == ("log", 0.5)
-    assert 80 < high < 240, "the last value fits, and there is no more room than it needs"
-    assert panel.get_xticks().tolist() == [1.0, 10.0] or max(panel.get_xticks()) <= 80
+    picture, keys = KINDS["grouped"](content(given))
+    (panel,) = picture.axes
+    assert panel.get_xscale() == "log"
+    assert not panel.patches, "a bar would begin anywhere"
+    assert sorted(x for points in marks(panel, "o") for x, _ in points) == [
+        1,
+        2,
+        2,
+        4,
+        4,
+        8,
+        10,
+        20,
+        20,
+        40,
+        80,
+    ]
+    assert {key.get_marker() for key in keys if isinstance(key, Line2D)} == {"o", "D"}, "as they are drawn"
     assert draw(given) != draw(KIND["grouped"])
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"), [((1.0, 20.0), "linear"), ((0.3, 629.0), "log"), ((0.0, 629.0), "linear")]
+)
+def test_a_bar_that_would_be_invisible_beside_others_is_a_dot(values: tuple[float, ...], scale: str) -> None:
+    records = [record(m, {"x": value}) for m, value in zip(METHODS, values, strict=True)]
+    columns = [{"key": "x", "heading": "X", "value": "x"}]
+    section = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, "figure": {"columns": ["x"]}}
+    given = build(TableSpec.parse("t", section), records, {}, {each.key for each in records})
+    picture, _ = KINDS["bars"](content(given))
+    (panel,) = picture.axes
+    assert (panel.get_xscale(), bool(panel.patches)) == (scale, scale == "linear")
+    assert [text.get_text() for text in panel.texts] == [
+        words_of(row.entries[0], given.columns[0]) for row in given.rows
+    ]
 
 
 def test_a_stack_s_parts_begin_where_the_ones_before_end() -> None:
@@ -135,11 +170,11 @@ def test_labels_that_are_no_axis_are_lines() -> None:
 def test_published_values_stand_at_their_x() -> None:
     picture, keys = KINDS["lines"](content(KIND["lines"]))
     assert [axes.get_title(loc="left") for axes in picture.axes] == ["board", "phone"]
-    diamonds = [line for axes in picture.axes for line in axes.lines if line.get_marker() == "D"]
-    drawn = [list(line.get_xydata()) for line in diamonds if len(line.get_xdata())]
-    assert [[list(point) for point in each] for each in drawn] == [[[256, 3], [256, 5]]]
-    assert {to_hex(line.get_color()) for line in diamonds} == {PAPER}
+    assert [marks(axes, "D") for axes in picture.axes] == [[], [[(256, 3), (256, 5)]]]
+    (diamonds,) = (line for line in picture.axes[1].lines if line.get_marker() == "D")
+    assert to_hex(diamonds.get_color()) == EDGELLM, "the published value of that line"
     assert [key.get_label() for key in keys] == ["SP", "EDGELLM", "published"]
+    assert {line.get_markerfacecolor() for line in (diamonds, keys[-1])} == {"none"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -184,52 +219,46 @@ def row_of(values: dict[str, Any], figure: dict[str, Any], column: dict[str, Any
     return build(TableSpec.parse("edgellm/t", section), [one], cells, {one.key})
 
 
-def words(given: Table) -> tuple[float, str, str, Any]:
-    """Place, side and text of the one value that is written in a figure, and its panel."""
+def drawn(given: Table) -> tuple[str, Axes]:
+    """The one value that is written in a figure, and its panel."""
     assert given.figure is not None
     picture, _ = KINDS[given.figure.kind](content(given))
-    panel = picture.axes[0]
-    (text,) = (text for text in panel.texts if text.get_text())
-    return text.xy[0], text.get_ha(), text.get_text(), panel  # type: ignore[attr-defined]
+    (text,) = picture.axes[0].texts
+    return text.get_text(), picture.axes[0]
 
 
 @pytest.mark.parametrize("kind", ["bars", "grouped"])
 class TestValues:
-    """Where our value is written: at our bar's end, whatever was published."""
+    """What a bar shows: our value, its interval, and what was published."""
 
-    @pytest.mark.parametrize("published", [(90.0, 90.0), (40.0, 40.0), (21.0, 21.0), (22.0, 90.0)])
-    def test_it_stands_at_the_bar_s_end(self, kind: str, published: tuple[float, float]) -> None:
+    @pytest.mark.parametrize("published", [(90.0, 90.0), (21.0, 21.0), (22.0, 90.0)])
+    def test_a_published_value_is_a_diamond_on_its_bar(
+        self, kind: str, published: tuple[float, float]
+    ) -> None:
         figure = {"kind": kind, "columns": ["x"]}
-        place, _, text, _ = words(row_of({"ours": 20.0, "published": published}, figure, {"digits": 1}))
-        assert (place, text) == (20.0, "20.0")
+        text, panel = drawn(row_of({"ours": 20.0, "published": published}, figure, {"digits": 1}))
+        assert text == "20.0"
+        assert [bar.get_width() for bar in panel.patches if isinstance(bar, Rectangle)] == [20.0]
+        assert marks(panel, "D") == [[(end, 0.0) for end in published]]
 
-    def test_it_stands_within_the_bar_if_a_published_value_is_just_beyond(self, kind: str) -> None:
+    @pytest.mark.parametrize(("spread", "ends"), [((15.0, 30.0), [15.0, 30.0]), (4.0, [16.0, 24.0])])
+    def test_an_interval_is_drawn_and_not_written(self, kind: str, spread: Any, ends: list[float]) -> None:
         figure = {"kind": kind, "columns": ["x"]}
-        _, side, _, _ = words(row_of({"ours": 80.0, "published": (82.0, 82.0)}, figure, {}))
-        assert side == "right"
-        _, side, _, _ = words(row_of({"ours": 80.0, "published": (20.0, 20.0)}, figure, {}))
-        assert side == "left"
-
-    def test_an_error_bar_comes_before_it(self, kind: str) -> None:
-        figure = {"kind": kind, "columns": ["x"]}
-        place, _, text, panel = words(row_of({"ours": 20.0, "spread": (15.0, 30.0)}, figure, {"digits": 0}))
-        assert (place, text) == (30.0, "20"), "the interval is drawn, not written"
-        (bar,) = (c for c in panel.collections if len(c.get_segments()) == 1)
-        assert [x for x, _ in bar.get_segments()[0]] == [15.0, 30.0]
-        place, *_ = words(row_of({"ours": 20.0, "spread": 4.0}, figure, {}))
-        assert place == 24.0
+        text, panel = drawn(row_of({"ours": 20.0, "spread": spread}, figure, {"digits": 0}))
+        assert text == "20"
+        (bar,) = (c for c in panel.collections if len(c.get_segments()) == 1)  # type: ignore[attr-defined]
+        assert [x for x, _ in bar.get_segments()[0]] == ends  # type: ignore[attr-defined]
 
     def test_a_negative_bar_goes_to_the_left(self, kind: str) -> None:
         figure = {"kind": kind, "columns": ["x"]}
-        place, side, text, panel = words(row_of({"ours": -5.0}, figure, {"digits": 1}))
-        assert (place, side, text) == (-5.0, "right", "-5.0")
-        assert panel.get_xlim()[0] < -5
+        text, panel = drawn(row_of({"ours": -5.0}, figure, {"digits": 1}))
+        assert text == "-5.0"
+        assert panel.get_xlim() == (-5, 0)
 
     def test_shares_have_no_tick_beyond_100(self, kind: str) -> None:
         figure = {"kind": kind, "columns": ["x"]}
-        _, _, _, panel = words(row_of({"ours": 100.0, "published": (96.0, 96.0)}, figure, {"unit": "%"}))
-        assert max(panel.get_xticks()) == 100
-        assert panel.spines["bottom"].get_bounds() == (0, 100)
+        _, panel = drawn(row_of({"ours": 100.0, "published": (96.0, 96.0)}, figure, {"unit": "%"}))
+        assert panel.get_xlim() == (0, 100)
 
 
 def test_zero_is_a_zero_and_what_rounds_to_it_is_not_negative() -> None:

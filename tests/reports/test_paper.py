@@ -10,10 +10,11 @@ import pytest
 from latex_structure import problems, tabulars
 from records import record
 from repro.core.errors import InputError
+from repro.reports.figures.figure import draw
 from repro.reports.files import write_all, write_paper
 from repro.reports.paper import TWO_COLUMNS, PaperTable, paper_table
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.spec import FigureSpec, TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
@@ -81,7 +82,20 @@ def test_the_float_is_sound_and_intervals_are_left_out() -> None:
 
 def test_any_option_asks_for_a_paper() -> None:
     assert paper_table() is None
+    assert paper_table(paper=True) == PaperTable()
     assert paper_table(["a", "b"], two_column=True) == PaperTable(columns=("a", "b"), width=252.0)
+
+
+def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp_path: Path) -> None:
+    table = replace(made(), figure=FigureSpec(("a", "c")))
+    files = write_paper(PaperTable(), table, tmp_path, load_bibliography())
+    assert {path.name for path in files.values()} == {f"paper.{end}" for end in ("tex", "bib", "png", "pdf")}
+    assert files["paper.pdf"].read_bytes() == draw(table, "pdf", bare=True) != draw(table, "pdf")
+    fewer = write_paper(PaperTable(columns=("c",)), table, tmp_path, load_bibliography())
+    assert fewer["paper.pdf"].read_bytes() == draw(
+        replace(table, figure=FigureSpec(("c",))), "pdf", bare=True
+    )
+    assert "paper.pdf" not in write_paper(PaperTable(columns=("d",)), table, tmp_path, load_bibliography())
 
 
 def test_the_bibliographies_of_two_tables_repeat_no_entry(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from repro.experiments.pages import computes_nothing, fact_sources, written_out
+from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
@@ -17,7 +18,6 @@ from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import grid_of
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import TableSpec
-from repro.reports.tree_drawings.forms import DiagramsSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 TEXTS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -12,11 +12,10 @@ import pytest
 from invented_ranks import record
 from repro.core.digits import same_number
 from repro.core.errors import InputError
-from repro.experiments import tree_drawings as searches
-from repro.experiments.tree_drawings import form
-from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
-from repro.reports.tree_drawings import mask_page, tree_page
-from repro.reports.tree_drawings.forms import (
+from repro.experiments.tree_drawings import drawing
+from repro.experiments.tree_drawings import page as tables
+from repro.experiments.tree_drawings import search as searches
+from repro.experiments.tree_drawings.forms import (
     DiagramSpec,
     DiagramsSpec,
     LookaheadSpec,
@@ -24,7 +23,9 @@ from repro.reports.tree_drawings.forms import (
     lookahead_mask,
     tree_mask,
 )
-from repro.reports.tree_drawings.forms_page import write_forms
+from repro.experiments.tree_drawings.page import write_forms
+from repro.experiments.tree_drawings.search import form
+from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
 
 PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
 BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}
@@ -68,7 +69,7 @@ def test_lookahead_s_window_and_its_guesses() -> None:
 
 
 def test_a_mask_s_figures_count_its_points() -> None:
-    found = {name: number for name, (_, number) in mask_page.figures(tree_mask(((0,), (1,)))).items()}
+    found = {name: number for name, (_, number) in tables.mask_figures(tree_mask(((0,), (1,)))).items()}
     assert found == {
         "tokens": 3,
         "points": 9,
@@ -92,7 +93,7 @@ def test_a_searched_form_is_the_search() -> None:
         measured_acceptance(refined(before, ranks), ranks),
     )
     changed = len(set(found.paths) - set(before.paths))
-    assert tree_page.figures(found)["changed"] == ("nodes", changed)
+    assert tables.tree_figures(found)["changed"] == ("nodes", changed)
     few = form(DiagramSpec("ours", checkpoint="heads", width=8, heads=1), lambda name: ranks)
     assert max(map(len, few.paths)) == 1
 
@@ -107,7 +108,7 @@ def test_fitted_heads_have_no_measurement() -> None:
 
 def test_places_stand_over_their_children_and_never_on_each_other() -> None:
     found = form(DiagramSpec("theirs", match=PAIR, width=16))
-    places = tree_page._places(found)
+    places = drawing._places(found)
     assert len(set(places.values())) == len(places) == 16
     for path, (x, y) in places.items():
         assert y == len(path)
@@ -136,7 +137,7 @@ def test_trees_become_files(tmp_path: Path) -> None:
     assert same_number(float(found["ours", "measured_refined"]["ours"]), made[0].measured[1])  # type: ignore[index]
     assert found["theirs", "measured"]["ours"] == ""
     assert found["theirs", "expected"]["marks"] == "fitted"
-    assert files["png"].read_bytes() == tree_page.draw(asked, made)
+    assert files["png"].read_bytes() == drawing.draw_trees(asked, made)
 
 
 def test_masks_become_files(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.paths import conf_dir
+from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
@@ -23,7 +24,6 @@ from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
 from repro.reports.spec.experiment import experiment_file
-from repro.reports.tree_drawings.forms import DiagramsSpec
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
@@ -73,8 +73,8 @@ def write_read(
         draws = CommittedDraws(results, samples, lambda table: recorded_table(table, results).spec)
         return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
     if "facts" not in section:
-        from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
-        from repro.reports.tree_drawings.forms_page import write_forms
+        from repro.experiments.tree_drawings.page import write_forms
+        from repro.experiments.tree_drawings.search import form  # late, with torch, numba and matplotlib
 
         drawn = DiagramsSpec.parse(experiment, section)
         forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]

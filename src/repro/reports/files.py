@@ -107,7 +107,7 @@ def write_all(
 def write_paper(
     paper: PaperTable, table: Table, folder: Path, bibliography: dict[str, str]
 ) -> dict[str, Path]:
-    """Write `paper.tex` to the table's place in a folder, and its citations to the folder's `paper.bib`.
+    """Write `paper.tex` and its figure to the table's place, and its citations to the folder's `paper.bib`.
 
     That has each entry once, for all tables that are written to the folder.
 
@@ -119,7 +119,9 @@ def write_paper(
     before = folder / "paper.bib"
     entries = read_entries(before) if before.exists() else {}
     entries |= zip((*table.papers, OWN), citations(table.papers, bibliography), strict=True)
-    files = write_files(table.experiment, folder, {"paper.tex": text})
+    shown = paper.figure(table)
+    pictures = {f"paper.{end}": partial(_picture, shown, end, bare=True) for end in PICTURES if shown}
+    files = write_files(table.experiment, folder, {"paper.tex": text, **pictures})
     return files | write_files("", folder, {"paper.bib": "\n\n".join(entries.values()) + "\n"})
 
 
@@ -163,7 +165,7 @@ def _tex(table: Table, bibtex: Sequence[str]) -> str:
     return to_latex(page(table), bibtex)
 
 
-def _picture(table: Table, format: str) -> bytes:
+def _picture(table: Table, format: str, bare: bool = False) -> bytes:
     from repro.reports.figures.figure import draw  # imported late: matplotlib takes a second
 
-    return draw(table, format)
+    return draw(table, format, bare)

@@ -76,6 +76,19 @@ class PaperTable:
         shown = _with_columns(table, [i for i in places if i not in same])
         return replace(shown, footnotes=(*table.footnotes, left_out))
 
+    def figure(self, table: Table) -> Table | None:
+        """The table whose figure shows the chosen rows and columns; `None` if these have no figure.
+
+        Raises:
+            InputError: there is no such row or column.
+        """
+        chosen = replace(self, style="full").chosen(table)
+        keys, figure = [column.key for column in chosen.columns], table.figure
+        columns = tuple(key for key in figure.columns if key in keys) if figure else ()
+        if not figure or not columns or (figure.kind == "curves" and figure.x not in keys):
+            return None
+        return replace(chosen, figure=replace(figure, columns=columns))
+
     def latex(self, table: Table, comments: Sequence[str] = ()) -> str:
         """The table in LaTeX, with comments at its end.
 
@@ -96,15 +109,16 @@ def paper_table(
     no_intervals: bool = False,
     two_column: bool = False,
     style: str | None = None,
+    paper: bool = False,
 ) -> PaperTable | None:
-    """What the command's arguments ask for; `None` without any.
+    """What the command's arguments ask for; `None` without any. `paper` alone asks for all as it is.
 
     Raises:
         InputError: there is no such style.
     """
     if style is not None:
         require_choice("--style", style, STYLES)
-    if not (columns or rows or no_intervals or two_column or style):
+    if not (columns or rows or no_intervals or two_column or style or paper):
         return None
     width = TWO_COLUMNS if two_column else ONE_COLUMN
     return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])

@@ -1,7 +1,4 @@
-"""Figure of a table: bars, grouped or stacked bars, dots, lines, or curves, with published values marked.
-
-Owns the title, the legend and the source line. The data are the table's.
-"""
+"""Figure of a table: one of the charts, with its title, legend and source line. The data are the table's."""
 
 from __future__ import annotations
 
@@ -12,17 +9,14 @@ from textwrap import fill
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from repro.reports.figures.bars import grouped, panels, stacked
-from repro.reports.figures.curves import curves
-from repro.reports.figures.dots import dots
-from repro.reports.figures.lines import lines
-from repro.reports.figures.paint import GREY, drawn_alike, exported, width_of
+from repro.reports.figures.charts import Drawn, bars, curves, dots, grouped, lines, stacked
+from repro.reports.figures.paint import GREY, drawn_alike, exported
 from repro.reports.figures.palette import load_palette
 from repro.reports.figures.shown import Shown, figure_title, origin, shown
 from repro.reports.tables.table import Table
 
-KINDS: dict[str, Callable[[Shown], tuple[Figure, list[Artist]]]] = {
-    "bars": panels,
+KINDS: dict[str, Callable[[Shown], Drawn]] = {
+    "bars": bars,
     "grouped": grouped,
     "stacked": stacked,
     "dots": dots,
@@ -30,16 +24,21 @@ KINDS: dict[str, Callable[[Shown], tuple[Figure, list[Artist]]]] = {
     "curves": curves,
 }
 
-KEY = 42.0
-"""Points of a legend entry beside its words, at font size 8."""
-
-LETTERS_AN_INCH = {"title": 12, "below": 18}
+LETTERS = {"title": 12, "key": 14, "below": 18}
 """Characters per inch at the font sizes used here."""
+
+LINE = {"title": 0.2, "key": 0.18, "below": 0.14}
+"""Inches of a line of each."""
+
+KEY = 0.6
+"""Inches of a legend entry beside its words."""
 
 
 @drawn_alike
-def draw(table: Table, format: str = "png") -> bytes:
+def draw(table: Table, format: str = "png", bare: bool = False) -> bytes:
     """The figure as PNG of 200 dpi, or as PDF; the same table gives the same bytes.
+
+    A `bare` one has no title and no line below: its caption in a paper says what they would.
 
     Raises:
         ValueError: the table's spec has no `figure` section.
@@ -51,15 +50,19 @@ def draw(table: Table, format: str = "png") -> bytes:
     palette = load_palette(table.experiment.partition("/")[0])
     content = shown(table, spec, palette)
     picture, keys = KINDS[spec.kind](content)
-    frame(picture, figure_title(table, spec.title), keys, origin(table, content), palette.own)
+    keys = [] if [key.get_label() for key in keys] == ["ours"] else keys
+    title, below = ("", "") if bare else (figure_title(table, spec.title), origin(table, content))
+    frame(picture, title, keys, below, palette.own)
     return exported(picture, format)
 
 
 def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, own: str = "") -> None:
-    """Add title and legend above, and a source line below; the entry named `own` is bold."""
+    """Add title and legend above and a source line below, for which the figure grows; `own` is bold."""
     width = picture.get_figwidth()
-    across = _abreast([str(key.get_label()) for key in keys], 72 * width)
+    longest = max((len(str(key.get_label())) for key in keys), default=0) / LETTERS["key"] + KEY
+    across = min(max(int(width / longest), 1), max(len(keys), 1))
     by_line = [keys[i::across] for i in range(across)]  # a legend is filled column by column
+    title = "\n".join(fill(line, int(width * LETTERS["title"])) for line in title.split("\n"))
     legend = picture.legend(
         handles=list(chain.from_iterable(by_line)),
         loc="outside upper left",
@@ -67,21 +70,18 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, own: 
         fontsize=8,
         frameon=False,
         columnspacing=1.4,
-        title="\n".join(fill(line, int(width * LETTERS_AN_INCH["title"])) for line in title.split("\n")),
+        title=title,
         title_fontsize=10,
         alignment="left",
     )
     for text in legend.get_texts():
         if own and text.get_text() == own:
             text.set_fontweight("bold")
-    words = fill(below, int(width * LETTERS_AN_INCH["below"]))
-    picture.supxlabel(words, fontsize=7, color=GREY, x=0.01, ha="left")
-
-
-def _abreast(names: Sequence[str], room: float) -> int:
-    """How many legend entries stand side by side within so many points; at least one."""
-    for count in range(len(names), 1, -1):
-        columns = [names[i::count] for i in range(count)]
-        if sum(KEY + max(width_of(name, 8) for name in column) for column in columns) <= room:
-            return count
-    return 1
+    below = fill(below, int(width * LETTERS["below"]))
+    picture.supxlabel(below, fontsize=7, color=GREY, x=0.01, ha="left")
+    rows = {
+        "title": len(title.splitlines()),
+        "key": -(-len(keys) // across),
+        "below": len(below.splitlines()),
+    }
+    picture.set_figheight(picture.get_figheight() + sum(LINE[part] * count for part, count in rows.items()))

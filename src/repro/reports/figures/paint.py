@@ -1,4 +1,4 @@
-"""Colours and drawing helpers shared by all figures, and their export to PNG and PDF.
+"""Colours and canvas shared by all figures, and their export to PNG and PDF.
 
 Owns the look. Must not know tables or what is drawn.
 """
@@ -6,16 +6,12 @@ Owns the look. Must not know tables or what is drawn.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from functools import cache
 
 from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
 from PIL import Image
 
 OURS, PAPER, GREY, GRID = "#15599b", "#c8501e", "#6b6b6b", "#e4e4e4"
@@ -95,48 +91,9 @@ def pale(shade: str) -> str:
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
-def ink(shade: str) -> str:
-    """White or black, whichever can be read on the colour."""
-    red, green, blue = to_rgb(shade)
-    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "black"
-
-
-@cache
-def width_of(words: str, size: float) -> float:
-    """Width in points of one line of text at a font size."""
-    return float(TextPath((0, 0), words, size=size).get_extents().width) if words.strip() else 0.0
-
-
 def tidy(panel: Axes, grid: str) -> None:
     """Hide the top and right spines and draw a faint grid along one axis or both (`x`, `y` or `both`)."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)
     panel.grid(axis=grid, color=GRID, linewidth=0.6)  # type: ignore[arg-type]
     panel.set_axisbelow(True)
-
-
-def diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], edge: str = "white") -> None:
-    """Draw a published value as a diamond, or a range as two joined diamonds."""
-    panel.plot(x, y, color=PAPER, linewidth=2.2, solid_capstyle="butt", zorder=3)
-    panel.plot(x, y, "D", color=PAPER, markersize=5, markeredgecolor=edge, zorder=4)
-
-
-def bars_across(panel: Axes, x: Sequence[float], y: float, half: float) -> None:
-    """Draw a published value as a line across its bar, or a range as two joined lines.
-
-    `half` is half the line's length in units of y.
-    """
-    for shade, wide in (("white", 3.4), (PAPER, 1.8)):
-        panel.vlines(x, y - half, y + half, color=shade, linewidth=wide, zorder=3)
-    if len(set(x)) > 1:
-        panel.hlines(y, min(x), max(x), color=PAPER, linewidth=1.2, zorder=3)
-
-
-def diamond_key() -> Line2D:
-    """Legend entry of published values that are diamonds."""
-    return Line2D([], [], color=PAPER, marker="D", markersize=4.5, label="published")
-
-
-def across_key() -> Line2D:
-    """Legend entry of published values that are lines across bars."""
-    return Line2D([], [], color=PAPER, marker="|", markersize=9, markeredgewidth=1.8, lw=0, label="published")

@@ -1,6 +1,7 @@
-"""Colours of systems: one for each name in all figures of a paper, from `conf/reference/colours.yaml`.
+"""Colours of systems, one for each name in all figures of a paper, and of series.
 
-Owns which system has which colour. `paint` owns the colours themselves; must not know tables.
+The systems of a paper stand in `conf/reference/colours.yaml`. Series that differ in something else have other
+colours, from light to dark if they rise with a number. `paint` owns the colours themselves; must not draw.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders, merged
 from repro.core.reading import read_mapping
-from repro.reports.figures.paint import BASELINES, OURS
+from repro.reports.figures.paint import BASELINES, OURS, colour, ramp
 from repro.reports.reference.names import FIELD_OF, load_names
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.table import TableRow, is_number
 
 SYSTEMS = tuple(label for label, field in FIELD_OF.items() if field == "system")
 """Labels whose values are systems."""
@@ -45,6 +49,58 @@ class Palette:
         known = [*self.systems, *(one for one in dict.fromkeys(systems) if one not in self.systems)]
         order = known if self.own else ["", *known]
         return {one: _shade(order.index(one)) for one in systems}
+
+    def column_systems(self, columns: Sequence[ColumnSpec]) -> list[str]:
+        """The system of each column, by its labels or its heading; "" for a column without one.
+
+        Of comparisons it is the one in which they differ. Columns of the same system have none: they differ
+        in something else.
+        """
+        named = [
+            [*self.systems_of(column.where), *self.systems_of(column.over)]
+            or [column.heading] * (column.heading in self.systems)
+            for column in columns
+        ]
+        common = set.intersection(*map(set, named)) if len(named) > 1 else set()
+        systems = [next((name for name in names if name not in common), "") for names in named]
+        return [system if systems.count(system) == 1 else "" for system in systems]
+
+    def column_colours(self, columns: Sequence[ColumnSpec]) -> list[str]:
+        """The colour of each column, for columns on one axis."""
+        systems = self.column_systems(columns)
+        if not any(systems):
+            return neutral([column.where for column in columns])
+        shades, others = self.colours([system for system in systems if system]), iter(range(len(systems)))
+        return [shades[system] if system else colour(next(others)) for system in systems]
+
+    def row_systems(self, rows: Sequence[TableRow]) -> list[str]:
+        """The system of each row, by its labels or its name; "" for a row that names none."""
+        return [
+            next(iter(self.systems_of(row.labels)), row.name if row.name in self.systems else "")
+            for row in rows
+        ]
+
+    def bar_colours(self, rows: Sequence[TableRow], column: ColumnSpec) -> list[str]:
+        """The colour of each row's bar in a panel of one column."""
+        systems = self.row_systems(rows)
+        if len(set(systems)) == 1:
+            of_column = [] if column.baseline else self.systems_of(column.where)
+            systems = [of_column[0] if of_column else ""] * len(rows)
+        if not self.own:
+            return [OURS] * len(rows)
+        shades = self.colours(systems)
+        return [shades[system] if system else OURS for system in systems]
+
+
+def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Colours of series with these labels, which differ in no system."""
+    if len(labels) == 1:
+        return [OURS]
+    for name in {name for series in labels for name in series}:
+        values = [series.get(name, "") for series in labels]
+        if all(map(is_number, values)) and all(float(a) < float(b) for a, b in pairwise(values)):
+            return ramp(len(labels))
+    return [colour(i) for i in range(len(labels))]
 
 
 def _shade(place: int) -> str:

@@ -7,10 +7,11 @@ is drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.reports.figures.palette import Palette
 from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading, shared_marks
+from repro.reports.reference.names import load_names
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
@@ -51,12 +52,22 @@ class Shown:
         given = self.spec.heading
         return (UNITS.get(given, given) or own).rstrip(" ↑↓")
 
+    def display(self, label: str, value: str) -> str:
+        """What a label's value is called in the figure: as its `names` say, else as in tables."""
+        if value in self.spec.names:
+            return self.spec.names[value]
+        return load_names().find(self.palette.paper, label, value).name
+
 
 def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     """Rows, columns and entries that the figure of this table shows."""
     keys = [key for key in spec.columns if key != spec.level]
     columns = [column for key in keys for column in table.columns if column.key == key]
-    rows = [row for row in table.rows if row.id not in spec.without and _has_something(row)]
+    rows = [
+        replace(row, name=", ".join(spec.names.get(part, part) for part in row.name.split(", ")))
+        for row in table.rows
+        if row.id not in spec.without and _has_something(row)
+    ]
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
     level = next((column for column in table.columns if column.key == spec.level), None)
     levels = [row.entries[table.columns.index(level)] for row in rows] if level else []
@@ -91,6 +102,11 @@ def words_of(entry: Entry, column: ColumnSpec) -> str:
     if isinstance(entry.ours, str):
         return entry.ours
     return fixed(entry.ours, column.digits) if entry.ours else "0"
+
+
+def number_of(entry: Entry) -> float | None:
+    """Our value, if it is a number."""
+    return float(entry.ours) if isinstance(entry.ours, (int, float)) else None
 
 
 def ends_of(entry: Entry) -> tuple[float, float] | None:

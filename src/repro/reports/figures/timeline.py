@@ -95,7 +95,7 @@ def draw(
     format: str = "png",
 ) -> bytes:
     """The figure as PNG or PDF: a panel per window, a row per lane, a dashed line at each round's end."""
-    picture = canvas(9.0, 0.9 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
+    picture = canvas(9.0, 0.3 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
     panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
     for panel, window in zip(panels, spec.windows, strict=True):
         own = [each for each in rounds if window.first <= int(each.name) <= window.last]

@@ -11,7 +11,7 @@ from pathlib import Path
 from repro.core.digits import csv_text
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.published import Published
-from repro.reports.figures.bars import panels
+from repro.reports.figures.charts import bars
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import drawn_alike, exported
 from repro.reports.figures.palette import Palette
@@ -106,7 +106,7 @@ def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> byte
     ]
     column = ColumnSpec(FACT, "size", value=FACT, unit=drawn[0].unit, digits=2)
     figure = FigureSpec((FACT,))
-    picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
+    picture, keys = bars(Shown(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
     frame(picture, titled(spec.title, spec.picture), keys, ORIGIN)
     return exported(picture, format)
 

@@ -1,35 +1,30 @@
-"""Token trees, estimated and refined, as a table and as figures.
+"""Drawings of token trees, estimated and refined, and of attention masks.
 
-Owns how trees are shown. `forms` defines them.
+Owns how they are drawn. `forms` defines them, `page` their numbers and files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from repro.experiments.tree_drawings.forms import DiagramsSpec, Mask, Path, VerificationDiagram
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, drawn_alike, exported
 from repro.reports.figures.shown import titled
-from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
-from repro.reports.tables.table import MARKS
-from repro.reports.tree_drawings.forms import DiagramsSpec, Path, VerificationDiagram
 
-TREES = (
-    "tree",
-    "width",
-    "nodes by level",
-    "estimate",
-    "estimate, refined",
-    "measured",
-    "measured, refined",
-    "changed",
-)
-NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", "in the final tree")
-ORIGIN = "Nothing is emulated or measured: made of recorded ranks and published values"
+TREE_ORIGIN = "Nothing is emulated or measured: made of recorded ranks and published values"
+MASK_ORIGIN = "Nothing is emulated or measured: computed from the patterns"
+
+NEEDED, IDLE = "#f4e08a", "#27446b"
+INCHES = 2.1
+"""Side of a mask, inches."""
 
 SIZE = 15.5
 """Marker size of a node, points."""
@@ -39,56 +34,43 @@ LEAF = 0.5
 """Inches per leaf."""
 
 
-def figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
-    """The numbers of a tree that the table shows, with units."""
-    measured = form.measured or (None, None)
-    return {
-        "width": ("tokens", 1 + len(form.paths)),
-        "expected": ("tokens/step", form.expected[0]),
-        "expected_refined": ("tokens/step", form.expected[1]),
-        "measured": ("tokens/step", measured[0]),
-        "measured_refined": ("tokens/step", measured[1]),
-        "changed": ("nodes", len(set(form.paths) - set(form.estimated))),
-    }
-
-
-def page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
-    """The trees as tables: one of all trees, and one per tree of its nodes."""
-    marks = ("fitted",) if any(form.fitted for form in forms) else ()
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
-    notes += spec.footnotes
-    notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
-    whole = Grid(tuple(map(Heading, TREES)), tuple(map(_line, forms)), "lrlrrrrr")
-    return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
-
-
-def _line(form: VerificationDiagram) -> tuple[str, ...]:
-    levels: dict[int, int] = {}
-    for path in form.paths:
-        levels[len(path)] = levels.get(len(path), 0) + 1
-    mark = signs(("fitted",)) if form.fitted else ""
-    width, *lengths, changed = (number for _, number in figures(form).values())
-    shown = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
-    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *shown, f"{changed:.0f}")
-
-
-def _nodes(form: VerificationDiagram) -> Grid:
-    lines = []
-    for path in sorted({*form.paths, *form.estimated}, key=lambda path: (len(path), path)):
-        own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
-        held = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
-        lines.append((".".join(map(str, path)), f"{own:.3f}", f"{value:.3f}", *held))
-    headings = (Heading(f"{form.name}: {NODES[0]}"), *map(Heading, NODES[1:]))
-    return Grid(headings, tuple(lines), "lrrll")
+@drawn_alike
+def draw_masks(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -> bytes:
+    """PNG or PDF with one panel per mask, queries by keys; the same masks give the same bytes."""
+    picture = canvas(0.4 + INCHES * len(masks), INCHES + 0.55)
+    panels = picture.subplots(1, len(masks), squeeze=False)[0]
+    for panel, form, mask in zip(panels, spec.masks, masks, strict=True):
+        tokens = len(mask)
+        panel.pcolormesh(
+            np.array(mask, dtype=float), cmap=ListedColormap([IDLE, NEEDED]), vmin=0, vmax=1,
+            edgecolors="#3c5a82", linewidth=0.4 if tokens <= 16 else 0.08,
+        )  # fmt: skip
+        panel.set_aspect("equal")
+        panel.invert_yaxis()
+        panel.spines[:].set_visible(False)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        share = 100 * sum(map(sum, mask)) / tokens**2
+        panel.set_title(form.name, fontsize=8.5)
+        panel.set_xlabel(f"{tokens} tokens, {share:.0f}% computed", fontsize=7.5, color=GREY)
+    panels[0].set_ylabel("query", fontsize=8)
+    keys = [Patch(color=NEEDED, label="computed"), Patch(color=IDLE, label="not needed")]
+    frame(
+        picture,
+        titled(spec.title, spec.picture),
+        list(keys),
+        f"Columns are keys, in the rows' order. {MASK_ORIGIN}.",
+    )
+    return exported(picture, format)
 
 
 @drawn_alike
-def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str = "png") -> bytes:
+def draw_trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str = "png") -> bytes:
     """PNG or PDF with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
     widest = max(x for form in forms for x, _ in _places(form).values())
     depths = [max(map(len, _places(form))) for form in forms]
     heights = [TITLE + LEVEL * depth for depth in depths]
-    picture = canvas(1.4 + LEAF * (widest + 1), 1.0 + sum(heights))
+    picture = canvas(1.4 + LEAF * (widest + 1), 0.1 + sum(heights))
     panels = picture.subplots(len(forms), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, form, depth in zip(panels, forms, depths, strict=True):
         _tree(panel, form)
@@ -98,7 +80,7 @@ def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str =
         picture,
         titled(spec.title, spec.picture),
         list(_keys(forms)),
-        f"In a node: how often its rank of its head is right, in percent. {ORIGIN}.",
+        f"In a node: how often its rank of its head is right, in percent. {TREE_ORIGIN}.",
     )
     return exported(picture, format)
 

@@ -1,0 +1,175 @@
+"""Pages of token trees and masks as files: Markdown, CSV, LaTeX and a figure, in the format of tables.
+
+Owns their numbers and how these are worded. `drawing` owns the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from repro.core.digits import csv_text
+from repro.experiments.tree_drawings.drawing import MASK_ORIGIN, TREE_ORIGIN, draw_masks, draw_trees
+from repro.experiments.tree_drawings.forms import (
+    DiagramSpec,
+    DiagramsSpec,
+    Mask,
+    VerificationDiagram,
+    lookahead_mask,
+    tree_mask,
+)
+from repro.reports.files import formats_of, write_files
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
+from repro.reports.formats.render import CSV_HEADER, to_markdown
+from repro.reports.reference.bibliography import citations
+from repro.reports.tables.table import MARKS
+
+TREES = (
+    "tree",
+    "width",
+    "nodes by level",
+    "estimate",
+    "estimate, refined",
+    "measured",
+    "measured, refined",
+    "changed",
+)
+NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", "in the final tree")
+MASKS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
+
+Figures = Mapping[str, tuple[str, float | None]]
+
+
+def write_forms(
+    spec: DiagramsSpec,
+    forms: Sequence[VerificationDiagram | None],
+    folder: Path,
+    bibliography: dict[str, str],
+    formats: Collection[str],
+) -> tuple[Page, dict[str, Path]]:
+    """Write forms to a folder, as `files.path_of` names them.
+
+    Args:
+        spec: the forms as configured.
+        forms: their trees in the spec's order; None for a form that is not a tree.
+        folder: of the tables.
+        bibliography: BibTeX entries by key.
+        formats: those that are wanted.
+
+    Returns:
+        the page, and its files by format.
+
+    Raises:
+        InputError: the paper has no BibTeX entry, or the folder cannot be written to.
+    """
+    shown, figures, picture = (_masks if spec.masks else _trees)(spec, forms)
+    bibtex = citations([spec.paper], bibliography)
+    asked = [*spec.masks, *spec.trees]
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "md": lambda: to_markdown(shown, bibtex),
+        "csv": lambda: to_csv(asked, figures),
+        "tex": lambda: to_latex(shown, bibtex),
+        "png": lambda: picture("png"),
+        "pdf": lambda: picture("pdf"),
+    }
+    wanted = formats_of(formats, figure=True)
+    return shown, write_files(spec.experiment, folder, {name: contents[name] for name in wanted})
+
+
+Made = tuple[Page, Sequence[Figures], Callable[[str], bytes]]
+"""The page, the numbers of each form, and a function that draws the figure in a format."""
+
+
+def _masks(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
+    masks = []
+    for one, form in zip(spec.masks, forms, strict=True):
+        if one.lookahead:
+            masks.append(lookahead_mask(one.lookahead))
+        elif form:
+            masks.append(tree_mask(form.paths, one.rootless))
+    return mask_page(spec, masks), list(map(mask_figures, masks)), partial(draw_masks, spec, masks)
+
+
+def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
+    trees = [form for form in forms if form]
+    return tree_page(spec, trees), list(map(tree_figures, trees)), partial(draw_trees, spec, trees)
+
+
+def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
+    """CSV with one line per number of a form in ten digits, in a table's columns."""
+    lines: list[Sequence[object]] = [CSV_HEADER]
+    for form, numbers in zip(forms, figures, strict=True):
+        for column, (unit, number) in numbers.items():
+            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
+            line |= {"marks": "fitted"} if form.match else {}
+            lines.append([line.get(name, "") for name in CSV_HEADER])
+    return csv_text(lines)
+
+
+def mask_figures(mask: Mask) -> dict[str, tuple[str, float]]:
+    """The numbers of a mask that the table shows."""
+    tokens, computed = len(mask), sum(map(sum, mask))
+    return {
+        "tokens": ("tokens", tokens),
+        "points": ("points", tokens**2),
+        "computed": ("points", computed),
+        "density": ("%", 100 * computed / tokens**2),
+        "causal_density": ("%", 200 * computed / (tokens * (tokens + 1))),
+    }
+
+
+def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
+    """The masks' numbers as a page with one table."""
+    lines = []
+    for form, mask in zip(spec.masks, masks, strict=True):
+        numbers = [number for _, number in mask_figures(mask).values()]
+        lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
+    notes = list(spec.footnotes)
+    notes.append(f"{MASK_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    grid = Grid(tuple(map(Heading, MASKS)), tuple(lines), "lrrrrr")
+    return Page(spec.experiment, spec.title, (grid,), tuple(notes))
+
+
+def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
+    """The numbers of a tree that the table shows, with units."""
+    measured = form.measured or (None, None)
+    return {
+        "width": ("tokens", 1 + len(form.paths)),
+        "expected": ("tokens/step", form.expected[0]),
+        "expected_refined": ("tokens/step", form.expected[1]),
+        "measured": ("tokens/step", measured[0]),
+        "measured_refined": ("tokens/step", measured[1]),
+        "changed": ("nodes", len(set(form.paths) - set(form.estimated))),
+    }
+
+
+def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
+    """The trees as tables: one of all trees, and one per tree of its nodes."""
+    marks = ("fitted",) if any(form.fitted for form in forms) else ()
+    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
+    notes += spec.footnotes
+    notes.append(f"{TREE_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    whole = Grid(tuple(map(Heading, TREES)), tuple(map(_line, forms)), "lrlrrrrr")
+    return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
+
+
+def _line(form: VerificationDiagram) -> tuple[str, ...]:
+    levels: dict[int, int] = {}
+    for path in form.paths:
+        levels[len(path)] = levels.get(len(path), 0) + 1
+    mark = signs(("fitted",)) if form.fitted else ""
+    width, *lengths, changed = (number for _, number in tree_figures(form).values())
+    shown = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
+    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *shown, f"{changed:.0f}")
+
+
+def _nodes(form: VerificationDiagram) -> Grid:
+    lines = []
+    for path in sorted({*form.paths, *form.estimated}, key=lambda path: (len(path), path)):
+        own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
+        held = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
+        lines.append((".".join(map(str, path)), f"{own:.3f}", f"{value:.3f}", *held))
+    headings = (Heading(f"{form.name}: {NODES[0]}"), *map(Heading, NODES[1:]))
+    return Grid(headings, tuple(lines), "lrrll")
