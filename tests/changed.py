@@ -90,7 +90,7 @@ def nightly_unless_changed(*places: str) -> Callable[[Test], Test]:
 def is_changed(table: str, overrides: str = "") -> bool:
     """Whether a table's experiment or page differs, or an option that the experiment or overrides name."""
     experiment = Path("experiment", f"{table}.yaml")
-    files = {f"conf/{experiment}", *(f"results/{table}/table.{kind}" for kind in ("md", "csv", "tex"))}
+    files = {f"conf/{experiment}", *(f"results/{table}/table.{kind}" for kind in ("md", "csv"))}
     path = conf_dir() / experiment
     text = overrides + (path.read_text(encoding="utf-8") if path.is_file() else "")
     return bool(files & changed_files() or {*re.findall(r"\w+", text)} & changed_options())

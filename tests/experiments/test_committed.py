@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from difflib import unified_diff
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -23,9 +24,9 @@ from repro.experiments.tables import asked_of, made_table, older_keys, overrides
 from repro.records.results import Results, open_results
 from repro.records.store import OF_A_WRITER
 from repro.reports.fidelity.index import write_index
-from repro.reports.files import FORMATS, PICTURES, written
+from repro.reports.files import write_all, written
 from repro.reports.intervals.samples import Samples
-from repro.reports.reference.bibliography import citations, load_bibliography
+from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.tables.bands import BANDS
 from same_text import FRACTION, same_text
@@ -33,7 +34,7 @@ from same_text import FRACTION, same_text
 RESULTS = project_root() / "results"
 OUTCOMES = project_root() / "tests" / "outcomes.json"
 REFERENCE = project_root() / "conf" / "reference"
-TEXTS = [name for name in FORMATS if name not in PICTURES]
+TEXTS = ("md", "csv")
 
 
 @cache
@@ -87,11 +88,12 @@ def different_files(tables: Iterable[str]) -> list[str]:
         section: dict[str, Any] = table_section(config) or {}
         asked = asked_of(name, members, axes(config))
         table = made_table(asked, section, members, records, older, samples, RESULTS)
-        bibtex = citations(table.papers, bibliography)
-        for format in TEXTS:
-            path = RESULTS / name / f"table.{format}"
-            if not same_text(path.read_text(encoding="utf-8"), str(FORMATS[format](table, bibtex))):
-                different.append(f"{name}/table.{format}")
+        with TemporaryDirectory() as folder:
+            for path in write_all(table, Path(folder), bibliography, TEXTS).values():
+                place = path.relative_to(folder)
+                committed_text = (RESULTS / place).read_text(encoding="utf-8")
+                if not same_text(committed_text, path.read_text(encoding="utf-8")):
+                    different.append(str(place))
     return different
 
 
@@ -194,7 +196,13 @@ def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
     assert other == {}
 
 
-@pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])
-def test_a_picture_is_there_twice(name: str) -> None:
-    assert (RESULTS / name / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert (RESULTS / name / "figure.pdf").read_bytes().startswith(b"%PDF")
+def test_what_a_reader_opens_is_committed_and_the_rest_is_made_in_a_folder(tmp_path: Path) -> None:
+    """Claims and timelines find their tables and excerpts in the results, not in that folder."""
+    assert (RESULTS / "quickstart" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    names = ["edgellm/claims", "edgellm/fig9b"]
+    line = ["--results", str(RESULTS), "--format", "tex", "pdf", "bib", "--out", str(tmp_path)]
+    assert commands.run("table", [*names, *line]) == 0
+    made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    texts = {"paper.bib", *(f"{name}/table.tex" for name in names)}
+    assert made == texts | {f"edgellm/fig9b/timeline.{end}" for end in ("json", "csv", "pdf")}
+    assert "--format tex pdf bib --out" in (RESULTS / names[0] / "table.md").read_text().splitlines()[-1]

@@ -48,7 +48,7 @@ def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> N
     assert rows[-2:] == [r"EdgeLLM & \bfseries 301.50 & 7.00", "Std & 100.50 & 7.00"]
     assert text.count(r"\begin{table}") == 1
     assert "Bold: best of its column." in text
-    bib = files["paper.bib"].read_text(encoding="utf-8")
+    bib = files["bib"].read_text(encoding="utf-8")
     assert "@misc{lever," in bib
     assert "@misc{repro," in bib
     assert [line for line in bib.splitlines() if "@" in line.removeprefix("@")] == []
@@ -103,7 +103,7 @@ def test_the_bibliographies_of_two_tables_repeat_no_entry(tmp_path: Path) -> Non
     for name in ("one", "two"):
         table = replace(made(), experiment=name, commands=(command,))
         files = write_paper(PaperTable(), table, tmp_path, load_bibliography())
-        assert f"% {command}" not in files["paper.bib"].read_text(encoding="utf-8")
+        assert f"% {command}" not in files["bib"].read_text(encoding="utf-8")
         assert problems(files["paper.tex"].read_text(encoding="utf-8")) == []
     texts = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.bib")]
     keys = [line for text in texts for line in text.splitlines() if "@" in line]

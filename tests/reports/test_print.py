@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 
 from latex_structure import cells, problems, tabulars
 from records import record
+from repro import commands
 from repro.core.paths import project_root
 from repro.reports.formats.latex import breakable, latex, to_latex
 from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
@@ -184,12 +185,22 @@ SLIGHT = 5.0
 COMPILER = shutil.which("pdflatex") or shutil.which("lualatex") or shutil.which("xelatex")
 
 
+@pytest.fixture(scope="module")
+def every_table(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The committed tables in LaTeX."""
+    out = tmp_path_factory.mktemp("tables")
+    results = str(project_root() / "results")
+    assert commands.run("table", ["--results", results, "--format", "tex", "--out", str(out)]) == 0
+    files = sorted(out.glob("**/table.tex"))
+    assert len(files) > 100
+    return files
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no LaTeX: pdflatex, lualatex or xelatex")
-def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
-    """The committed tables in one document, without an error and without a line that is too wide."""
-    files = sorted((project_root() / "results").glob("**/table.tex"))
-    assert len(files) > 100
+def test_a_real_latex_compiles_every_table(every_table: list[Path], tmp_path: Path) -> None:
+    """The tables in one document, without an error and without a line that is too wide."""
+    files = every_table
     packages = {
         name
         for file in files
@@ -212,9 +223,8 @@ def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_structure_of_every_committed_table_is_sound() -> None:
-    files = sorted((project_root() / "results").glob("**/table.tex"))
-    assert len(files) > 100
+def test_the_structure_of_every_committed_table_is_sound(every_table: list[Path]) -> None:
+    files = every_table
     assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}
 
 

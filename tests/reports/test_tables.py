@@ -424,7 +424,9 @@ MARKDOWN = r"""## Invented & small (measured)
   title = {R}
 }
 ```
-"""
+
+LaTeX, PDF and BibTeX: `repro table table --results FOLDER --format tex pdf bib --out paper`, with the folder of results that this lies in.
+"""  # noqa: E501
 
 LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp,adjustbox}
 \begin{table}

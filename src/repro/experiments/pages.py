@@ -15,7 +15,7 @@ from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
-from repro.reports.files import FORMATS
+from repro.reports.files import USUAL
 from repro.reports.formats.layout import Page
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
@@ -49,7 +49,7 @@ def write_read(
     results: Results,
     samples: Samples,
     out: Path | None = None,
-    formats: Collection[str] = tuple(FORMATS),
+    formats: Collection[str] = USUAL,
 ) -> tuple[Page, dict[str, Path]]:
     """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
 
@@ -58,7 +58,7 @@ def write_read(
         section: its `table:` section.
         results: have the cells behind the tables.
         samples: of these results.
-        out: the folder of the page, and of the tables that claims are compared with; default the results'.
+        out: the folder of the page; that of the results by default.
         formats: of the page.
 
     Raises:
@@ -71,7 +71,7 @@ def write_read(
 
         spec = ClaimsSpec.parse(experiment, section)
         draws = CommittedDraws(results, samples, lambda table: recorded_table(table, results).spec)
-        return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
+        return write_claims(spec, results.root, load_cells(), bibliography, formats, draws, out)
     if "facts" not in section:
         from repro.experiments.tree_drawings.page import write_forms
         from repro.experiments.tree_drawings.search import form  # late, with torch, numba and matplotlib

@@ -31,7 +31,7 @@ from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
 from repro.reports.figures.timeline import chosen, write_timeline
-from repro.reports.files import FORMATS, PICTURES, SWEEPS, write_all, write_files, write_paper, written
+from repro.reports.files import PICTURES, SWEEPS, USUAL, write_all, write_files, write_paper, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
@@ -96,8 +96,8 @@ def remake(
         results: have its cells.
         samples: of these results.
         out: the folder that it is written to.
-        formats: of its files; all by default.
-        paper: only `paper.tex` and `paper.bib` are written, of these rows and columns.
+        formats: of its files; the usual ones by default.
+        paper: only its files for a paper are written, of these rows and columns.
         over: only its figure is written, as lines.
 
     Raises:
@@ -107,7 +107,7 @@ def remake(
     if computes_nothing(recorded.section):
         if paper or over:
             raise InputError(f"{name} is a page without rows and columns to choose")
-        return write_read(name, recorded.section, results, samples, out, formats or tuple(FORMATS))
+        return write_read(name, recorded.section, results, samples, out, formats or USUAL)
     records = results.records(recorded.members)
     section = over.drawn(recorded.section) if over else recorded.section
     table = made_table(recorded.asked, section, recorded.members, records, samples=samples, root=results.root)
@@ -116,11 +116,12 @@ def remake(
     bibliography = load_bibliography()
     if paper:
         return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
-    files = write_all(table, out, bibliography, formats or tuple(FORMATS))
+    files = write_all(table, out, bibliography, formats or USUAL)
     timeline = recorded.spec.timeline
     if timeline and records:
         rounds = results.rounds(chosen(timeline, records).key)
-        files |= write_timeline(table, timeline, records, rounds, out)
+        pictures = [name for name in formats or PICTURES if name in PICTURES]
+        files |= write_timeline(table, timeline, records, rounds, out, None, results.root, pictures)
     return page(table), files
 
 

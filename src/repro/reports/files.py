@@ -15,19 +15,16 @@ from repro.core.reading import require_no_link
 from repro.core.registry import unknown
 from repro.records.record import write_atomically
 from repro.reports.formats.latex import to_latex
-from repro.reports.formats.layout import page
+from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_csv, to_markdown
 from repro.reports.paper import PaperTable
 from repro.reports.reference.bibliography import OWN, citations, read_entries
 from repro.reports.tables.table import Table
 
-FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
-    "md": lambda table, bibtex: to_markdown(page(table), bibtex),
-    "csv": lambda table, bibtex: to_csv(table),
-    "tex": lambda table, bibtex: _tex(table, bibtex),
-    "png": lambda table, bibtex: _picture(table, "png"),
-    "pdf": lambda table, bibtex: _picture(table, "pdf"),
-}
+FORMATS = ("md", "csv", "tex", "png", "pdf", "bib")
+
+USUAL = FORMATS[:-1]
+"""The formats that a table has if none is named: Markdown and LaTeX have its BibTeX as well."""
 
 ALTERED = "@"
 """Separates an experiment's name from its changed settings in the name of a table's folder."""
@@ -39,10 +36,12 @@ PICTURES = ("png", "pdf")
 def path_of(folder: Path, experiment: str, format: str) -> Path:
     """The file of a table in a folder of results: `<experiment>/table.<format>`, or `figure.<format>`.
 
-    A format with a stem (`paper.tex`) is a file's name.
+    One `paper.bib` is for all tables of the folder; a format with a stem (`paper.tex`) is a file's name.
     """
     if "." in format:
         return folder / experiment / format
+    if format == "bib":
+        return folder / "paper.bib"
     stem = "figure" if format in PICTURES else "table"
     return folder / experiment / f"{stem}.{format}"
 
@@ -87,7 +86,7 @@ def formats_of(wanted: Collection[str], figure: bool) -> list[str]:
 
 
 def write_all(
-    table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = tuple(FORMATS)
+    table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = USUAL
 ) -> dict[str, Path]:
     """Write a table's files; a table without a figure has no pictures.
 
@@ -97,11 +96,56 @@ def write_all(
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
     """
-    wanted = formats_of(formats, table.figure is not None)
-    bibtex = citations(table.papers, bibliography)
-    return write_files(
-        table.experiment, folder, {name: partial(FORMATS[name], table, bibtex) for name in wanted}
+    picture = partial(_picture, table) if table.figure else None
+    # A sweep's own table is as a paper has it, without what is the same in every row.
+    latex = PaperTable().latex if table.experiment.startswith(SWEEPS) else None
+    return write_page(
+        page(table),
+        lambda: to_csv(table),
+        table.papers,
+        folder,
+        bibliography,
+        formats,
+        picture,
+        partial(latex, table) if latex else None,
     )
+
+
+def write_page(
+    shown: Page,
+    csv: Callable[[], str],
+    papers: Sequence[str],
+    folder: Path,
+    bibliography: dict[str, str],
+    formats: Collection[str] = USUAL,
+    picture: Callable[[str], bytes] | None = None,
+    latex: Callable[[Sequence[str]], str] | None = None,
+) -> dict[str, Path]:
+    """Write a page's files to a folder, as `path_of` names them; returns them by format.
+
+    Args:
+        shown: the page.
+        csv: makes its figures as CSV.
+        papers: that it cites.
+        folder: of results.
+        bibliography: BibTeX entries by key.
+        formats: that are wanted.
+        picture: draws its figure in a format; without it the page has none.
+        latex: makes LaTeX with comments at its end; by default that of the page.
+
+    Raises:
+        InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
+    """
+    bibtex = citations(papers, bibliography)
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "md": lambda: to_markdown(shown, bibtex),
+        "csv": csv,
+        "tex": lambda: latex(bibtex) if latex else to_latex(shown, bibtex),
+        **{name: partial(picture, name) for name in PICTURES if picture},
+        "bib": lambda: _with_entries(folder, papers, bibliography),
+    }
+    wanted = formats_of(formats, picture is not None)
+    return write_files(shown.experiment, folder, {name: contents[name] for name in wanted})
 
 
 def write_paper(
@@ -109,20 +153,23 @@ def write_paper(
 ) -> dict[str, Path]:
     """Write `paper.tex` and its figure to the table's place, and its citations to the folder's `paper.bib`.
 
-    That has each entry once, for all tables that are written to the folder.
-
     Raises:
         InputError: there is no such row or column, a cited paper has no entry, or the folder cannot be
             written to.
     """
     text = paper.latex(table, [r"cite with \bibliography{paper}"])
-    before = folder / "paper.bib"
-    entries = read_entries(before) if before.exists() else {}
-    entries |= zip((*table.papers, OWN), citations(table.papers, bibliography), strict=True)
+    bib = _with_entries(folder, table.papers, bibliography)
     shown = paper.figure(table)
     pictures = {f"paper.{end}": partial(_picture, shown, end, bare=True) for end in PICTURES if shown}
-    files = write_files(table.experiment, folder, {"paper.tex": text, **pictures})
-    return files | write_files("", folder, {"paper.bib": "\n\n".join(entries.values()) + "\n"})
+    return write_files(table.experiment, folder, {"paper.tex": text, **pictures, "bib": bib})
+
+
+def _with_entries(folder: Path, papers: Sequence[str], bibliography: dict[str, str]) -> str:
+    """The folder's `paper.bib` with the entries of these papers, each once."""
+    before = path_of(folder, "", "bib")
+    entries = read_entries(before) if before.exists() else {}
+    entries |= zip((*papers, OWN), citations(papers, bibliography), strict=True)
+    return "\n\n".join(entries.values()) + "\n"
 
 
 def write_files(
@@ -156,13 +203,6 @@ def write_files(
             ) from wrong
         files[name] = file
     return files
-
-
-def _tex(table: Table, bibtex: Sequence[str]) -> str:
-    """A table in LaTeX; a sweep's own one as a paper has it, without what is the same in every row."""
-    if table.experiment.startswith(SWEEPS):
-        return PaperTable().latex(table, bibtex)
-    return to_latex(page(table), bibtex)
 
 
 def _picture(table: Table, format: str, bare: bool = False) -> bytes:

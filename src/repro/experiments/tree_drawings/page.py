@@ -19,11 +19,9 @@ from repro.experiments.tree_drawings.forms import (
     lookahead_mask,
     tree_mask,
 )
-from repro.reports.files import formats_of, write_files
-from repro.reports.formats.latex import to_latex
+from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
-from repro.reports.formats.render import CSV_HEADER, to_markdown
-from repro.reports.reference.bibliography import citations
+from repro.reports.formats.render import CSV_HEADER
 from repro.reports.tables.table import MARKS
 
 TREES = (
@@ -65,17 +63,9 @@ def write_forms(
         InputError: the paper has no BibTeX entry, or the folder cannot be written to.
     """
     shown, figures, picture = (_masks if spec.masks else _trees)(spec, forms)
-    bibtex = citations([spec.paper], bibliography)
     asked = [*spec.masks, *spec.trees]
-    contents: dict[str, Callable[[], str | bytes]] = {
-        "md": lambda: to_markdown(shown, bibtex),
-        "csv": lambda: to_csv(asked, figures),
-        "tex": lambda: to_latex(shown, bibtex),
-        "png": lambda: picture("png"),
-        "pdf": lambda: picture("pdf"),
-    }
-    wanted = formats_of(formats, figure=True)
-    return shown, write_files(spec.experiment, folder, {name: contents[name] for name in wanted})
+    csv = partial(to_csv, asked, figures)
+    return shown, write_page(shown, csv, [spec.paper], folder, bibliography, formats, picture)
 
 
 Made = tuple[Page, Sequence[Figures], Callable[[str], bytes]]

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from repro.core.digits import csv_text
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
 from repro.reports.comparison.summary import sentences, summed
-from repro.reports.files import write_files
-from repro.reports.formats.latex import to_latex
+from repro.reports.files import USUAL, write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
-from repro.reports.formats.render import to_markdown
-from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 from repro.reports.tables.table import MARKS
@@ -34,15 +32,23 @@ CSV_HEADER = (
 
 def write_claims(
     spec: ClaimsSpec,
-    folder: Path,
+    tables: Path,
     cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
-    formats: Collection[str] = ("md", "csv", "tex"),
+    formats: Collection[str] = USUAL,
     draws: Draws | None = None,
+    out: Path | None = None,
 ) -> tuple[Page, dict[str, Path]]:
-    """Compare a paper's claims with the tables in a folder and write a page of them there.
+    """Compare a paper's claims with the tables of a folder, and write a page of them.
 
-    `draws` give intervals and bands of claims over several figures.
+    Args:
+        spec: the claims as configured.
+        tables: the folder of the tables.
+        cells: published values by id.
+        bibliography: BibTeX entries by key.
+        formats: of the page.
+        draws: give intervals and bands of claims over several figures.
+        out: the folder of the page; that of the tables by default.
 
     Returns:
         the page, and its files by format.
@@ -50,11 +56,9 @@ def write_claims(
     Raises:
         InputError: as `compare`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
-    claims = compare(spec, folder, cells, draws)
-    shown, bibtex = page(spec, claims), citations([spec.paper], bibliography)
-    contents = {"md": to_markdown(shown, bibtex), "csv": to_csv(claims), "tex": to_latex(shown, bibtex)}
-    wanted = {name: content for name, content in contents.items() if name in formats}
-    return shown, write_files(spec.experiment, folder, wanted)
+    claims = compare(spec, tables, cells, draws)
+    shown, csv = page(spec, claims), partial(to_csv, claims)
+    return shown, write_page(shown, csv, [spec.paper], out or tables, bibliography, formats)
 
 
 def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:

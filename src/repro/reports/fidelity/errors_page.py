@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from repro.core.digits import csv_text
@@ -20,11 +20,8 @@ from repro.reports.comparison.summary import Summary, sentences, summed
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
-from repro.reports.files import write_files
-from repro.reports.formats.latex import to_latex
+from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
-from repro.reports.formats.render import to_markdown
-from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 
@@ -144,6 +141,7 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
             *_notes(found),
             f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`.",
         ),
+        made_by_table=False,
     )
 
 
@@ -257,6 +255,4 @@ def write_report(
     Raises:
         InputError: it cannot be written.
     """
-    shown, bibtex = page(found, *origin), citations([found.paper], bibliography)
-    contents = {"md": to_markdown(shown, bibtex), "csv": to_csv(found), "tex": to_latex(shown, bibtex)}
-    return write_files(shown.experiment, folder, contents)
+    return write_page(page(found, *origin), partial(to_csv, found), [found.paper], folder, bibliography)

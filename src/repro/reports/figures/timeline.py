@@ -5,7 +5,7 @@ Owns how it is drawn, and its files beside the table. Must not know how spans ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from repro.reports.figures.excerpt import (
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
+from repro.reports.files import PICTURES
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
@@ -42,30 +43,37 @@ def write_timeline(
     rounds: Sequence[Round],
     folder: Path,
     outputs: Path | None = None,
+    earlier: Path | None = None,
+    formats: Collection[str] = PICTURES,
 ) -> dict[str, Path]:
     """Write the excerpt, its spans as CSV and its figure as `<experiment>/timeline.*`.
 
-    The excerpt is cut from the timeline that the cell stored below `outputs`, or is the one written earlier.
+    The excerpt is cut from the timeline that the cell stored below `outputs`, or is the one written `earlier`
+    to a folder of results, by default this one.
 
     Raises:
         InputError: the spec does not select exactly one record, or selects missing rounds or lanes without
             spans; or the timeline no longer exists.
     """
     record = chosen(spec, records)
-    path = folder / table.experiment / "timeline"
-    kept, stored = Path(f"{path}.json"), outputs and outputs / (record.provenance.trace or "")
+    place = Path(table.experiment) / "timeline"
+    path, kept = folder / place, (earlier or folder) / f"{place}.json"
+    require_no_link(folder, path.parent).mkdir(parents=True, exist_ok=True)
+    stored = outputs and outputs / (record.provenance.trace or "")
     if stored and stored.is_file():
-        require_no_link(folder, kept.parent)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, excerpt(read(stored), rounds, spec.windows, record.key))
-    text = read_text(require_no_link(folder, kept), JSON_BYTES) if kept.exists() else "{}"
+        text = excerpt(read(stored), rounds, spec.windows, record.key)
+    else:
+        text = read_text(require_no_link(earlier or folder, kept), JSON_BYTES) if kept.exists() else "{}"
     if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
     spec = replace(spec, windows=tuple(windows_of(text, spec.windows, rounds)))
-    files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
+    files = {"excerpt": Path(f"{path}.json"), "spans": Path(f"{path}.csv")}
+    write_atomically(files["excerpt"], text)
     write_atomically(files["spans"], to_csv(blocks))
-    for kind, format in (("diagram", "png"), ("vector", "pdf")):
+    for kind, format in zip(("diagram", "vector"), PICTURES, strict=True):
+        if format not in formats:
+            continue
         try:
             picture = draw(table, spec, blocks, spans_of(text)[ROUNDS], format)
         except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine

@@ -87,12 +87,16 @@ class Grid:
 
 @dataclass(frozen=True)
 class Page:
-    """Tables with a title above and notes below, ready for any format; `experiment` names the files."""
+    """Tables with a title above and notes below, ready for any format; `experiment` names the files.
+
+    `made_by_table` says whether `repro table` makes the page.
+    """
 
     experiment: str
     title: str
     grids: tuple[Grid, ...]
     notes: tuple[str, ...]
+    made_by_table: bool = True
 
 
 def page(table: Table) -> Page:

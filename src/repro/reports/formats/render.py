@@ -90,11 +90,14 @@ def _rich(grid: Grid) -> RichTable:
 
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
-    """GitHub Markdown: tables of at most `MOST_COLUMNS` columns, notes, BibTeX."""
+    """GitHub Markdown: tables of at most `MOST_COLUMNS` columns, notes, BibTeX, how to make other formats."""
     grids = [part for whole in page.grids for part in whole.divided(_fits)]
     parts = [f"## {_markdown(page.title)}", *map(_pipes, grids)]
     parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
+    if page.made_by_table:
+        others = f"repro table {page.experiment} --results FOLDER --format tex pdf bib --out paper"
+        parts += [f"LaTeX, PDF and BibTeX: `{others}`, with the folder of results that this lies in."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,7 +5,8 @@ Owns how a fact is worded. `facts` decides what is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from repro.core.digits import csv_text
@@ -16,12 +17,10 @@ from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import drawn_alike, exported
 from repro.reports.figures.palette import Palette
 from repro.reports.figures.shown import Shown, titled
-from repro.reports.files import formats_of, write_files
-from repro.reports.formats.latex import to_latex
+from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
-from repro.reports.formats.render import CSV_HEADER, to_markdown
+from repro.reports.formats.render import CSV_HEADER
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
-from repro.reports.reference.bibliography import citations
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, TableRow
 
@@ -42,16 +41,9 @@ def write_facts(
         InputError: as `read_facts`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
     stated = read_facts(spec, sources)
-    shown, bibtex = page(spec, stated), citations([spec.paper], bibliography)
-    contents: dict[str, Callable[[], str | bytes]] = {
-        "md": lambda: to_markdown(shown, bibtex),
-        "csv": lambda: to_csv(stated),
-        "tex": lambda: to_latex(shown, bibtex),
-        "png": lambda: draw(spec, stated),
-        "pdf": lambda: draw(spec, stated, "pdf"),
-    }
-    wanted = formats_of(formats, bool(spec.picture))
-    return shown, write_files(spec.experiment, folder, {name: contents[name] for name in wanted})
+    shown, csv = page(spec, stated), partial(to_csv, stated)
+    picture = partial(draw, spec, stated) if spec.picture else None
+    return shown, write_page(shown, csv, [spec.paper], folder, bibliography, formats, picture)
 
 
 def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
