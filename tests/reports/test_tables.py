@@ -14,7 +14,7 @@ from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.experiments import plan
+from repro.experiments import plan, recorded_tables
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
@@ -575,8 +575,8 @@ class TestScript:
             "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n",
             encoding="utf-8",
         )
-        monkeypatch.setattr(paths, "conf_dir", lambda: conf)
-        monkeypatch.setattr(plan, "conf_dir", lambda: conf)
+        for module in (recorded_tables, paths, plan):
+            monkeypatch.setattr(module, "conf_dir", lambda: conf)
         monkeypatch.chdir(tmp_path)
         made = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
         for each in made:
