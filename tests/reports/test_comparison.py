@@ -7,8 +7,8 @@ import pytest
 from invented_tables import cell
 from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure, family
+from repro.reports.comparison.frame import GROUPS, fitted_misses, framed, median, sentences
 from repro.reports.comparison.published import Published
-from repro.reports.comparison.summary import sentences, summed
 
 
 def compared(
@@ -170,10 +170,11 @@ def test_each_comparison_is_counted_in_one_place() -> None:
         replace(compared(2.0, 2.0, 2.0), certain=COUNT),
         compared(2.0, 2.0),
     ]
-    found = summed(given)
-    assert [len(getattr(found, name)) for name in found.__annotations__] == [2, 1, 1, 1, 1, 1, 1, 0, 1]
-    assert found.median == pytest.approx(0.3)
-    assert (len(found.misses), len(found.fitted_misses)) == (1, 1)
+    found = framed(given)
+    counts = found["group"].value_counts()
+    assert [counts.get(name, 0) for name in GROUPS] == [2, 1, 1, 1, 1, 1, 0, 1, 1]
+    assert median(found[found["can_miss"] & (found["in_points"] == 0)]) == pytest.approx(0.3)
+    assert (found["missed"] & found["can_miss"]).sum() == len(fitted_misses(found)) == 1
     assert sentences(found) == [
         "Against the paper, over 2 figures that can miss: median error 30.0%, worst 50.0% (edgellm.fig1.a).",
         "Accuracies, over 1 figure that can miss: median difference 10.0 points, most 10.0 (edgellm.fig1.a).",

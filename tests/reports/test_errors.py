@@ -17,8 +17,8 @@ from repro.core.paths import conf_dir, project_root
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.frame import framed, median, of_group, sentences
 from repro.reports.comparison.published import Published
-from repro.reports.comparison.summary import sentences, summed
 from repro.reports.fidelity.choices import (
     Alternative,
     ClaimReading,
@@ -86,8 +86,9 @@ def found(compared: Path) -> Comparisons:
 
 class TestErrors:
     def test_what_counts(self, found: Comparisons) -> None:
-        summary = report("edgellm", found, CELLS, NOTHING).summary
-        assert [(one.cell.id.partition(".")[2], round(one.error or 0, 3)) for one in summary.relative] == [
+        groups = dict(list(report("edgellm", found, CELLS, NOTHING).frame.groupby("group")))
+        relative = groups["relative"]
+        assert [(one.id.partition(".")[2], round(one.error or 0, 3)) for one in relative.itertuples()] == [
             ("text.single", 2.0),
             ("table4.mt5.draft", 0.5),
             ("table4.t5.draft", -0.5),
@@ -95,10 +96,10 @@ class TestErrors:
             ("text.range", 0.1),
             ("fig18.a", 0.0),
         ]
-        assert [one.cell.id for one in summary.kept] == ["edgellm.text.up_to"]
-        assert [one.cell.id for one in summary.fitted] == ["edgellm.fig18.b", "edgellm.text.ms"]
-        assert len(summary.absent) == 2
-        assert {one.certain for one in summary.certain} == {REPEATED}, "claims that a table has too"
+        assert [*groups["kept"]["id"]] == ["edgellm.text.up_to"]
+        assert [*groups["fitted"]["id"]] == ["edgellm.fig18.b", "edgellm.text.ms"]
+        assert len(groups["absent"]) == 2
+        assert {*groups["certain"]["certain"]} == {REPEATED}, "claims that a table has too"
 
     def test_in_words(self, found: Comparisons) -> None:
         shown = page(
@@ -347,14 +348,16 @@ def test_what_a_paper_contradicts_stands_apart() -> None:
     sure = beside(cell("edgellm.fig1.a", 10.0, 10.0), 11.0)
     slip = beside(replace(cell("edgellm.fig1.b", 10.0, 10.0), contradicted="A slip"), 16.0)
     broken = beside(replace(cell("edgellm.fig1.c", 10.0, None), contradicted="A slip"), 6.0)
-    found = summed([sure, slip, broken])
-    assert (found.relative, found.contradicted, found.broken) == ((sure,), (slip, broken), ())
-    assert (found.median, found.median_without) == (pytest.approx(0.35), pytest.approx(0.1))
+    found = framed([sure, slip, broken])
+    assert [*found["group"]] == ["relative", "contradicted", "contradicted"]
+    assert [*found["compared"]] == [sure, slip, broken]
+    assert median(found[found["can_miss"]]) == pytest.approx(0.35)
+    assert median(of_group(found, "relative")) == pytest.approx(0.1)
     said = sentences(found)
     assert "over 2 figures that can miss: median error 35.0%" in said[0], "all of them first"
     assert any("without them the median error is 10.0%" in sentence for sentence in said)
     derived = replace(slip, certain="derived")
-    assert summed([derived]).certain == (derived,), "what cannot miss stays so"
+    assert [*framed([derived])["group"]] == ["certain"], "what cannot miss stays so"
 
 
 def test_every_contradiction_has_its_proof_in_the_errata() -> None:
@@ -437,10 +440,10 @@ def test_one_rate_a_system_is_of_another_workload() -> None:
 
 
 def test_coverage(found: Comparisons) -> None:
-    counts = coverage(CELLS, found, [])["edgellm"]
+    counts = coverage(CELLS, found, []).loc["edgellm"]
     assert counts["predicted"] == 6
     assert (counts["bound"], counts["fitted"], counts["absent"]) == (1, 1, 1)
-    assert counts.total() == sum(one.paper == "edgellm" for one in CELLS.values())
+    assert counts.sum() == sum(one.paper == "edgellm" for one in CELLS.values())
     assert unnamed(CELLS, found) == []
 
 

@@ -18,8 +18,8 @@ from repro.experiments import plan, recorded_tables
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
+from repro.reports.comparison.frame import framed
 from repro.reports.comparison.published import Published
-from repro.reports.comparison.summary import summed
 from repro.reports.files import write_all
 from repro.reports.formats.latex import latex, to_latex
 from repro.reports.formats.layout import page
@@ -283,14 +283,14 @@ class TestBuild:
             {**SPEED, "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}}
         ]
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        found = summed(build(spec(columns=columns), records, CELLS).compared)
-        assert [(one.row, one.error) for one in found.relative] == [
+        found = dict(list(framed(build(spec(columns=columns), records, CELLS).compared).groupby("group")))
+        assert [(one.row, one.error) for one in found["relative"].itertuples()] == [
             ("chain_sd", pytest.approx(0.25)),
             ("edgellm", pytest.approx(-0.2)),
         ]
-        assert [one.row for one in found.fitted] == ["flash_ar"]
+        assert [*found["fitted"]["row"]] == ["flash_ar"]
         only_fitted = build(spec(columns=columns), records[:1], CELLS)
-        assert summed(only_fitted.compared).counted == ()
+        assert not framed(only_fitted.compared)["can_miss"].any()
 
     def test_figures_have_intervals_n_and_bands(self) -> None:
         """Twice as fast on every prompt is exactly twice as fast; the speeds themselves differ by prompt."""

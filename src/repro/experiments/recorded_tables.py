@@ -213,7 +213,8 @@ def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[st
         floors=read_floors(reference / "contradictions.csv", cells),
         predictor=trivial_predictor(cells, fitted_ids(records), headlines, load_names()),
     )
-    compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if comparisons.of(paper)]
+    with_tables = {*comparisons.frame["paper"]}
+    compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if paper in with_tables]
     reports = [report(paper, comparisons, cells, evidence) for paper in papers or compared]
     for of_paper in reports:
         files = write_report(of_paper, out, bibliography, comparisons.origin(of_paper.paper))

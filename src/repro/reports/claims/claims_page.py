@@ -13,7 +13,7 @@ from pathlib import Path
 from repro.core.digits import csv_text
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
-from repro.reports.comparison.summary import sentences, summed
+from repro.reports.comparison.frame import framed, sentences
 from repro.reports.files import USUAL, write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
 from repro.reports.reference.reference import PublishedCell
@@ -209,4 +209,4 @@ def _summary(claims: Sequence[Claim]) -> list[str]:
         f"{points['holds']} hold and {points['fails']} fail. A printed number holds within {TOLERANCE:.0%}, "
         f"an accuracy within {POINTS:.0f} points."
     ]
-    return lines + sentences(summed(compared))
+    return lines + sentences(framed(compared))

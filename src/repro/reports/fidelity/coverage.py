@@ -5,12 +5,19 @@ Owns the statuses. Reads comparisons and published cells.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
+from repro.core.late import late
 from repro.reports.comparison.comparison import Compared
+from repro.reports.comparison.frame import group
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.reference.reference import PublishedCell
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = late("pandas")
 
 STATUSES = {
     "predicted": "a prediction that can miss stands beside it",
@@ -26,42 +33,45 @@ STATUSES = {
 """What may be the case of a published value, with explanations."""
 
 
-def status(
-    cell: PublishedCell, one: Compared | None, found: Comparisons, missing_models: Iterable[str]
+def coverage(
+    cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Collection[str]
+) -> pd.DataFrame:
+    """Counts of statuses (columns) by paper (rows, in the order of the cells)."""
+    by_id = found.by_id()
+    statuses = [_status(cell, _beside(by_id, cell), found, missing_models) for cell in cells.values()]
+    papers = [cell.paper for cell in cells.values()]
+    counts = pd.crosstab(pd.Series(papers), pd.Series(statuses))
+    return counts.reindex(index=[*dict.fromkeys(papers)], columns=[*STATUSES], fill_value=0)
+
+
+def _beside(by_id: Mapping[str, Compared], cell: PublishedCell) -> Compared | None:
+    """The comparison with a published value, or with the earlier version's same one."""
+    return by_id.get(cell.id) or by_id.get(cell.same_as)
+
+
+def _status(
+    cell: PublishedCell, one: Compared | None, found: Comparisons, missing_models: Collection[str]
 ) -> str:
-    """The status of one published value; `one` may be a comparison with the earlier version's same value."""
     if one is not None and one.ours:
-        if one.fitted:
-            return "fitted"
-        if one.certain:
-            return "bound" if one.published.bound else "certain"
-        if one.cell.contradicted:
-            return "contradicted"
-        return "bound" if one.published.bound else "predicted"
+        counts = group(one)
+        return counts if counts in ("fitted", "contradicted") else _of_figure(one)
     if cell.determined:
         return "fitted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
-    line = found.nearest.get(cell.id) or found.nearest.get(cell.same_as)
-    if line is not None and line["ours"]:
+    if found.nearest.get(cell.id) or found.nearest.get(cell.same_as):
         return "elsewhere"
-    return "absent" if one is not None or line is not None else "unnamed"
+    is_named = one is not None or {cell.id, cell.same_as} & found.nearest.keys()
+    return "absent" if is_named else "unnamed"
 
 
-def coverage(
-    cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Iterable[str]
-) -> dict[str, Counter[str]]:
-    """Counts of statuses by paper."""
-    by_id, missing = found.by_id(), tuple(missing_models)
-    counts: dict[str, Counter[str]] = {}
-    for cell in cells.values():
-        own = counts.setdefault(cell.paper, Counter())
-        one = by_id.get(cell.id) or by_id.get(cell.same_as)
-        own[status(cell, one, found, missing)] += 1
-    return counts
+def _of_figure(one: Compared) -> str:
+    if one.published.bound:
+        return "bound"
+    return "certain" if one.certain else "predicted"
 
 
 def unnamed(cells: Mapping[str, PublishedCell], found: Comparisons) -> list[str]:
     """Published values that no table names."""
-    by_id = found.by_id()
-    return [name for name in cells if name not in by_id and name not in found.nearest]
+    named = {*found.frame["id"], *found.nearest}
+    return [name for name in cells if name not in named]

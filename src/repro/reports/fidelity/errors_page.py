@@ -5,18 +5,20 @@ Owns the wording and the files. `reading`, `reasons` and `skill` decide what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from repro.core.digits import csv_text
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS, Compared, family
-from repro.reports.comparison.summary import Summary, sentences, summed
+from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS
+from repro.reports.comparison.frame import COUNTED, fitted_misses, of_group, sentences
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
@@ -25,14 +27,32 @@ from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, sig
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = late("pandas")
+
 UNEXPLAINED = "not explained"
 
-HEADINGS = ("published value", "in", "row, column", "paper", "ours", "n", "distance", "trivial", "floor")
-CSV_HEADER = (
-    *("reference", "table", "row", "column", "family", "unit", "ours", "ours_high", "low", "high", "n"),
+HEADINGS = {
+    "published value": "l",
+    "in": "l",
+    "row, column": "l",
+    "paper": "r",
+    "ours": "r",
+    "n": "r",
+    "distance": "l",
+    "trivial": "r",
+    "floor": "r",
+}
+"""Columns of the page's tables, with their alignment."""
+
+CSV_COLUMNS = (
+    *("id", "table", "row", "column", "family", "unit", "ours", "ours_high", "low", "high", "n"),
     *("published_low", "published_high", "error", "in_points", "rule", "trivial", "trivial_error", "floor"),
     *("group", "verdict", "point", "certain", "reason"),
 )
+"""Of the frame; the CSV file calls the first one `reference`, as all tables do."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +72,32 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Report:
-    """The comparisons with one paper, sorted by how they count, with what judges them."""
+    """The comparisons with one paper, with what judges them.
+
+    Attributes:
+        paper: its name.
+        frame: its comparisons. Beside the columns of `frame.SCHEMA`: the best trivial `rule` of their kind,
+            its figure (`trivial`), that one's `trivial_error` and `trivial_distance`, the `floor`, and the
+            `reason` of a miss that counts.
+        skills: by kind our median error beside the best trivial rule's; none where no rule has a figure.
+        evidence: what judges them.
+    """
 
     paper: str
-    summary: Summary
-    comparisons: Sequence[Compared]
+    frame: pd.DataFrame
+    skills: Mapping[str, Skill]
     evidence: Evidence
 
-    def reason(self, one: Compared) -> str:
-        """Why a comparison misses."""
-        return reason_of(one, self.evidence.reasons) or UNEXPLAINED
-
-    @cached_property
-    def kinds(self) -> dict[str, list[Compared]]:
+    @property
+    def kinds(self) -> dict[str, pd.DataFrame]:
         """All that can miss by kind, with those whose printed value is set aside."""
-        every = {
-            name: [one for one in self.summary.compared if family(one.cell) == name] for name in FAMILIES
-        }
-        return {name: some for name, some in every.items() if some}
+        return _kinds(self.frame)
 
-    @cached_property
-    def skills(self) -> dict[str, Skill]:
-        """By kind our median error beside the best trivial rule's; none where no rule has a figure."""
-        predictor = self.evidence.predictor
-        return {name: worth for name, some in self.kinds.items() if (worth := skill(some, predictor))}
 
-    def rule(self, one: Compared) -> str:
-        """The best trivial rule of a comparison's kind."""
-        worth = self.skills.get(family(one.cell))
-        return worth.rule if worth else next(iter(RULES))
-
-    def trivial(self, one: Compared) -> Compared | None:
-        """The comparison by that rule."""
-        return self.evidence.predictor.compared(one, self.rule(one))
+def _kinds(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    every = frame[frame["can_miss"]]
+    found = {name: every[every["family"] == name] for name in FAMILIES}
+    return {name: some for name, some in found.items() if len(some)}
 
 
 def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
@@ -97,52 +110,55 @@ def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], e
     if paper not in papers:
         raise InputError(unknown("paper", paper, papers))
     own = found.of(paper)
-    if not own:
+    if own.empty:
         raise InputError(f"no table compares a figure with {paper}; make its tables first")
-    return Report(paper, summed(own), own, evidence)
+    skills = {
+        name: worth
+        for name, some in _kinds(own).items()
+        if (worth := skill([*some["compared"]], evidence.predictor))
+    }
+    return Report(paper, _judged(own, skills, evidence), skills, evidence)
+
+
+def _judged(own: pd.DataFrame, skills: Mapping[str, Skill], evidence: Evidence) -> pd.DataFrame:
+    """The frame of a paper with the columns that `Report` names."""
+    rules = [skills[kind].rule if kind in skills else next(iter(RULES)) for kind in own["family"]]
+    lines = []
+    for rule, one in zip(rules, own["compared"], strict=True):
+        trivial = evidence.predictor.compared(one, rule) if one.ours else None
+        figures = (rule, trivial.ours[0].value, trivial.error, trivial.distance) if trivial else (None,) * 4
+        floor = evidence.floors.get(one.cell.id)
+        lines.append((*figures, floor, reason_of(one, evidence.reasons) or UNEXPLAINED))
+    names = ("rule", "trivial", "trivial_error", "trivial_distance", "floor", "reason")
+    judged = own.join(pd.DataFrame(lines, columns=[*names], index=own.index, dtype=object))
+    judged.loc[~judged["missed"] | ~judged["group"].isin(COUNTED), "reason"] = ""
+    return judged
 
 
 def page(found: Report, commits: str = "", date: str = "") -> Page:
     """The report as a page."""
-    summary = found.summary
-    misses = tuple((*_words(found, one), found.reason(one)) for one in summary.misses)
+    own = found.frame
+    misses, counted = own[own["reason"] != ""], of_group(own, *COUNTED)
     grids = [
-        Grid(tuple(map(Heading, (*HEADINGS, "reason"))), misses, "lllrrrlrrp"),
-        _grid(found, summary.counted, "all that count, the worst first"),
+        _grid({**HEADINGS, "reason": "p"}, [(*_words(one), one.reason) for one in misses.itertuples()]),
+        _titled("all that count, the worst first", counted),
     ]
-    for title, some in {
-        "broken bounds": summary.broken,
-        "fitted, off by over 10%": summary.fitted_misses,
-    }.items():
-        if some:
-            grids.append(_grid(found, some, title))
-    if summary.contradicted:
-        headings = tuple(map(Heading, (*HEADINGS[:-2], "floor", "proof in docs/errata.md")))
-        lines = tuple(
-            (*_words(found, one)[:-2], _words(found, one)[-1], one.cell.contradicted)
-            for one in summary.contradicted
-        )
-        grids.append(Grid(headings, lines, "lllrrrlrl"))
-    if summary.certain:
-        headings = tuple(map(Heading, ("cannot miss, not counted", "in", "why")))
-        lines = tuple((one.cell.id, one.table, one.certain) for one in summary.certain)
-        grids.append(Grid(headings, lines, "llp"))
+    others = {"broken bounds": of_group(own, "broken"), "fitted, off by over 10%": fitted_misses(own)}
+    grids += [_titled(title, some) for title, some in others.items() if len(some)]
+    if len(aside := of_group(own, "contradicted")):
+        headings = {name: letter for name, letter in HEADINGS.items() if name != "trivial"}
+        lines = [(*_words(one)[:-2], _words(one)[-1], one.cell.contradicted) for one in aside.itertuples()]
+        grids.append(_grid({**headings, "proof in docs/errata.md": "l"}, lines))
+    if len(sure := of_group(own, "certain")):
+        headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}
+        grids.append(_grid(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
     if rules := _rules(found):
-        headings = tuple(
-            map(Heading, ("reason about", "says that ours is", "explains", "contradicted by", "reason"))
-        )
-        grids.append(Grid(headings, rules, "llrrp"))
-    return Page(
-        f"{found.paper}/errors",
-        f"How far our figures for {found.paper} are off",
-        tuple(grids),
-        (
-            OF_TABLES,
-            *_notes(found),
-            f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`.",
-        ),
-        made_by_table=False,
-    )
+        headings = {"reason about": "l", "says that ours is": "l", "explains": "r", "contradicted by": "r"}
+        grids.append(_grid({**headings, "reason": "p"}, rules))
+    made = f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`."
+    title = f"How far our figures for {found.paper} are off"
+    notes = (OF_TABLES, *_notes(found), made)
+    return Page(f"{found.paper}/errors", title, tuple(grids), notes, made_by_table=False)
 
 
 def command(paper: str) -> str:
@@ -151,22 +167,22 @@ def command(paper: str) -> str:
 
 
 def _notes(found: Report) -> list[str]:
-    summary = found.summary
-    said = sentences(summary)
-    known = [one for one in summary.misses if found.reason(one) != UNEXPLAINED]
+    own = found.frame
+    misses = own[own["reason"] != ""]
+    said, known = sentences(own), int((misses["reason"] != UNEXPLAINED).sum())
     said.append(
-        f"{len(summary.misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
-        f"table); {len(known)} of them have a reason, {len(summary.misses) - len(known)} have none."
+        f"{len(misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
+        f"table); {known} of them have a reason, {len(misses) - known} have none."
     )
     said += [_worth(name, worth) for name, worth in found.skills.items()]
-    floored = [one for one in summary.relative if one.cell.id in found.evidence.floors]
-    below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
-    if floored:
+    floored = own[(own["group"] == "relative") & own["floor"].notna()]
+    if len(floored):
+        below = int((floored["size"] <= floored["floor"].astype(float)).sum())
         said.append(
             f"Of {len(floored)} with a relative error the paper's own numbers contradict the printed one "
             f"(`floor`, docs/errata.md): {below} are off by no more than that."
         )
-    said.append(f"{len(summary.absent)} lines have no figure of ours.")
+    said.append(f"{len(of_group(own, 'absent'))} lines have no figure of ours.")
     return said
 
 
@@ -182,69 +198,48 @@ def _worth(kind: str, worth: Skill) -> str:
     )
 
 
-def _rules(found: Report) -> tuple[tuple[str, ...], ...]:
-    lines = []
+def _rules(found: Report) -> list[tuple[str, ...]]:
+    every, counted = found.frame["compared"], of_group(found.frame, *COUNTED)["compared"]
+    lines: list[tuple[str, ...]] = []
     for reason in found.evidence.reasons:
-        if any(reason.covers(one.cell) for one in found.comparisons):
-            explained, against = record(reason, found.summary.counted)
+        if any(reason.covers(one.cell) for one in every):
+            explained, against = record(reason, [*counted])
             lines.append((reason.scope, reason.ours, str(explained), str(against), reason.why))
-    return tuple(lines)
+    return lines
 
 
-def _grid(found: Report, some: Sequence[Compared], title: str) -> Grid:
-    headings = (Heading(f"{HEADINGS[0]}: {title}"), *map(Heading, HEADINGS[1:]))
-    return Grid(headings, tuple(_words(found, one) for one in some), "lllrrrlrr")
+def _titled(title: str, some: pd.DataFrame) -> Grid:
+    first, *others = HEADINGS
+    headings = {f"{first}: {title}": HEADINGS[first], **{name: HEADINGS[name] for name in others}}
+    return _grid(headings, [_words(one) for one in some.itertuples()])
 
 
-def _words(found: Report, one: Compared) -> tuple[str, ...]:
+def _grid(headings: Mapping[str, str], lines: Iterable[tuple[str, ...]]) -> Grid:
+    """A table; `headings` have their columns' alignments."""
+    return Grid(tuple(map(Heading, headings)), tuple(lines), "".join(headings.values()))
+
+
+def _words(one: Any) -> tuple[str, ...]:
+    """A row of the frame as words."""
     unit = UNITS.get(one.unit, one.unit)
-    given = ends(one.published.low, one.published.high)
-    own = ends(one.ours[0].value, one.ours[-1].value)
-    place = "" if one.column == CLAIM else f"{one.row}, {one.column}"
-    other, floor = found.trivial(one), found.evidence.floors.get(one.cell.id)
     return (
-        one.cell.id,
+        one.id,
         one.table,
-        place,
-        f"{given} {unit}".strip(),
-        own + signs(one.marks, ("proxy", "costs_only", "dequantized")),
+        "" if one.column == CLAIM else f"{one.row}, {one.column}",
+        f"{ends(one.published_low, one.published_high)} {unit}".strip(),
+        ends(one.ours, one.ours if one.ours_high is None else one.ours_high)
+        + signs(one.marks, ("proxy", "costs_only", "dequantized")),
         str(one.n or ABSENT),
         one.distance,
-        other.distance if other else ABSENT,
-        ABSENT if floor is None else f"{floor:.0%}",
+        one.trivial_distance or ABSENT,
+        ABSENT if one.floor is None else f"{one.floor:.0%}",
     )
 
 
 def to_csv(found: Report) -> str:
     """CSV in ten digits, a line for each comparison with a figure of ours, those that count first."""
-    lines: list[Sequence[object]] = [CSV_HEADER]
-    for group in ("relative", "points", "inside", "kept", "broken", "fitted", "contradicted", "certain"):
-        for one in getattr(found.summary, group):
-            other, whole = found.trivial(one), one.ours[0].interval if len(one.ours) == 1 else None
-            figures = (
-                one.ours[0].value,
-                one.ours[-1].value if len(one.ours) > 1 else None,
-                *(whole or (None, None)),
-            )
-            worth = (found.rule(one), other.ours[0].value, other.error) if other else (None, None, None)
-            lines.append(
-                (
-                    *(
-                        one.cell.id,
-                        one.table,
-                        one.row,
-                        one.column,
-                        family(one.cell),
-                        one.unit,
-                        *figures,
-                        one.n,
-                    ),
-                    *(one.published.low, one.published.high, one.error, int(one.in_points), *worth),
-                    *(found.evidence.floors.get(one.cell.id), group, one.verdict, one.point, one.certain),
-                    found.reason(one) if one.missed and group in ("relative", "points") else "",
-                )
-            )
-    return csv_text(lines)
+    shown = found.frame[found.frame["group"] != "absent"][[*CSV_COLUMNS]].rename(columns={"id": "reference"})
+    return csv_text([shown.columns, *shown.itertuples(index=False, name=None)])
 
 
 def write_report(

@@ -1,19 +1,21 @@
 """`fidelity.md`: one page over all papers, made from the tables' CSV files.
 
-Owns the page's wording. Coverage, errors and winners are computed in their own modules.
+Owns what its tables count; `fidelity.md.jinja` has the page's words. Errors and winners are computed in their
+own modules.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from repro.core.late import late
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
-from repro.reports.comparison.summary import median
+from repro.reports.comparison.frame import fitted_misses, median, of_group
 from repro.reports.fidelity.choices import ClaimReading, PaperChoice, deciding, enveloped
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
@@ -25,34 +27,26 @@ from repro.reports.formats.layout import UNITS
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 
+if TYPE_CHECKING:
+    import jinja2
+    import pandas as pd
+else:
+    pd, jinja2 = late("pandas"), late("jinja2")
+
 FILE = "fidelity.md"
+TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
 
-PREFACE = f"""# Fidelity: what holds of five papers
-
-Made by `{COMMAND}` from the tables beside it; nothing is edited by hand.
-[docs/evidence.md](../docs/evidence.md) defines verdicts and errors. A printed number holds if ours agrees
-within {TOLERANCE:.0%} (an accuracy within {POINTS:.0f} points), a range if both ends are reached, "up to" if
-its bound is reached. The verdict is over the whole 95% interval and band of assumed numbers, where they are
-known; the verdict on our figure alone stands beside it. A figure that rests on prompts or rows and has no
-interval is undetermined.
-"""
-
-ERRORS = """\
-Over all figures that can miss, by kind; a paper's kinds are mixed in its line *all relative* alone. The
-medians over all stand first, then those without printed values that are set aside (docs/errata.md). The
-trivial rule is that with the smallest median on the same figures; beside it ours on them, and our skill,
-1 less their ratio: of all, of the paper's own system and of the others. Accuracies are in points.
-"""
-
-WINNERS = """\
-Systems on one workload, by our figures alone: pairs in the paper's order (without printed ties within
-1%, pairs of fitted values and what cannot miss: lossless text, means), and workloads that its own system
-wins, there and here. Beside both stands what one rate an engine gets, from one cell each, by weights and
-lengths.
-"""
-
-Lines = Iterator[str]
+STAND_INS = {
+    "proxy": "a smaller model's weights",
+    "costs_only": "costs only, no weights",
+    "dequantized": "dequantized weights",
+    "matched": "agreement matched",
+    "fitted": "fitted",
+    "older": "older component",
+    "wall": "wall clock",
+}
+"""Marks with what the page calls them."""
 
 
 def write_fidelity(
@@ -72,25 +66,26 @@ def write_fidelity(
     `others` are a claim's readings under the alternatives of `choices`, by the claim's id; `drawn` has the
     draws of each table's bands.
     """
-    sections = {
-        "Headline claims": _headlines(headlines, found, others),
-        "Coverage of the published values": _coverage(cells, found, headlines),
-        "Errors": _errors(reports, headlines),
-        "Who wins": _winners(reports, headlines),
-        "Undetermined": _undetermined(reports),
-        "What stands in": _stand_ins(reports),
-        "Sample sizes": _samples(reports),
-        "Current or stale": _age(records, older),
-        "Choices": _choices(choices, others),
+    words = {
+        "command": COMMAND,
+        "tolerance": f"{TOLERANCE:.0%}",
+        "points": f"{POINTS:.0f}",
+        "bands": _bands(drawn),
+        "statuses": STATUSES,
+        "rules": RULES,
+        "headlines": _headlines(headlines, found, others),
+        "coverage": _coverage(cells, found, headlines),
+        "errors": _errors(reports, headlines),
+        "winners": _winners(reports, headlines),
+        "undetermined": _undetermined(reports),
+        "stand_ins": _stand_ins(reports),
+        "samples": _samples(reports),
+        "age": _age(records, older),
+        "choices": _choices(choices, others),
     }
-    text = (
-        PREFACE
-        + _bands(drawn)
-        + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items())
-    )
-    path = folder / FILE
-    write_atomically(path, text)
-    return path
+    page = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
+    write_atomically(folder / FILE, page.render(words))
+    return folder / FILE
 
 
 def _bands(drawn: Mapping[str, int]) -> str:
@@ -98,13 +93,12 @@ def _bands(drawn: Mapping[str, int]) -> str:
     tables: dict[str, list[str]] = {}
     for table, count in drawn.items():
         tables.setdefault(draws_words(count), []).append(table)
-    said = "; ".join(f"{words} for {', '.join(names)}" for words, names in tables.items())
-    return f"In brackets stand intervals, in braces bands: {said}.\n" if said else ""
+    return "; ".join(f"{words} for {', '.join(names)}" for words, names in tables.items())
 
 
 def _headlines(
     headlines: Headlines, found: Comparisons, others: Mapping[str, Sequence[ClaimReading]]
-) -> Lines:
+) -> dict[str, object]:
     """Each claim as we chose, then over all alternatives to our choices, with those that turn it."""
     by_id, rows = found.by_id(), []
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
@@ -125,12 +119,9 @@ def _headlines(
         f"{where}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
         for where, counter in counts.items()
     ]
-    yield f"Of {len(headlines.claims)}, {'; '.join(said)}."
-    yield "A verdict is over the least and the most that alternatives to our choices give ([below](#choices),"
-    yield "with intervals and bands); `as chosen` is over ours, and `alone` over our figure alone."
-    yield ""
     headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
-    yield from _table((*headings, "rests on", "what stands in"), rows)
+    table = _table((*headings, "rests on", "what stands in"), rows)
+    return {"number": len(headlines.claims), "counts": "; ".join(said), "table": table}
 
 
 def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
@@ -169,12 +160,10 @@ def _own_values(comparison: Compared) -> str:
     return ends(comparison.ours[0].value, comparison.ours[-1].value) if comparison.ours else "no figure"
 
 
-def _choices(choices: Sequence[PaperChoice], others: Mapping[str, Sequence[ClaimReading]]) -> Lines:
+def _choices(
+    choices: Sequence[PaperChoice], others: Mapping[str, Sequence[ClaimReading]]
+) -> dict[str, object]:
     """Each choice with its alternatives and what the claims would be."""
-    followed = Counter(choice.after_misses for choice in choices)
-    yield f"Of {len(choices)} choices that papers leave to us {followed['yes']} were made after misses had"
-    yield f"been seen, {followed['partly']} partly. `conf/reference/choices.yaml` lists them."
-    yield ""
     readings: dict[tuple[str, str], list[str]] = {}
     for some in others.values():
         for reading in some:
@@ -189,7 +178,10 @@ def _choices(choices: Sequence[PaperChoice], others: Mapping[str, Sequence[Claim
             rows.append(
                 (f"`{choice.id}`", choice.chosen, choice.after_misses, alternative.name, override, figures)
             )
-    yield from _table(("choice", "chosen", "after misses", "alternative", "override", "claims there"), rows)
+    headings = ("choice", "chosen", "after misses", "alternative", "override", "claims there")
+    followed = Counter(choice.after_misses for choice in choices)
+    after = {"yes": followed["yes"], "partly": followed["partly"]}
+    return {"number": len(choices), "table": _table(headings, rows), **after}
 
 
 def _said(one: Compared | None) -> tuple[str, str, str, str]:
@@ -200,73 +192,69 @@ def _said(one: Compared | None) -> tuple[str, str, str, str]:
     given = f"{ends(one.published.low, one.published.high)} {unit}"
     if not one.ours:
         return given, "", "", "no figure"
-    own = ends(one.ours[0].value, one.ours[-1].value)
-    whole = [(figure.interval, figure.band) for figure in one.ours]
-    if all(interval for interval, _ in whole):
-        own += f" [{ends(*_hull([interval for interval, _ in whole if interval]))}]"
-    if all(band for _, band in whole):
-        own += f" {{{ends(*_hull([band for _, band in whole if band]))}}}"
+    own = _own_values(one)
+    for brackets, some in (("[]", "interval"), ("{}", "band")):
+        if all(every := [getattr(figure, some) for figure in one.ours]):
+            hull = min(low for low, _ in every), max(high for _, high in every)
+            own += f" {brackets[0]}{ends(*hull)}{brackets[1]}"
     return given, f"{own} {unit}", str(one.n or ""), one.distance
 
 
-def _hull(every: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return min(low for low, _ in every), max(high for _, high in every)
-
-
-def _coverage(cells: Mapping[str, PublishedCell], found: Comparisons, headlines: Headlines) -> Lines:
+def _coverage(
+    cells: Mapping[str, PublishedCell], found: Comparisons, headlines: Headlines
+) -> dict[str, object]:
     counts = coverage(cells, found, headlines.missing_models)
-    first = [paper for paper in counts if not paper.endswith("_v2")]
-    total = sum((counts[paper] for paper in first), Counter())
-    rows = [_counts(paper, counts[paper]) for paper in first]
-    rows.append(_counts("all five", total))
-    rows += [_counts(f"{paper} (apart)", counts[paper]) for paper in counts if paper not in first]
-    yield from _table(("paper", "values", *STATUSES), rows)
-    yield ""
-    yield from (f"- {name}: {words}." for name, words in STATUSES.items())
-    if names := [name for name in unnamed(cells, found) if cells[name].paper in first]:
-        yield f"- Named by no table: {', '.join(names)}."
+    apart = counts.index.str.endswith("_v2")
+    counts = pd.concat(
+        [
+            counts[~apart],
+            counts[~apart].sum().to_frame("all five").T,
+            counts[apart].rename(lambda paper: f"{paper} (apart)"),
+        ]
+    )
+    rows = [(paper, row.sum(), *row) for paper, row in counts.iterrows()]
+    named = [name for name in unnamed(cells, found) if not cells[name].paper.endswith("_v2")]
+    return {"table": _table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(named)}
 
 
-def _counts(name: str, own: Counter[str]) -> tuple[str, ...]:
-    return (name, str(sum(own.values())), *(str(own[one]) for one in STATUSES))
-
-
-def _errors(reports: Sequence[Report], headlines: Headlines) -> Lines:
-    yield ERRORS
+def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object]:
     rows = []
     for report in reports:
         for kind, some in report.kinds.items():
             rows.append(_kind(report, kind, some, report.skills.get(kind), headlines))
-        every = [one for one in report.summary.compared if not one.in_points]
-        worth = skill(every, report.evidence.predictor)
+        every = _relative(report)
+        worth = skill([*every["compared"]], report.evidence.predictor)
         rows.append(_kind(report, "all relative", every, worth, headlines))
-    headings = (
-        "paper",
-        "kind",
-        "n",
-        "median",
-        "without the set aside",
-        "trivial rule",
-        "it, ours (n)",
-        "skill",
-    )
-    yield from _table((*headings, "own system", "others"), rows)
-    yield ""
-    yield from (f"- {rule}: {words}." for rule, words in RULES.items())
-    yield "- A rule without a figure for some of them takes that of the first other rule that has one."
-    yield ""
-    yield from _counted(reports)
+    headings = ("paper", "kind", "n", "median", "without the set aside", "trivial rule", "it, ours (n)")
+    every = pd.concat([report.frame for report in reports])
+    sure = Counter(of_group(every, "certain")["certain"])
+    broken = of_group(every, "broken")
+    return {
+        "kinds": _table((*headings, "skill", "own system", "others"), rows),
+        "counts": _counted(reports),
+        "certain": "; ".join(f"{count} {why}" for why, count in sure.most_common()),
+        "number_broken": len(broken),
+        "broken": "; ".join(broken["id"] + ", " + broken["distance"]),
+    }
+
+
+def _relative(report: Report) -> pd.DataFrame:
+    """All that can miss and whose error is relative."""
+    return report.frame[report.frame["can_miss"] & (report.frame["in_points"] == 0)]
 
 
 def _kind(
-    report: Report, kind: str, some: Sequence[Compared], worth: Skill | None, headlines: Headlines
+    report: Report, kind: str, some: pd.DataFrame, worth: Skill | None, headlines: Headlines
 ) -> tuple[str, ...]:
     """A line of the table of errors."""
     size = _points if kind == "accuracies" else _percent
-    counted = [compared for compared in some if not compared.cell.contradicted]
-    system, predictor = headlines.systems.get(report.paper), report.evidence.predictor
-    halves = [[c for c in some if (c.cell.system == system) == ours] for ours in (True, False)]
-    parts = [skill(half, predictor, [worth.rule]) if worth else None for half in halves]
+    counted = some[some["group"] != "contradicted"]
+    is_own = some["system"] == headlines.systems.get(report.paper)
+    predictor = report.evidence.predictor
+    parts = [
+        skill([*some[half]["compared"]], predictor, [worth.rule]) if worth else None
+        for half in (is_own, ~is_own)
+    ]
     return (
         *(report.paper, kind, str(len(some)), size(median(some))),
         f"{size(median(counted))} ({len(counted)})" if len(counted) < len(some) else "",
@@ -275,36 +263,32 @@ def _kind(
     )
 
 
-def _counted(reports: Sequence[Report]) -> Lines:
+def _counted(reports: Sequence[Report]) -> str:
     """What is counted beside the errors; the naive median has what cannot miss among it."""
     rows = []
     for report in reports:
-        own = report.summary
-        naive = [one for one in report.comparisons if one.error is not None and not one.fitted]
+        own, counts = report.frame, report.frame["group"].value_counts().to_dict()
+        naive = own[own["error"].notna() & (own["group"] != "fitted") & (own["in_points"] == 0)]
+        of = {name: counts.get(name, 0) for name in ("inside", "kept", "broken", "fitted", "certain")}
         rows.append(
             (
                 report.paper,
-                _percent(_part([one for one in own.compared if not one.in_points], 0.75)),
-                _percent(median([one for one in naive if not one.in_points])),
-                str(len(own.inside)),
-                f"{len(own.broken)} of {len(own.broken) + len(own.kept)}",
-                f"{len(own.fitted_misses)} of {len(own.fitted)}",
-                str(len(own.certain)),
-                str(len(own.contradicted)),
+                _percent(_part(_relative(report)["size"], 0.75)),
+                _percent(median(naive)),
+                of["inside"],
+                f"{of['broken']} of {of['broken'] + of['kept']}",
+                f"{len(fitted_misses(own))} of {of['fitted']}",
+                of["certain"],
+                counts.get("contradicted", 0),
             )
         )
     headings = ("paper", "p75", "naive median", "inside a range", "bounds broken", "fitted, off by 10%")
-    yield from _table((*headings, "cannot miss", "set aside"), rows)
-    yield ""
-    every = Counter(one.certain for report in reports for one in report.summary.certain)
-    yield f"What cannot miss, by rule: {'; '.join(f'{count} {why}' for why, count in every.most_common())}."
-    broken = [one for report in reports for one in report.summary.broken]
-    yield ""
-    yield f"Broken bounds ({len(broken)}): {'; '.join(f'{one.cell.id}, {one.distance}' for one in broken)}."
+    return _table((*headings, "cannot miss", "set aside"), rows)
 
 
-def _part(some: Sequence[Compared], share: float) -> float | None:
-    errors = sorted(abs(one.error or 0.0) for one in some)
+def _part(sizes: pd.Series[float], share: float) -> float | None:
+    """The error that a share of them is below."""
+    errors = sorted(sizes)
     return errors[min(len(errors) - 1, int(share * len(errors)))] if errors else None
 
 
@@ -316,11 +300,10 @@ def _points(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _winners(reports: Sequence[Report], headlines: Headlines) -> Lines:
-    yield WINNERS
+def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
     rows = []
     for report in reports:
-        found = races(report.comparisons)
+        found = races(report.frame.sort_index()["compared"])
         system, rate = headlines.systems.get(report.paper, ""), one_rate(found, report.evidence.predictor)
         by_artifact: dict[str, list[Race]] = {}
         for race in found:
@@ -333,89 +316,75 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> Lines:
             wins = [f"{one.first} of {one.races}" if one.races else "" for one in (ours, theirs)]
             rows.append((report.paper, name, *counts, *wins, wrong + (f"; {left} others" if left else "")))
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
-    yield from _table((*headings, "ours in another order"), rows)
+    return _table((*headings, "ours in another order"), rows)
 
 
-def _undetermined(reports: Sequence[Report]) -> Lines:
+def _undetermined(reports: Sequence[Report]) -> str:
     """Counts of verdicts over all comparisons that count or bound, and what would decide the open ones."""
     rows = []
     for report in reports:
-        own = [one for one in report.comparisons if one.ours and not one.fitted and not one.certain]
-        verdicts, points = Counter(one.verdict for one in own), Counter(one.point for one in own)
-        open_ones = Counter(_needs(one) for one in own if one.verdict == "undetermined")
-        needs = "; ".join(f"{count}: {words}" for words, count in open_ones.most_common(4))
+        own = _with_figures(report)
+        own = own[(own["group"] != "fitted") & (own["certain"] == "")]
+        verdicts, points = Counter(own["verdict"]), Counter(own["point"])
+        open_ones = own[own["verdict"] == "undetermined"].sort_index()["compared"]
+        needs = Counter(one.decided_by or "nothing that is known" for one in open_ones)
         counts = (verdicts["holds"], verdicts["fails"], verdicts["undetermined"])
-        rows.append((report.paper, *map(str, counts), f"{points['holds']} / {points['fails']}", needs))
-    yield "Every comparison that can miss, by verdict, and what would decide the undetermined:"
-    yield ""
-    yield from _table(("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows)
+        said = "; ".join(f"{count}: {words}" for words, count in needs.most_common(4))
+        rows.append((report.paper, *counts, f"{points['holds']} / {points['fails']}", said))
+    return _table(("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows)
 
 
-def _needs(one: Compared) -> str:
-    return one.decided_by or "nothing that is known"
+def _with_figures(report: Report) -> pd.DataFrame:
+    return report.frame[report.frame["group"] != "absent"]
 
 
-def _stand_ins(reports: Sequence[Report]) -> Lines:
-    words = {
-        "proxy": "a smaller model's weights",
-        "costs_only": "costs only, no weights",
-        "dequantized": "dequantized weights",
-        "matched": "agreement matched",
-        "fitted": "fitted",
-        "older": "older component",
-        "wall": "wall clock",
-    }
+def _stand_ins(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
-        own = [one for one in report.comparisons if one.ours]
-        counts = Counter(mark for one in own for mark in one.marks)
-        rows.append((report.paper, str(len(own)), *(str(counts[mark]) for mark in words)))
-    yield from _table(("paper", "figures", *words.values()), rows)
+        marks = _with_figures(report)["marks"]
+        counts = marks.explode().value_counts()
+        rows.append((report.paper, len(marks), *(counts.get(mark, 0) for mark in STAND_INS)))
+    return _table(("paper", "figures", *STAND_INS.values()), rows)
 
 
-def _samples(reports: Sequence[Report]) -> Lines:
-    yield "Distinct texts, rows or requests behind a compared figure; a text counts once."
-    yield ""
+def _samples(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
-        own = [one for one in report.comparisons if one.ours]
-        counts = [one.n for one in own if one.n]
-        whole = sum(all(figure.interval for figure in one.ours) for one in own)
-        bands = sum(all(figure.band for figure in one.ours) for one in own)
-        said = (
-            (str(min(counts)), f"{statistics.median(counts):g}", str(max(counts))) if counts else ("", "", "")
-        )
-        few = sum(count < FEWEST for count in counts)
-        rows.append((report.paper, str(len(own)), str(len(counts)), *said, str(few), str(whole), str(bands)))
+        own = _with_figures(report)
+        counts = own["n"].dropna().astype(int)
+        counts = counts[counts > 0]
+        said = (counts.min(), f"{counts.median():g}", counts.max()) if len(counts) else ("", "", "")
+        whole = [
+            sum(all(getattr(figure, some) for figure in one.ours) for one in own["compared"])
+            for some in ("interval", "band")
+        ]
+        rows.append((report.paper, len(own), len(counts), *said, (counts < FEWEST).sum(), *whole))
     headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most")
-    more = (f"on fewer than {FEWEST}", "with interval", "with band")
-    yield from _table((*headings, *more), rows)
+    return _table((*headings, f"on fewer than {FEWEST}", "with interval", "with band"), rows)
 
 
-def _age(records: Sequence[Record], older: Collection[str]) -> Lines:
-    papers = sorted({record.experiment.partition("/")[0] for record in records})
-    rows = []
-    for paper in papers:
-        own = [record for record in records if record.experiment.partition("/")[0] == paper]
-        stale = sum(record.key in older for record in own)
-        dirty = sum(bool(record.provenance.dirty) for record in own)
-        dates = sorted(record.provenance.finished[:10] for record in own)
-        commits = len({record.provenance.commit for record in own})
-        rows.append(
-            (paper, str(len(own)), str(stale), str(dirty), str(commits), f"{dates[0]} to {dates[-1]}")
-        )
-    headings = (
-        "folder",
-        "cells",
-        "made by older components",
-        "with uncommitted changes",
-        "commits",
-        "computed",
+def _age(records: Sequence[Record], older: Collection[str]) -> str:
+    frame = pd.DataFrame(
+        {
+            "folder": record.experiment.partition("/")[0],
+            "stale": record.key in older,
+            "dirty": bool(record.provenance.dirty),
+            "commit": record.provenance.commit,
+            "date": record.provenance.finished[:10],
+        }
+        for record in records
     )
-    yield from _table(headings, rows)
+    of_folder = frame.groupby("folder")
+    counts = of_folder.agg(cells=("date", "size"), stale=("stale", "sum"), dirty=("dirty", "sum"))
+    counts["commits"] = of_folder["commit"].nunique()
+    counts["dates"] = of_folder["date"].min() + " to " + of_folder["date"].max()
+    rows = counts.reset_index().itertuples(index=False)
+    headings = ("folder", "cells", "made by older components", "with uncommitted changes", "commits")
+    return _table((*headings, "computed"), rows)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Lines:
-    yield f"| {' | '.join(headings)} |"
-    yield f"|{'---|' * len(headings)}"
-    yield from (f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """GitHub Markdown."""
+    lines = [" | ".join(str(cell).replace("|", "/") for cell in row) for row in rows]
+    head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    return "\n".join([*head, *(f"| {line} |" for line in lines)])

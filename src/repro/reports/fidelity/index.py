@@ -16,7 +16,7 @@ from typing import NamedTuple
 from repro.core.reading import csv_reader
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
-from repro.reports.comparison.summary import median, summed
+from repro.reports.comparison.frame import framed, median
 from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
@@ -129,15 +129,16 @@ def _row(results: Results, name: str, cells: Mapping[str, PublishedCell]) -> Row
         lines = [line for line in reader if line.get("column") != "aside"]
     records = results.read(name)
     marks = {mark for line in lines for mark in line.get("marks", "").split()}
-    found = summed(comparisons_in(name, [line for line in lines if "id" in line], cells))
-    medians = [] if found.median is None else [f"{found.median:.1%}"]
-    points = median([one for one in found.compared if one.in_points])
+    found = framed(comparisons_in(name, [line for line in lines if "id" in line], cells))
+    counted = found[found["can_miss"]]
+    relative, points = (median(counted[counted["in_points"] == kind]) for kind in (0, 1))
+    medians = [] if relative is None else [f"{relative:.1%}"]
     medians += [] if points is None else [f"{points:.1f} points"]
     words = (
         _state(lines, records),
         ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
-        str(len(found.compared) or ""),
+        str(len(counted) or ""),
         ", ".join(medians),
         f"{_minutes(records):.1f}" if records else "",
         _command(results.root, name),

@@ -1,4 +1,4 @@
-"""All comparisons that a folder of results holds, read from the tables' CSV files.
+"""All comparisons that a folder of results holds, read from the tables' CSV files into one frame.
 
 Owns which of several comparisons of one published value counts. Must not know records.
 """
@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.reports.claims.claims import CLAIM, Line, read_table
 from repro.reports.comparison.certain import REPEATED, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
+from repro.reports.comparison.frame import framed
 from repro.reports.comparison.published import Published
 from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -23,34 +28,32 @@ class Comparisons:
     """What a folder of results compares with published values.
 
     Attributes:
-        comparisons: one for each line with a published value, those that count first before repetitions.
-        nearest: published values that only a figure for another workload stands beside, by id.
-        commits, dates: by table.
+        frame: one row for each line with a published value; its index has those first that count before
+            repetitions.
+        nearest: whether there is a figure for another workload beside a published value, by its id.
+        commits, dates: by table, of all its lines.
     """
 
-    comparisons: tuple[Compared, ...]
-    nearest: Mapping[str, Line]
+    frame: pd.DataFrame
+    nearest: Mapping[str, bool]
     commits: Mapping[str, str]
     dates: Mapping[str, str]
 
-    def of(self, paper: str) -> list[Compared]:
+    def of(self, paper: str) -> pd.DataFrame:
         """The comparisons with a paper."""
-        return [one for one in self.comparisons if one.cell.paper == paper]
+        return self.frame[self.frame["paper"] == paper]
 
     def origin(self, paper: str) -> tuple[str, str]:
         """Commits and newest date of the tables that compare something with a paper."""
-        names = {one.table for one in self.of(paper)}
+        names = {*self.of(paper)["table"]}
         commits = sorted({commit for name in names for commit in self.commits[name].split()})
         return " ".join(commits), max((self.dates[name] for name in names), default="")
 
     def by_id(self) -> dict[str, Compared]:
         """For each published value the comparison that counts, or else the first one."""
-        found: dict[str, Compared] = {}
-        for one in self.comparisons:
-            held = found.get(one.cell.id)
-            if held is None or (not held.ours and one.ours):
-                found[one.cell.id] = one
-        return found
+        ranked = self.frame.assign(absent=self.frame["group"] == "absent", place=self.frame.index)
+        first = ranked.sort_values(["absent", "place"]).drop_duplicates("id")
+        return dict(zip(first["id"], first["compared"], strict=True))
 
 
 def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Comparisons:
@@ -70,12 +73,11 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
         (name for name, line in known if "certain" not in line and line["column"] != "fact"), None
     ):
         raise InputError(f"{old} in {folder} has an older format; make it again with repro table")
-    asides = [(name, line) for name, line in known if line["column"] == "aside"]
     made = [one for name, line in known for one in comparisons_in(name, [line], cells)]
     made.sort(key=_rank)
     return Comparisons(
-        comparisons=tuple(_once(settled(made))),
-        nearest={line["reference"]: line for _, line in asides},
+        frame=framed([*_once(settled(made))]),
+        nearest={line["reference"]: bool(line["ours"]) for _, line in known if line["column"] == "aside"},
         commits=_collected(lines, "commit"),
         dates=_collected(lines, "date"),
     )
@@ -137,19 +139,19 @@ def _comparison(cell: PublishedCell, table: str, line: Line) -> Compared:
 
 
 def _figures(line: Line) -> tuple[Figure, ...]:
-    if _number(line["ours"]) is not None:
-        return (
-            Figure(float(line["ours"]), _ends(line, "low", "high"), _ends(line, "band_low", "band_high")),
-        )
+    """Our figure, or the least and the most of a range, each with interval and band."""
+    places = ("low high", "band_low band_high")
+    if (single := _number(line["ours"])) is not None:
+        return (Figure(single, *(_ends(line, *place.split()) for place in places)),)
     if not line.get("ours_low"):
         return ()
-    return (
-        Figure(float(line["ours_low"]), _ends(line, "low", "low_to"), _ends(line, "band_low", "band_low_to")),
-        Figure(
-            float(line["ours_high"]),
-            _ends(line, "high_from", "high"),
-            _ends(line, "band_high_from", "band_high"),
-        ),
+    both = {
+        "ours_low": ("low low_to", "band_low band_low_to"),
+        "ours_high": ("high_from high", "band_high_from band_high"),
+    }
+    return tuple(
+        Figure(float(line[name]), *(_ends(line, *place.split()) for place in ends))
+        for name, ends in both.items()
     )
 
 

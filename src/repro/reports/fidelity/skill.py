@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 from repro.core.errors import InputError
 from repro.reports.comparison.comparison import Compared, Figure
-from repro.reports.comparison.summary import median
 from repro.reports.fidelity.headlines import Headlines
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell, find, select
@@ -346,13 +345,19 @@ def skill(
         return None
     ranks = {
         rule: (
-            median([other for one in known if (other := predictor.compared(one, rule))]) or 0.0,
+            _median([other for one in known if (other := predictor.compared(one, rule))]),
             -sum(predictor.figure(one, rule) is not None for one in known),
         )
         for rule in rules
     }
     best = min(rules, key=lambda rule: ranks[rule])
-    return Skill(best, len(known), median(known) or 0.0, ranks[best][0]) if ranks[best][0] else None
+    return Skill(best, len(known), _median(known), ranks[best][0]) if ranks[best][0] else None
+
+
+def _median(comparisons: Sequence[Compared]) -> float:
+    """Median of the errors' sizes; 0 of none."""
+    errors = [abs(one.error) for one in comparisons if one.error is not None]
+    return median(errors) if errors else 0.0
 
 
 def read_floors(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, float]:

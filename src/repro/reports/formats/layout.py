@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
 
+from repro.reports.comparison.frame import framed, sentences
 from repro.reports.comparison.published import Published
-from repro.reports.comparison.summary import sentences, summed
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
@@ -254,7 +254,7 @@ def notes(table: Table) -> list[str]:
     lines += [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
     lines += anchored(table.footnotes, _referred(table))
-    lines += [*_unvaried(table), *sentences(summed(table.compared)), *_interval_lines(table)]
+    lines += [*_unvaried(table), *sentences(framed(table.compared)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
     made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
