@@ -30,7 +30,6 @@ from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
-from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import PICTURES, SWEEPS, USUAL, write_all, write_files, write_paper, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
@@ -119,6 +118,8 @@ def remake(
     files = write_all(table, out, bibliography, formats or USUAL)
     timeline = recorded.spec.timeline
     if timeline and records:
+        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+
         rounds = results.rounds(chosen(timeline, records).key)
         pictures = [name for name in formats or PICTURES if name in PICTURES]
         files |= write_timeline(table, timeline, records, rounds, out, None, results.root, pictures)

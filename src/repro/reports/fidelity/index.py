@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.reading import csv_reader
 from repro.records.record import Record, write_atomically
@@ -21,6 +21,9 @@ from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.amounts import amounts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STAND_INS = {
     "proxy": "proxy",
@@ -86,18 +89,23 @@ def write_index(
     listed = read_artifacts(artifacts)
     papers = list(dict.fromkeys([a.paper for a in listed] + [cell.paper for cell in cells.values()]))
     names = written(results.root)
+    lines = {name: _lines(results.root, name) for name in names}
+    tables = {name: some for name, some in lines.items() if some and "id" in some[0]}  # no page of errors
+    compared = framed([one for name, some in tables.items() for one in comparisons_in(name, some, cells)])
+    figures = dict(list(compared[compared["can_miss"]].groupby("table")))
+    rows = {name: _row(results, name, lines[name], figures.get(name)) for name in names}
     parts = [PREFACE]
     for paper in papers:
         own = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
-        rows = [*_absent(paper, listed, own), *(_row(results, name, cells) for name in own)]
         if own:
-            parts.append(f"## {paper}\n\n{_grid(rows)}")
+            shown = [*_absent(paper, listed, own), *(rows[name] for name in own)]
+            parts.append(f"## {paper}\n\n{_grid(shown)}")
     others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
     if others:
-        parts.append(f"## Other tables\n\n{_grid([_row(results, name, cells) for name in others])}")
+        parts.append(f"## Other tables\n\n{_grid([rows[name] for name in others])}")
     if held := validations(results.root):
-        lines = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
-        parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{lines}\n")
+        links = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
+        parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n")
     if (results.root / REAL / "README.md").is_file():
         parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
     path = (folder or results.root) / "README.md"
@@ -124,21 +132,27 @@ def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Ite
             yield Row(f"{paper}/{artifact.name}", (f"absent: {why}", *[""] * (len(HEADINGS) - 2)))
 
 
-def _row(results: Results, name: str, cells: Mapping[str, PublishedCell]) -> Row:
-    with csv_reader(path_of(results.root, name, "csv")) as reader:
-        lines = [line for line in reader if line.get("column") != "aside"]
+def _lines(root: Path, name: str) -> list[dict[str, str]]:
+    with csv_reader(path_of(root, name, "csv")) as reader:
+        return [line for line in reader if line.get("column") != "aside"]
+
+
+def _row(
+    results: Results, name: str, lines: Sequence[Mapping[str, str]], figures: pd.DataFrame | None
+) -> Row:
+    """A table's row; `figures` are its comparisons that can miss."""
     records = results.read(name)
     marks = {mark for line in lines for mark in line.get("marks", "").split()}
-    found = framed(comparisons_in(name, [line for line in lines if "id" in line], cells))
-    counted = found[found["can_miss"]]
-    relative, points = (median(counted[counted["in_points"] == kind]) for kind in (0, 1))
-    medians = [] if relative is None else [f"{relative:.1%}"]
-    medians += [] if points is None else [f"{points:.1f} points"]
+    medians = []
+    if figures is not None:
+        in_points = figures["in_points"] == 1
+        medians += [f"{size:.1%}"] if (size := median(figures[~in_points])) is not None else []
+        medians += [f"{size:.1f} points"] if (size := median(figures[in_points])) is not None else []
     words = (
         _state(lines, records),
         ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
-        str(len(counted) or ""),
+        "" if figures is None else str(len(figures)),
         ", ".join(medians),
         f"{_minutes(records):.1f}" if records else "",
         _command(results.root, name),

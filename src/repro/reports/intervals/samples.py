@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from repro.core.late import late
@@ -38,32 +39,35 @@ class LineSource(Protocol):
         """The answers of a cell."""
 
 
+CELLS = 400
+"""Cells whose lines are held at once: those of the largest table."""
+
+
 class Samples:
-    """The totals of records by prompt, and their resampled figures."""
+    """The totals of records by prompt, and their resampled figures.
+
+    `rounds` has the rounds, examples or requests of a cell by its key, `answers` what it answered.
+    """
 
     def __init__(self, lines: LineSource) -> None:
-        self._lines = lines
+        self.rounds = lru_cache(CELLS)(lines.rounds)
+        self.answers = lru_cache(CELLS)(lines.answers)
         self._totals: dict[str, dict[str, Totals]] = {}
         self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
         self._examples: dict[str, int] = {}
-
-    def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
-        """The rounds, examples or requests of a cell."""
-        return self._lines.rounds(key)
 
     def totals(self, record: Record) -> dict[str, Totals]:
         """The totals of a record's figures by prompt."""
         if not record.done:
             return {}
         if record.key not in self._totals:
-            lines, answers = self._lines.rounds(record.key), self._lines.answers(record.key)
-            self._totals[record.key] = totals(record, lines, answers)
+            self._totals[record.key] = totals(record, self.rounds(record.key), self.answers(record.key))
         return self._totals[record.key]
 
     def examples(self, record: Record) -> int:
         """Different examples that the record's answers are to; 0 if its lines do not name them."""
         if record.key not in self._examples:
-            hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
+            hashes = {line.get("row_hash") for line in self.answers(record.key)} - {None}
             self._examples[record.key] = len(hashes)
         return self._examples[record.key]
 
