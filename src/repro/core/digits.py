@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 TOLERANCE = 2e-9
@@ -32,6 +32,11 @@ def csv_text(lines: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([in_ten_digits(one) for one in line] for line in lines)
     return out.getvalue()
+
+
+def csv_of(header: Sequence[str], lines: Iterable[Mapping[str, object]]) -> str:
+    """CSV of lines by column, whose floats have ten significant digits; what a line lacks is empty."""
+    return csv_text([header, *([line.get(name, "") for name in header] for line in lines)])
 
 
 def json_text(value: object, indent: int | None = None, sort_keys: bool = False) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from repro.core.digits import csv_text
+from repro.core.digits import csv_of
 from repro.experiments.tree_drawings.drawing import MASK_ORIGIN, TREE_ORIGIN, draw_masks, draw_trees
 from repro.experiments.tree_drawings.forms import (
     DiagramSpec,
@@ -20,22 +20,17 @@ from repro.experiments.tree_drawings.forms import (
     tree_mask,
 )
 from repro.reports.files import write_page
-from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
+from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.tables.table import MARKS
 
-TREES = (
-    "tree",
-    "width",
-    "nodes by level",
-    "estimate",
-    "estimate, refined",
-    "measured",
-    "measured, refined",
-    "changed",
-)
-NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", "in the final tree")
-MASKS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
+TREES = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
+TREES |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
+NODES = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
+NODES |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
+MASKS = {"pattern": "l"}
+MASKS |= dict.fromkeys(("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r")
+"""Headings of the tables, with their alignments; nodes have their tree's name before them."""
 
 Figures = Mapping[str, tuple[str, float | None]]
 
@@ -89,13 +84,13 @@ def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> M
 
 def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
     """CSV with one line per number of a form in ten digits, in a table's columns."""
-    lines: list[Sequence[object]] = [CSV_HEADER]
+    lines: list[Mapping[str, object]] = []
     for form, numbers in zip(forms, figures, strict=True):
         for column, (unit, number) in numbers.items():
             line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
             line |= {"marks": "fitted"} if form.match else {}
-            lines.append([line.get(name, "") for name in CSV_HEADER])
-    return csv_text(lines)
+            lines.append(line)
+    return csv_of(CSV_HEADER, lines)
 
 
 def mask_figures(mask: Mask) -> dict[str, tuple[str, float]]:
@@ -118,7 +113,7 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
     notes = list(spec.footnotes)
     notes.append(f"{MASK_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
-    grid = Grid(tuple(map(Heading, MASKS)), tuple(lines), "lrrrrr")
+    grid = Grid.of(MASKS, lines)
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
 
@@ -141,7 +136,7 @@ def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
     notes += spec.footnotes
     notes.append(f"{TREE_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
-    whole = Grid(tuple(map(Heading, TREES)), tuple(map(_line, forms)), "lrlrrrrr")
+    whole = Grid.of(TREES, map(_line, forms))
     return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
 
 
@@ -161,5 +156,4 @@ def _nodes(form: VerificationDiagram) -> Grid:
         own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
         held = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
         lines.append((".".join(map(str, path)), f"{own:.3f}", f"{value:.3f}", *held))
-    headings = (Heading(f"{form.name}: {NODES[0]}"), *map(Heading, NODES[1:]))
-    return Grid(headings, tuple(lines), "lrrll")
+    return Grid.of({f"{form.name}: node": "l", **NODES}, lines)

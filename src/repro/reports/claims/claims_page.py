@@ -10,17 +10,20 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from repro.core.digits import csv_text
+from repro.core.digits import csv_of
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
 from repro.reports.comparison.frame import framed, sentences
 from repro.reports.files import USUAL, write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 from repro.reports.tables.table import MARKS
 
-HEADINGS = ("claim", "where", "paper", "ours", "n", "distance", "verdict", "from")
+HEADINGS = {"claim": "p", "where": "l", "paper": "r", "ours": "r", "n": "r"}
+HEADINGS |= dict.fromkeys(("distance", "verdict", "from"), "l")
+"""Of the page's table, with their alignments."""
+
 CSV_HEADER = (
     *("row", "id", "column", "unit", "ours", "ours_low", "ours_high", "low", "low_to", "high_from", "high"),
     *("n", "band_low", "band_low_to", "band_high_from", "band_high", "published_low", "published_high"),
@@ -72,9 +75,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     commits, date = origin(claims)
     command = f"python -m repro experiment={spec.experiment}"
     notes.append(f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command}`.")
-    return Page(
-        spec.experiment, spec.title, (Grid(tuple(map(Heading, HEADINGS)), lines, "plrrrlll"),), tuple(notes)
-    )
+    return Page(spec.experiment, spec.title, (Grid.of(HEADINGS, lines),), tuple(notes))
 
 
 def words(cell: PublishedCell) -> str:
@@ -88,7 +89,7 @@ def words(cell: PublishedCell) -> str:
 
 def to_csv(claims: Sequence[Claim]) -> str:
     """CSV with one line per claim in ten digits: a table's columns, plus the ends of a range."""
-    lines: list[Sequence[object]] = [CSV_HEADER]
+    lines: list[Mapping[str, object]] = []
     for claim in claims:
         one, (low, high) = claim.comparison, claim.ours or (None, None)
         why = " ".join(filter(None, (claim.spec.absent, claim.spec.note, claim.cell.note)))
@@ -121,8 +122,8 @@ def to_csv(claims: Sequence[Claim]) -> str:
             "cell": " ".join(one.cells),
             "baseline": " ".join(one.baseline),
         }
-        lines.append([line[name] for name in CSV_HEADER])
-    return csv_text(lines)
+        lines.append(line)
+    return csv_of(CSV_HEADER, lines)
 
 
 def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:

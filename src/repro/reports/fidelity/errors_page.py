@@ -5,7 +5,7 @@ Owns the wording and the files. `reading`, `reasons` and `skill` decide what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
 from repro.reports.files import write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 
@@ -140,7 +140,7 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
     own = found.frame
     misses, counted = own[own["reason"] != ""], of_group(own, *COUNTED)
     grids = [
-        _grid({**HEADINGS, "reason": "p"}, [(*_words(one), one.reason) for one in misses.itertuples()]),
+        Grid.of({**HEADINGS, "reason": "p"}, [(*_words(one), one.reason) for one in misses.itertuples()]),
         _titled("all that count, the worst first", counted),
     ]
     others = {"broken bounds": of_group(own, "broken"), "fitted, off by over 10%": fitted_misses(own)}
@@ -148,13 +148,13 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
     if len(aside := of_group(own, "contradicted")):
         headings = {name: letter for name, letter in HEADINGS.items() if name != "trivial"}
         lines = [(*_words(one)[:-2], _words(one)[-1], one.cell.contradicted) for one in aside.itertuples()]
-        grids.append(_grid({**headings, "proof in docs/errata.md": "l"}, lines))
+        grids.append(Grid.of({**headings, "proof in docs/errata.md": "l"}, lines))
     if len(sure := of_group(own, "certain")):
         headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}
-        grids.append(_grid(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
+        grids.append(Grid.of(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
     if rules := _rules(found):
         headings = {"reason about": "l", "says that ours is": "l", "explains": "r", "contradicted by": "r"}
-        grids.append(_grid({**headings, "reason": "p"}, rules))
+        grids.append(Grid.of({**headings, "reason": "p"}, rules))
     made = f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`."
     title = f"How far our figures for {found.paper} are off"
     notes = (OF_TABLES, *_notes(found), made)
@@ -211,12 +211,7 @@ def _rules(found: Report) -> list[tuple[str, ...]]:
 def _titled(title: str, some: pd.DataFrame) -> Grid:
     first, *others = HEADINGS
     headings = {f"{first}: {title}": HEADINGS[first], **{name: HEADINGS[name] for name in others}}
-    return _grid(headings, [_words(one) for one in some.itertuples()])
-
-
-def _grid(headings: Mapping[str, str], lines: Iterable[tuple[str, ...]]) -> Grid:
-    """A table; `headings` have their columns' alignments."""
-    return Grid(tuple(map(Heading, headings)), tuple(lines), "".join(headings.values()))
+    return Grid.of(headings, [_words(one) for one in some.itertuples()])
 
 
 def _words(one: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Knows no format: escaping, and what fits a page, belong to the formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
@@ -58,6 +58,11 @@ class Grid:
     headings: tuple[Heading, ...]
     lines: tuple[tuple[str, ...], ...]
     alignment: str
+
+    @classmethod
+    def of(cls, headings: Mapping[str, str], lines: Iterable[tuple[str, ...]]) -> Grid:
+        """A table of plain columns; `headings` have their alignments."""
+        return cls(tuple(map(Heading, headings)), tuple(lines), "".join(headings.values()))
 
     def divided(self, fits: Callable[[Grid], bool]) -> list[Grid]:
         """The grid in parts that fit, each with the columns of names and at least one heading beside them.
@@ -340,9 +345,8 @@ def _interval_lines(table: Table) -> list[str]:
 
 def aside_grid(table: Table) -> Grid:
     """Published values for another workload, with our nearest value."""
-    names = ("published, for another workload", "paper", "nearest of ours", "where", "difference")
-    lines = tuple(_aside_line(aside) for aside in table.aside)
-    return Grid(tuple(map(Heading, names)), lines, "llllp")
+    names = ("published, for another workload", "paper", "nearest of ours", "where")
+    return Grid.of({**dict.fromkeys(names, "l"), "difference": "p"}, map(_aside_line, table.aside))
 
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:

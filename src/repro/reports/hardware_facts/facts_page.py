@@ -5,11 +5,12 @@ Owns how a fact is worded. `facts` decides what is compared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
-from repro.core.digits import csv_text
+from repro.core.digits import csv_of
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.published import Published
 from repro.reports.figures.charts import bars
@@ -18,7 +19,7 @@ from repro.reports.figures.paint import drawn_alike, exported
 from repro.reports.figures.palette import Palette
 from repro.reports.figures.shown import Shown, titled
 from repro.reports.files import write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
@@ -49,13 +50,9 @@ def write_facts(
 def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
     """The facts as a page with one table; empty columns are left out."""
     lines = [_line(one) for one in stated]
-    kept = [i for i in range(len(HEADINGS)) if any(line[i] != ABSENT for line in lines)]
-    names, letters = list(HEADINGS), list(HEADINGS.values())
-    grid = Grid(
-        headings=tuple(Heading(names[i]) for i in kept),
-        lines=tuple(tuple(line[i] for i in kept) for line in lines),
-        alignment="".join(letters[i] for i in kept),
-    )
+    shown = [any(line[i] != ABSENT for line in lines) for i in range(len(HEADINGS))]
+    headings = dict(compress(HEADINGS.items(), shown))
+    grid = Grid.of(headings, (tuple(compress(line, shown)) for line in lines))
     used = {mark for one in stated for mark in one.marks}
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
     notes += spec.footnotes
@@ -66,7 +63,7 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
 def to_csv(stated: Sequence[Stated]) -> str:
     """CSV in ten digits, a line per fact: a table's columns, plus published words and our file's entry."""
     headings = (*CSV_HEADER, "published", "basis")
-    lines: list[Sequence[object]] = [headings]
+    lines: list[Mapping[str, object]] = []
     for one in stated:
         number = _number(one)
         line = {
@@ -84,8 +81,8 @@ def to_csv(stated: Sequence[Stated]) -> str:
             "published": "" if number else one.published,
             "basis": one.basis,
         }
-        lines.append([line.get(name, "") for name in headings])
-    return csv_text(lines)
+        lines.append(line)
+    return csv_of(headings, lines)
 
 
 @drawn_alike
