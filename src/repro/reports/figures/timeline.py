@@ -31,7 +31,6 @@ from repro.reports.figures.excerpt import (
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
-from repro.reports.files import PICTURES
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
@@ -44,7 +43,7 @@ def write_timeline(
     folder: Path,
     outputs: Path | None = None,
     earlier: Path | None = None,
-    formats: Collection[str] = PICTURES,
+    formats: Collection[str] = ("png", "pdf"),
 ) -> dict[str, Path]:
     """Write the excerpt, its spans as CSV and its figure as `<experiment>/timeline.*`.
 
@@ -71,7 +70,7 @@ def write_timeline(
     files = {"excerpt": Path(f"{path}.json"), "spans": Path(f"{path}.csv")}
     write_atomically(files["excerpt"], text)
     write_atomically(files["spans"], to_csv(blocks))
-    for kind, format in zip(("diagram", "vector"), PICTURES, strict=True):
+    for kind, format in (("diagram", "png"), ("vector", "pdf")):
         if format not in formats:
             continue
         try:
