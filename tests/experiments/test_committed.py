@@ -205,4 +205,5 @@ def test_what_a_reader_opens_is_committed_and_the_rest_is_made_in_a_folder(tmp_p
     made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
     texts = {"paper.bib", *(f"{name}/table.tex" for name in names)}
     assert made == texts | {f"edgellm/fig9b/timeline.{end}" for end in ("json", "csv", "pdf")}
-    assert "--format tex pdf bib --out" in (RESULTS / names[0] / "table.md").read_text(encoding="utf-8").splitlines()[-1]
+    text = (RESULTS / names[0] / "table.md").read_text(encoding="utf-8")
+    assert "--format tex pdf bib --out" in text.splitlines()[-1]
