@@ -125,3 +125,32 @@ def test_a_sweep_s_own_table_is_a_float_without_what_does_not_change(tmp_path: P
     assert "Acceptance b" not in text.split(r"\midrule")[0]
     assert "In every row: Acceptance b 7.00 tokens." in text
     assert "% @misc{lever," in text
+
+
+def test_a_sweep_over_methods_and_phones_is_pivoted(tmp_path: Path) -> None:
+    """Methods are rows, phones stand below each heading; what the figure does not show is left out."""
+    cells = [
+        replace(
+            record(method, {"a": number * value, "b": 1.0}, key=f"{number}{value:07.0f}"),
+            labels={"device": phone, "method": method},
+        )
+        for number, phone in enumerate(("Oak", "Elm"), 1)
+        for method, value in (("std", 10.0), ("lever", 30.0))
+    ]
+    section = {
+        "title": "Mine",
+        "rows": {"by": ["device", "method"], "apart": True},
+        "columns": [{"key": key, "heading": f"Speed {key}", "value": key} for key in "ab"],
+        "figure": {"title": "Mine", "columns": ["a"]},
+    }
+    table = build(TableSpec.parse("sweeps/mine", section), cells, {}, {cell.key for cell in cells})
+    text = PaperTable().latex(table)
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
+    assert r"\multicolumn{2}{c}{\shortstack{Speed a" in text
+    assert "{Oak} & {Elm}" in text
+    assert [line.split(" & ") for line in body.replace(r" \\", "").split("\n") if line] == [
+        ["Std", "10.00", "20.00"],
+        ["LEVER", "30.00", "60.00"],
+    ]
+    assert "Speed b" not in text.split(r"\midrule")[0]
+    assert "In every row: Speed b 1.00" in text

@@ -14,11 +14,15 @@ from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
     UNITS,
     UNVARIED,
+    Grid,
+    Heading,
     Page,
     grid,
+    heading,
     interval_line,
     own_words,
     page,
+    printed_label,
     shared_marks,
 )
 from repro.reports.tables.table import MARKS, Table
@@ -52,7 +56,8 @@ class PaperTable:
     def chosen(self, table: Table) -> Table:
         """The table with these rows and columns, and intervals if they are wanted.
 
-        A float without named columns leaves out those that are the same in every row, which a footnote says.
+        A float without named columns leaves out those that are the same in every row, which a footnote says,
+        and of a sweep's own table those that its figure does not show.
 
         Raises:
             InputError: there is no such row or column.
@@ -70,11 +75,12 @@ class PaperTable:
         if self.columns or self.style == "full":
             return _with_columns(table, places)
         same = {i: words for i in places if (words := _in_every_row(table, i))}
-        if not same or len(same) == len(places):
+        drawn = table.figure.columns if table.apart and table.figure else keys
+        shown = [i for i in places if i not in same and keys[i] in drawn]
+        if not shown or len(shown) == len(places):
             return table
-        left_out = f"{IN_EVERY_ROW}{', '.join(same.values())}."
-        shown = _with_columns(table, [i for i in places if i not in same])
-        return replace(shown, footnotes=(*table.footnotes, left_out))
+        said = [f"{IN_EVERY_ROW}{', '.join(same.values())}."] if same else []
+        return replace(_with_columns(table, shown), footnotes=(*table.footnotes, *said))
 
     def figure(self, table: Table) -> Table | None:
         """The table whose figure shows the chosen rows and columns; `None` if these have no figure.
@@ -99,7 +105,7 @@ class PaperTable:
         full = page(table)
         if self.style == "full":
             return to_latex(full, comments)
-        shown = Page(table.experiment, table.caption, (grid(table),), tuple(_below(table)))
+        shown = Page(table.experiment, table.caption, (_pivoted(table) or grid(table),), tuple(_below(table)))
         return to_latex(shown, [*full.notes, *comments], self.width)
 
 
@@ -122,6 +128,35 @@ def paper_table(
         return None
     width = TWO_COLUMNS if two_column else ONE_COLUMN
     return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])
+
+
+def _pivoted(table: Table) -> Grid | None:
+    """A sweep's own table over two labels, as methods by phones: each column has a value of the second label.
+
+    `None` of other tables, and if a pair of labels has no row.
+    """
+    if len(table.apart) != 2:
+        return None
+    first, second = sorted(table.apart, key=lambda name: name != "method")
+    rows = {(row.labels.get(first, ""), row.labels.get(second, "")): row for row in table.rows}
+    above, across = (dict.fromkeys(pair[i] for pair in rows) for i in (0, 1))
+    if len(rows) != len(table.rows) or len(rows) != len(above) * len(across):
+        return None
+    parts = tuple(printed_label(second, label) for label in across)
+    headings = [Heading(first), *(Heading(heading(column), parts) for column in table.columns)]
+    shared = shared_marks(table)
+    lines = tuple(
+        (
+            printed_label(first, name),
+            *(
+                own_words(rows[name, label].entries[i], column, shared)
+                for i, column in enumerate(table.columns)
+                for label in across
+            ),
+        )
+        for name in above
+    )
+    return Grid(tuple(headings), lines, "l" + "r" * len(table.columns) * len(across))
 
 
 def _place(what: str, name: str, names: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from repro.experiments.guide.components import Setting, settings_of
 from repro.experiments.guide.explaining import no_such
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.tokens.sampling import Sampling
+from repro.reports.reference.bibliography import papers_of
 from repro.scenarios.sections import RunSettings
 
 WIDTH = 110
@@ -123,12 +123,8 @@ def _with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> 
 
 def _pages(name: str, component: type) -> Iterator[str]:
     """The pages of documentation of the papers that a component names."""
-    papers = (conf_dir() / "reference" / "papers.bib").read_text(encoding="utf-8")
-    path, of_module = Path(inspect.getfile(component)), _doc(sys.modules[component.__module__])
-    text = f"{name} {path.parent.name} {_doc(component)} {of_module}".lower().replace("-", "_")
-    for paper in re.findall(r"^@\w+\{(\w+),", papers, re.MULTILINE):
-        if paper in text and (project_root() / "docs" / f"{paper}.md").is_file():
-            yield f"docs/{paper}.md"
+    pages = (f"docs/{paper}.md" for paper in papers_of(name, component))
+    return (page for page in pages if (project_root() / page).is_file())
 
 
 def _doc(documented: object) -> str:

@@ -30,14 +30,15 @@ from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.files import SWEEPS, path_of, write_files
+from repro.reports.formats.layout import printed_label
 from repro.reports.formats.values import decimals
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.reference.bibliography import papers_of
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import SEPARATOR
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
-from repro.scenarios.base import component
+from repro.scenarios.base import component, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,11 +245,11 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
     rows, records = [*command.rows] or ["method"], command.ordered(records)
     labels = pd.DataFrame([record.labels for record in records])
     ids = labels.reindex(columns=rows).fillna("").drop_duplicates()
-    printed = pd.DataFrame({label: [_printed(label, value) for value in ids[label]] for label in rows})
+    printed = pd.DataFrame({label: [printed_label(label, value) for value in ids[label]] for label in rows})
     metrics = _metrics(records)
     columns = [_column(metric, records) for metric in metrics]
     if "decode_tokens_per_s" in {metric.name for metric in metrics} and (base := _baseline(ids)):
-        heading = f"Speedup over {_printed('method', base)}"
+        heading = f"Speedup over {printed_label('method', base)}"
         against = {"key": "speedup", "heading": heading, "against": {"method": base}}
         columns.insert(1, {"metric": "decode_speed", **against})
     title = _compared_words(printed)
@@ -264,6 +265,7 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
         },
         "columns": columns,
         "best": True,
+        "cite": _cited(records),
     }
     notes = [*_without_effect(command.rows, records), *_placed(records), *_assumed(records)]
     known = load_metrics()
@@ -282,9 +284,12 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
     return expand(stem, section, {"grid": {"cells": cells}}) | {"command": str(command)}
 
 
-def _printed(label: str, value: str) -> str:
-    """A label's value as tables print it."""
-    return load_names().find(ANY, label, value).name
+def _cited(records: Iterable[Record]) -> list[str]:
+    """The papers that the records' methods, compressions and services name, if these are still there."""
+    groups = ("method", "compression", "service")
+    chosen = {choice for record in records for choice in named(record.provenance.config, *groups).items()}
+    found = [(name, lookup(group, name)) for group, name in chosen if name in registry_names(group)]
+    return sorted({paper for name, component in found for paper in papers_of(name, component)})
 
 
 # --- columns ------------------------------------------------------------------------------------------------
@@ -366,7 +371,7 @@ def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[
     """The labels and the amount of work that all cells share."""
     first = labels.iloc[0].dropna()
     words = [
-        _printed(name, first[name])
+        printed_label(name, first[name])
         for name in dict.fromkeys((*FIRST, *sorted(first.index)))
         if name in first and labels[name].nunique(dropna=False) == 1
         if name not in (*rows, "agreement") and first[name] not in ("none", "None")
@@ -404,7 +409,8 @@ def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> Itera
         groups = cells.groupby(others or (lambda number: 0), sort=False)
         same = (groups["figures of"].nunique() == 1) & (groups["key of"].nunique() > 1)
         if methods := dict.fromkeys(groups["method of"].first()[same]):
-            yield f"{axis} changes no figure of {', '.join(_printed('method', m) for m in methods)} here."
+            printed = ", ".join(printed_label("method", method) for method in methods)
+            yield f"{axis} changes no figure of {printed} here."
 
 
 def _placed(records: Sequence[Record]) -> list[str]:
@@ -412,7 +418,7 @@ def _placed(records: Sequence[Record]) -> list[str]:
     methods: dict[str, dict[str, None]] = {}
     for record in records:
         if place := _place(record.provenance.config):
-            methods.setdefault(place, {}).setdefault(_printed("method", record.labels.get("method", "")))
+            methods.setdefault(place, {}).setdefault(printed_label("method", record.labels.get("method", "")))
     words = [f"{place} with {', '.join(names)}" for place, names in methods.items()]
     return [f"The target is {'; '.join(words)}."] if len(words) > 1 else []
 

@@ -159,8 +159,12 @@ def unrun_grid(table: Table) -> Grid:
 
 
 def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
-    names = load_names()
-    return [names.find(ANY, name, row.labels.get(name, "")).name for name in apart] or [_row_name(row)]
+    return [printed_label(name, row.labels.get(name, "")) for name in apart] or [_row_name(row)]
+
+
+def printed_label(name: str, value: str) -> str:
+    """A label's value as tables print it."""
+    return load_names().find(ANY, name, value).name
 
 
 def _row_name(row: TableRow) -> str:

@@ -1,11 +1,13 @@
 """BibTeX entries by key, for citing papers.
 
-Finds where an entry begins and its key; does not parse its fields.
+Finds where an entry begins, its key and who names it; does not parse its fields.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +43,14 @@ def read_entries(path: Path) -> dict[str, str]:
             raise InputError(f"{path.name} has two entries with the key {found[1]!r}")
         entries[found[1]] = text.strip()
     return entries
+
+
+def papers_of(name: str, component: type) -> list[str]:
+    """The papers that a component's name, folder or documentation names, by their keys."""
+    path = Path(inspect.getfile(component))
+    said = (name, path.parent.name, component.__doc__, sys.modules[component.__module__].__doc__)
+    text = " ".join(filter(None, said)).lower().replace("-", "_")
+    return [paper for paper in load_bibliography() if paper != OWN and paper in text]
 
 
 def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
