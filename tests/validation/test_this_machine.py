@@ -32,7 +32,7 @@ from workshop.validation.this_machine.cells import (
     in_turns,
 )
 from workshop.validation.this_machine.measuring import ARMS, MeasuredGroup
-from workshop.validation.this_machine.page import line, lines
+from workshop.validation.this_machine.page import errors, framed, markdown, sets
 from workshop.validation.this_machine.predicting import PredictedPass, predictions
 
 SIZES = dict(
@@ -183,11 +183,12 @@ def test_errors_are_counted_beyond_the_null_arm() -> None:
         PredictedPass(cell, 1.0, 1.0 + n, 1.0 + e, 2, 0.5)
         for n, e in ((0.02, 0.1), (-0.04, -0.2), (0.06, 0.3))
     ]
-    got = line("all", found)
-    assert (got.n, got.median, got.null_median, got.roofline) == pytest.approx((3, 0.2, 0.04, 0.5))
-    assert got.beyond == pytest.approx((0.16, got.p90 - got.null_p90))
-    assert {one.cells for one in lines(found)} >= {"all", "ours", "ours, in memory", "SmolLM2-135M", "1 row"}
-    assert "ours, streamed" not in {one.cells for one in lines(found)}
+    cells = framed(found)
+    counted = errors(cells)[["n", "median", "null_median", "plain"]]
+    assert [*counted] == pytest.approx([3, 20.0, 4.0, 50.0])
+    assert "Beyond the null arm: median 16.0%" in markdown(cells, ())
+    assert {*sets(cells)} >= {"all", "ours", "ours, in memory", "SmolLM2-135M", "1 row"}
+    assert "ours, streamed" not in sets(cells)
 
 
 # The command

@@ -27,7 +27,7 @@ from workshop.benchmarks.pair_parts import PARTS, Plan, Stored
 from workshop.benchmarks.pair_report import Row, judged, order, over_datasets, row
 from workshop.benchmarks.pair_run import NULL, Answer, cell_of
 from workshop.benchmarks.paired import Interval, ends
-from workshop.validation.this_machine.page import line
+from workshop.validation.this_machine.page import errors, framed
 from workshop.validation.this_machine.predicting import predictions
 
 PACE = 1e9
@@ -321,15 +321,16 @@ def emulator_lines(compared: Compared) -> list[str]:
     lines = ["## What the emulator says of the same cells", ""]
     if compared.machine is None:
         return [*lines, "Nothing: the calibration has not run."]
-    passes = line("", list(predictions(compared.machine.measured, PACE, every=False)))
+    passes = errors(framed([*predictions(compared.machine.measured, PACE, every=False)]))
+    median, p90, again = (f"{passes[name]:.1f}%" for name in ("median", "p90", "null_median"))
     return [
         *lines,
         "Probes of invented shapes were timed in the same run",
         "(`python -m workshop.validation this_machine`), costs fitted to them, and the same cells emulated:",
         "the same methods, models, prompts and lengths.",
         "No answer was fitted. Single passes of the targets, timed beside the probes, are predicted within",
-        f"{passes.median:.1%} (median; 90th percentile {passes.p90:.1%}; the same passes again differ by",
-        f"{passes.null_median:.1%}). An error is predicted over measured tokens a second, less 1; that of a",
+        f"{median} (median; 90th percentile {p90}; the same passes again differ by",
+        f"{again}). An error is predicted over measured tokens a second, less 1; that of a",
         "ratio likewise.",
         "",
         *table(ERRORS, list(error_lines(compared.rows, compared))),

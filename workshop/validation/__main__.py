@@ -36,7 +36,7 @@ from workshop.validation.baselines import write_baselines
 from workshop.validation.papers import HEADINGS as PAPER_HEADINGS
 from workshop.validation.papers import baseline_cells, fit_all, summary, write_papers
 from workshop.validation.phones.comparison import DRAWS, compare
-from workshop.validation.phones.page import HEADINGS, cells_of, lines, write_page
+from workshop.validation.phones.page import HEADINGS, framed, lines, write_page
 from workshop.validation.phones.picture import draw_phones
 from workshop.validation.phones.rows import committed_roles, phone_rows
 from workshop.validation.plausibility import write_plausibility
@@ -104,14 +104,13 @@ def _papers(folder: Path) -> None:
 
 
 def _phones(folder: Path, draws: int) -> None:
-    found = compare(phone_rows(), committed_roles(), draws)
-    write_page(folder, found)
+    frame = framed(compare(phone_rows(), committed_roles(), draws))
+    write_page(folder, frame)
     for format in ("png", "pdf"):
-        (folder / f"figure.{format}").write_bytes(draw_phones(found, format))
+        (folder / f"figure.{format}").write_bytes(draw_phones(frame, format))
     table = Table(*HEADINGS)
-    for line in lines(found):
-        if line.ours.n:
-            table.add_row(*cells_of(line))
+    for line in lines(frame):
+        table.add_row(*line)
     Console().print(table, f"written to {folder}")
 
 

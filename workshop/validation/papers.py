@@ -13,6 +13,7 @@ from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
+from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.fitting.device_fit import FitResult, fit_device, print_of
 from workshop.fitting.errors import ErrorSummary, errors, skill
@@ -208,11 +209,11 @@ def markdown(cells: Sequence[BaselineCell]) -> str:
         "",
         *(f"- {rule}: {words}." for rule, words in RULES.items()),
         "",
-        *_table(HEADINGS, summary(cells)),
+        markdown_table(HEADINGS, summary(cells)),
         "",
         *WITHOUT,
         "",
-        *_table(ROW_HEADINGS, _rows(cells)),
+        markdown_table(ROW_HEADINGS, _rows(cells)),
         "",
     ]
     return "\n".join(text)
@@ -265,8 +266,3 @@ def draw_papers(cells: Sequence[BaselineCell], format: str = "png") -> bytes:
 def _name(fit: str, cells: Sequence[BaselineCell]) -> str:
     default = next(cell.by_default for cell in cells if cell.fit == fit)
     return fit if default else f"{fit} *"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    made = ["| " + " | ".join(cells) + " |" for cells in (headings, *rows)]
-    return [made[0], "|" + "---|" * len(headings), *made[1:]]

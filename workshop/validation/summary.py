@@ -13,6 +13,7 @@ from textwrap import fill
 
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
+from repro.reports.formats.render import markdown_table
 from repro.reports.marked_block import filled
 from workshop.validation import papers
 from workshop.validation.phones import page as phones
@@ -128,7 +129,7 @@ def accuracy(results: Path) -> str:
     """
     known = {table: table.lines(results) for table in TABLES}
     lines = [line for found in known.values() for line in found or ()]
-    return "\n".join([*_counts(lines), *_table(lines), *_absent(known)])
+    return "\n".join([*_counts(lines), _table(lines), *_absent(known)])
 
 
 def _counts(lines: Sequence[AccuracyLine]) -> Iterator[str]:
@@ -139,23 +140,18 @@ def _counts(lines: Sequence[AccuracyLine]) -> Iterator[str]:
     yield ""
 
 
-def _table(lines: Sequence[AccuracyLine]) -> Iterator[str]:
-    yield "| held against | cells | n | median error | 90% below | the rule | noise | |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for line in lines:
-        rule = "" if line.rule is None else f"{line.rule:.1f}%"
-        noise = f"{line.noise:.1f}%" if line.noise else ""
-        shown = [
-            line.against,
-            line.cells,
-            str(line.n),
-            f"{line.median:.1f}%",
-            f"{line.p90:.1f}%",
-            rule,
-            noise,
-        ]
-        yield "| " + " | ".join([*shown, line.verdict]) + " |"
-    yield ""
+def _table(lines: Sequence[AccuracyLine]) -> str:
+    rows = [
+        (
+            *(line.against, line.cells, line.n, f"{line.median:.1f}%", f"{line.p90:.1f}%"),
+            "" if line.rule is None else f"{line.rule:.1f}%",
+            f"{line.noise:.1f}%" if line.noise else "",
+            line.verdict,
+        )
+        for line in lines
+    ]
+    headings = ("held against", "cells", "n", "median error", "90% below", "the rule", "noise", "")
+    return markdown_table(headings, rows) + "\n"
 
 
 def _absent(known: Mapping[ValidationTable, Sequence[AccuracyLine] | None]) -> Iterator[str]:

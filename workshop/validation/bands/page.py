@@ -11,6 +11,7 @@ from pathlib import Path
 
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
+from repro.reports.formats.render import markdown_table
 from repro.reports.tables.bands import DIGEST, DRAW_COLUMNS, DRAWS, MANY
 from workshop.validation.bands.draws import WITHIN
 from workshop.validation.bands.table_bands import Band, TableBands
@@ -84,9 +85,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",
         "",
-        "| " + " | ".join(SHOWN) + " |",
-        "|" + "---|" * len(SHOWN),
-        *("| " + " | ".join(row[name] for name in SHOWN) + " |" for row in compared),
+        markdown_table(SHOWN, ([row[name] for name in SHOWN] for row in compared)),
         "",
     ]
     return "\n".join(text)

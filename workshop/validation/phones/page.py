@@ -1,19 +1,20 @@
-"""The comparison as a table, as rows, and as a page in Markdown."""
+"""The comparison as a table, as rows, and as a page in Markdown, all from one frame of quantities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
 
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
-from workshop.fitting.errors import ErrorSummary, errors, skill
+from repro.reports.formats.render import markdown_table
 from workshop.validation.phones.chips import sheets
 from workshop.validation.phones.comparison import DRAWS, GIVEN, WITHIN, Comparison
-from workshop.validation.phones.quantities import QUANTITIES, UNITS, Quantity
+from workshop.validation.phones.quantities import QUANTITIES, UNITS
 from workshop.validation.phones.rows import DEFAULTS, FIT, PREDICT
-from workshop.validation.phones.trivial import BYTES, FLOPS
+from workshop.validation.phones.trivial import RULES
 
 COMMAND = "python -m workshop.validation phones"
 NAMES = {"decode": "decode", "prefill": "prefill", "first_token": "time to first token"}
@@ -21,81 +22,131 @@ MACHINES = {"android": "Android phones", "iphone": "iPhones", "board": "boards a
 """Kinds of machines, which the table never mixes."""
 
 NOBODY = "a chip that nobody measured"
+BLIND = "_without_chip"
+"""Ends the columns of rules that saw no row of the chip."""
 
-
-@dataclass(frozen=True)
-class ComparisonLine:
-    """One line of the table: a set of rows, and the errors of three predictions of them.
-
-    Attributes:
-        rows: which rows, and what the prediction saw.
-        kind: what is predicted.
-        ours: the emulator's errors.
-        bytes: the errors of the rule that seconds scale with bytes.
-        flops: the errors of the rule that seconds scale with operations.
-    """
-
-    rows: str
-    kind: str
-    ours: ErrorSummary
-    bytes: ErrorSummary
-    flops: ErrorSummary
-
-
-def lines(found: Comparison) -> Iterator[ComparisonLine]:
-    """The table's lines: first what of a chip nobody measured, by kind of machine, then with rows of it."""
-
-    def role(name: str) -> Callable[[Quantity], bool]:
-        return lambda q: found.roles.get(q.row.id) == name
-
-    def divided(q: Quantity) -> bool:
-        return q.row.id in found.roles
-
-    own = found.predicted
-    whole = [
-        (NOBODY, divided, found.without_chip, found.rules_without_chip),
-        (f"{GIVEN} rows of the chip", role(PREDICT), found.two_rows, found.rules),
-        ("held-out rows of fitted groups", role(PREDICT), own, found.rules),
-    ]
-    views: list[
-        tuple[str, Callable[[Quantity], bool], Mapping[str, float], Mapping[str, Mapping[str, float]]]
-    ] = [
-        (f"{name}, {plural}", of_kind(chosen, kind), predicted, rules)
-        for name, chosen, predicted, rules in whole
+BY_MACHINE = {
+    NOBODY: ("apart == ''", "without_chip"),
+    f"{GIVEN} rows of the chip": (f"role == '{PREDICT}'", "two_rows"),
+    "held-out rows of fitted groups": (f"role == '{PREDICT}'", "predicted"),
+}
+VIEWS = {
+    **{
+        f"{name}, {plural}": (f"{rows} and machine == '{kind}'", predicted)
+        for name, (rows, predicted) in BY_MACHINE.items()
         for kind, plural in MACHINES.items()
-    ]
-    views += [
-        ("small groups, from class defaults", role(DEFAULTS), own, found.rules),
-        ("fitted rows, each left out with its source and model", role(FIT), found.left_out, found.rules),
-        ("fitted rows (residuals)", role(FIT), own, found.rules),
-        ("other architectures (apart)", lambda q: bool(q.row.apart), own, found.rules),
-    ]
-    for name, chosen, predicted, rules in views:
+    },
+    "small groups, from class defaults": (f"role == '{DEFAULTS}'", "predicted"),
+    "fitted rows, each left out with its source and model": (f"role == '{FIT}'", "left_out"),
+    "fitted rows (residuals)": (f"role == '{FIT}'", "predicted"),
+    "other architectures (apart)": ("apart != ''", "predicted"),
+}
+"""The table's lines: which rows, and the column that predicts them."""
+
+HEADINGS = (
+    *("rows", "of", "n", "median error, %", "p90, %", "predicted / measured"),
+    *("bytes: median, %", "operations: median, %", "skill vs bytes", "skill vs operations"),
+)
+OF_CLASSES = ("class", *HEADINGS[1:6])
+
+ROW_COLUMNS = (
+    *("id", "soc", "engine_class", "processor", "model", "of", "role", "unit", "measured", "predicted"),
+    *("error", "band_low", "band_high", "two_rows", "without_chip", "left_out", "bytes_rule", "flops_rule"),
+    *("sheet_assumed", "source"),
+)
+"""Of the frame, which rows.csv has."""
+
+PREFACE = f"""\
+# The emulator against public measurements of phones and boards
+
+Made by `{COMMAND}`; errors by row are in `rows.csv`.
+An error is |predicted / measured - 1|. Skill is 1 minus our median error over that of a rule
+that scales the nearest fitted row by bytes (and the data sheets' bandwidths) or by operations (and
+their peaks). The fit sees only rows with the role `fit` of `conf/reference/phone_split.csv`,
+which was committed before the first prediction of them. Rows of a chip that nobody measured are
+all rows, each predicted by a fit that saw none of its chip.
+"""
+BANDS = f"""\
+## Bands
+
+`rows.csv` gives each prediction the 95% range over {DRAWS} draws in which every assumed fact
+of the data sheets is off by up to {100 * WITHIN:.0f}% and the fit is repeated. Where rows of the
+chip were fitted, they absorb most of such an error. Bands cover doubts about data sheets, not
+differences between versions of an engine:
+{{inside}} of {{held}} held-out values lie inside theirs.
+{{assumed:.0f}}% of them are of chips whose sheet is from memory.
+"""
+
+
+def framed(found: Comparison) -> pd.DataFrame:
+    """Every quantity with its predictions, a row each; what is not predicted is NaN."""
+    rows = [quantity.row for quantity in found.quantities]
+    ids = [quantity.id for quantity in found.quantities]
+    frame = pd.DataFrame(
+        {
+            "id": [row.id for row in rows],
+            "soc": [row.soc for row in rows],
+            "machine": [sheets()[row.soc]["kind"] for row in rows],
+            "engine_class": [row.engine for row in rows],
+            "processor": [row.processor for row in rows],
+            "model": [row.model for row in rows],
+            "of": [quantity.kind for quantity in found.quantities],
+            "role": [found.roles.get(row.id) or f"apart: {row.apart}" for row in rows],
+            "apart": [row.apart for row in rows],
+            "unit": [UNITS[quantity.kind] for quantity in found.quantities],
+            "measured": [quantity.measured for quantity in found.quantities],
+            "source": [row.source for row in rows],
+        },
+        index=ids,
+    )
+    predictions = {
+        "predicted": found.predicted,
+        "two_rows": found.two_rows,
+        "without_chip": found.without_chip,
+        "left_out": found.left_out,
+        "sheet_assumed": found.assumed,
+        "band_low": {id: low for id, (low, _) in found.band.items()},
+        "band_high": {id: high for id, (_, high) in found.band.items()},
+        **{f"{rule}_rule": found.rules[rule] for rule in RULES},
+        **{f"{rule}_rule{BLIND}": found.rules_without_chip[rule] for rule in RULES},
+    }
+    for name, values in predictions.items():
+        frame[name] = [values.get(id, np.nan) for id in ids]
+    return frame.assign(error=(frame["predicted"] / frame["measured"] - 1).abs())
+
+
+def errors(rows: pd.DataFrame, column: str) -> tuple[int, float, float, float]:
+    """n, median and 90th percentile of |predicted / measured - 1|, geometric mean of the quotient."""
+    ratios = (rows[column] / rows["measured"]).dropna()
+    sizes = (ratios - 1).abs()
+    return len(ratios), sizes.median(), sizes.quantile(0.9), float(np.exp(np.log(ratios).mean()))
+
+
+def lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The table's lines as they are shown: first a chip that nobody measured, then with rows of it."""
+    shown = []
+    for name, (chosen, column) in VIEWS.items():
+        blind = BLIND if column == "without_chip" else ""
         for kind in QUANTITIES:
-            ids = [q.id for q in found.quantities if q.kind == kind and chosen(q)]
-            yield ComparisonLine(
-                name,
-                kind,
-                *(errors(values, found.measured, ids) for values in (predicted, rules[BYTES], rules[FLOPS])),
-            )
+            rows = frame.query(f"({chosen}) and of == '{kind}'")
+            n, median, p90, signed = errors(rows, column)
+            rules = [errors(rows, f"{rule}_rule{blind}")[1] for rule in RULES]
+            skills = [1 - median / wrong if wrong else np.nan for wrong in rules]
+            figures = (*map(_percent, (median, p90)), _plain(signed), *map(_percent, rules))
+            if n:
+                shown.append((name, NAMES[kind], str(n), *figures, *map(_plain, skills)))
+    return shown
 
 
-def of_kind(chosen: Callable[[Quantity], bool], kind: str) -> Callable[[Quantity], bool]:
-    """Whether a quantity is chosen and of a kind of machine."""
-    return lambda q: chosen(q) and sheets()[q.row.soc]["kind"] == kind
-
-
-def classes(found: Comparison) -> Iterator[tuple[str, str, ErrorSummary]]:
-    """Held-out errors by class of engines and kind."""
-    for engine in sorted({q.row.engine for q in found.quantities}):
-        for kind in QUANTITIES:
-            ids = [
-                q.id
-                for q in found.quantities
-                if q.row.engine == engine and q.kind == kind and found.roles.get(q.row.id) == PREDICT
-            ]
-            if ids:
-                yield engine, kind, errors(found.predicted, found.measured, ids)
+def classes(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Held-out errors by class of engines and quantity, as they are shown."""
+    held = frame.assign(place=frame["of"].map(QUANTITIES.index)).query(f"role == '{PREDICT}'")
+    shown: list[tuple[str, ...]] = []
+    for (engine, _), rows in held.groupby(["engine_class", "place"]):
+        n, median, p90, signed = errors(rows, "predicted")
+        figures = (_percent(median), _percent(p90), _plain(signed))
+        shown.append((str(engine), NAMES[rows["of"].iloc[0]], str(n), *figures))
+    return shown
 
 
 def _percent(value: float) -> str:
@@ -106,158 +157,27 @@ def _plain(value: float) -> str:
     return "-" if value != value else f"{value:.2f}"
 
 
-HEADINGS = (
-    "rows",
-    "of",
-    "n",
-    "median error, %",
-    "p90, %",
-    "predicted / measured",
-    "bytes: median, %",
-    "operations: median, %",
-    "skill vs bytes",
-    "skill vs operations",
-)
-
-
-def cells_of(line: ComparisonLine) -> list[str]:
-    """A line as it is shown."""
-    return [
-        line.rows,
-        NAMES[line.kind],
-        str(line.ours.n),
-        _percent(line.ours.median),
-        _percent(line.ours.p90),
-        _plain(line.ours.signed),
-        _percent(line.bytes.median),
-        _percent(line.flops.median),
-        _plain(skill(line.ours, line.bytes)),
-        _plain(skill(line.ours, line.flops)),
-    ]
-
-
-def markdown(found: Comparison) -> str:
+def markdown(frame: pd.DataFrame) -> str:
     """The page."""
-    shown = [line for line in lines(found) if line.ours.n]
-    held = [q for q in found.quantities if found.roles.get(q.row.id) == PREDICT]
-    inside = [q for q in held if found.band.get(q.id) and _inside(q, found)]
-    assumed = sum(found.assumed[q.id] for q in held) / max(1, len(held))
-    text = [
-        "# The emulator against public measurements of phones and boards",
-        "",
-        f"Made by `{COMMAND}`; errors by row are in `rows.csv`.",
-        "An error is |predicted / measured - 1|. Skill is 1 minus our median error over that of a rule",
-        "that scales the nearest fitted row by bytes (and the data sheets' bandwidths) or by operations (and",
-        "their peaks). The fit sees only rows with the role `fit` of `conf/reference/phone_split.csv`,",
-        "which was committed before the first prediction of them. Rows of a chip that nobody measured are",
-        "all rows, each predicted by a fit that saw none of its chip.",
-        "",
-        *_table(HEADINGS, [cells_of(line) for line in shown]),
-        "",
-        "## Held-out rows by class of engines",
-        "",
-        *_table(
-            ("class", "of", "n", "median error, %", "p90, %", "predicted / measured"),
-            [
-                [
-                    engine,
-                    NAMES[kind],
-                    str(own.n),
-                    _percent(own.median),
-                    _percent(own.p90),
-                    _plain(own.signed),
-                ]
-                for engine, kind, own in classes(found)
-            ],
-        ),
-        "",
-        "## Bands",
-        "",
-        f"`rows.csv` gives each prediction the 95% range over {DRAWS} draws in which every assumed fact",
-        f"of the data sheets is off by up to {100 * WITHIN:.0f}% and the fit is repeated. Where rows of the",
-        "chip were fitted, they absorb most of such an error. Bands cover doubts about data sheets, not",
-        "differences between versions of an engine:",
-        f"{len(inside)} of {len(held)} held-out values lie inside theirs.",
-        f"{100 * assumed:.0f}% of them are of chips whose sheet is from memory.",
-        "",
+    held = frame.query(f"role == '{PREDICT}'")
+    inside = held.query("band_low <= measured <= band_high")
+    assumed = 100 * held["sheet_assumed"].sum() / max(1, len(held))
+    parts = [
+        PREFACE,
+        markdown_table(HEADINGS, lines(frame)),
+        "\n## Held-out rows by class of engines\n",
+        markdown_table(OF_CLASSES, classes(frame)) + "\n",
+        BANDS.format(inside=len(inside), held=len(held), assumed=assumed),
     ]
-    return "\n".join(text)
+    return "\n".join(parts)
 
 
-def _inside(quantity: Quantity, found: Comparison) -> bool:
-    low, high = found.band[quantity.id]
-    return low <= quantity.measured <= high
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    return [row(headings), "|" + "---|" * len(headings), *(row(cells) for cells in rows)]
-
-
-ROW_HEADINGS = (
-    "id",
-    "soc",
-    "engine_class",
-    "processor",
-    "model",
-    "of",
-    "role",
-    "unit",
-    "measured",
-    "predicted",
-    "error",
-    "band_low",
-    "band_high",
-    "two_rows",
-    "without_chip",
-    "left_out",
-    "bytes_rule",
-    "flops_rule",
-    "sheet_assumed",
-    "source",
-)
-
-
-def row_values(quantity: Quantity, found: Comparison) -> list[str]:
-    """A measured value and its predictions, as in `rows.csv`."""
-    row, one = quantity.row, quantity.id
-
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.4g}"
-
-    low, high = found.band.get(one, (None, None))
-    predicted = found.predicted[one]
-    return [
-        row.id,
-        row.soc,
-        row.engine,
-        row.processor,
-        row.model,
-        quantity.kind,
-        found.roles.get(row.id) or f"apart: {row.apart}",
-        UNITS[quantity.kind],
-        number(quantity.measured),
-        number(predicted),
-        f"{abs(predicted / quantity.measured - 1):.3f}",
-        number(low),
-        number(high),
-        number(found.two_rows.get(one)),
-        number(found.without_chip.get(one)),
-        number(found.left_out.get(one)),
-        number(found.rules[BYTES].get(one)),
-        number(found.rules[FLOPS].get(one)),
-        number(found.assumed[one]),
-        row.source,
-    ]
-
-
-def write_page(folder: Path, found: Comparison) -> None:
+def write_page(folder: Path, frame: pd.DataFrame) -> None:
     """Write `table.md`, `table.csv` and `rows.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
-    counted = [cells_of(line) for line in lines(found) if line.ours.n]
-    write_atomically(folder / "table.csv", csv_text([HEADINGS, *counted]))
-    rows = [row_values(q, found) for q in found.quantities]
-    write_atomically(folder / "rows.csv", csv_text([ROW_HEADINGS, *rows]))
+    (folder / "table.md").write_text(markdown(frame), encoding="utf-8")
+    write_atomically(folder / "table.csv", csv_text([HEADINGS, *lines(frame)]))
+    rows = frame[[*ROW_COLUMNS]].assign(error=frame["error"].map("{:.3f}".format))
+    numbers = rows.select_dtypes("number").columns
+    rows[numbers] = rows[numbers].map(lambda value: "" if value != value else f"{value:.4g}").astype(object)
+    write_atomically(folder / "rows.csv", csv_text([ROW_COLUMNS, *rows.itertuples(index=False, name=None)]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from repro.reports.figures.paint import canvas, drawn_alike, exported, tidy
-from workshop.validation.phones.comparison import Comparison
 from workshop.validation.phones.page import NAMES
 from workshop.validation.phones.quantities import QUANTITIES, UNITS
 from workshop.validation.phones.rows import DEFAULTS, FIT, PREDICT
@@ -16,16 +17,16 @@ SHOWN = (
 
 
 @drawn_alike
-def draw_phones(found: Comparison, format: str = "png") -> bytes:
-    """The picture as PNG or PDF; the same comparison gives the same bytes."""
+def draw_phones(frame: pd.DataFrame, format: str = "png") -> bytes:
+    """The picture of a frame of quantities as PNG or PDF; the same frame gives the same bytes."""
     picture = canvas(10.5, 4.2)
     for panel, kind in zip(picture.subplots(1, len(QUANTITIES)), QUANTITIES, strict=True):
-        own = [q for q in found.quantities if q.kind == kind and not q.row.apart]
+        rows = frame[(frame["of"] == kind) & (frame["apart"] == "")]
         for role, label, color, marker in SHOWN:
-            points = [q for q in own if found.roles.get(q.row.id) == role]
+            points = rows[rows["role"] == role]
             panel.scatter(
-                [q.measured for q in points],
-                [found.predicted[q.id] for q in points],
+                points["measured"],
+                points["predicted"],
                 s=18 if marker != "." else 30,
                 color=color,
                 marker=marker,
@@ -33,8 +34,8 @@ def draw_phones(found: Comparison, format: str = "png") -> bytes:
                 alpha=0.85,
                 label=label,
             )
-        values = [q.measured for q in own] + [found.predicted[q.id] for q in own]
-        ends = [min(values) / 1.3, max(values) * 1.3]
+        values = rows[["measured", "predicted"]].to_numpy()
+        ends = [values.min() / 1.3, values.max() * 1.3]
         panel.plot(ends, ends, color="#444444", linewidth=0.8)
         for factor in (1.25, 1 / 1.25):
             panel.plot(ends, [factor * end for end in ends], color="#999999", linewidth=0.6, linestyle=":")

@@ -28,7 +28,7 @@ from repro.models.calibration.machine_speed import quiet_kernel
 from workshop.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups, in_turns
 from workshop.validation.this_machine.llama_cpp import is_installed
 from workshop.validation.this_machine.measuring import MachineBench, MeasuredGroup, MeasuringPlan
-from workshop.validation.this_machine.page import HEADINGS, lines, values, write_page
+from workshop.validation.this_machine.page import HEADINGS, framed, lines, write_page
 from workshop.validation.this_machine.picture import draw
 from workshop.validation.this_machine.predicting import best_bandwidth, predictions
 
@@ -122,8 +122,8 @@ def _run(options: argparse.Namespace) -> int:
     for form in ("png", "pdf"):
         (out / f"figure.{form}").write_bytes(draw(compared, form))
     table = Table(*HEADINGS)
-    for shown in lines(compared):
-        table.add_row(*values(shown))
+    for line in lines(framed(compared)):
+        table.add_row(*line)
     Console().print(table, f"written to {out}")
     return 0
 

@@ -7,9 +7,9 @@ own modules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.records.record import FEWEST, Record, write_atomically
@@ -24,6 +24,7 @@ from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import RULES, Skill, skill
 from repro.reports.fidelity.winners import Race, one_rate, orders, our_figure, races
 from repro.reports.formats.layout import UNITS
+from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 
@@ -120,7 +121,7 @@ def _headlines(
         for where, counter in counts.items()
     ]
     headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
-    table = _table((*headings, "rests on", "what stands in"), rows)
+    table = markdown_table((*headings, "rests on", "what stands in"), rows)
     return {"number": len(headlines.claims), "counts": "; ".join(said), "table": table}
 
 
@@ -181,7 +182,7 @@ def _choices(
     headings = ("choice", "chosen", "after misses", "alternative", "override", "claims there")
     followed = Counter(choice.after_misses for choice in choices)
     after = {"yes": followed["yes"], "partly": followed["partly"]}
-    return {"number": len(choices), "table": _table(headings, rows), **after}
+    return {"number": len(choices), "table": markdown_table(headings, rows), **after}
 
 
 def _said(one: Compared | None) -> tuple[str, str, str, str]:
@@ -214,7 +215,7 @@ def _coverage(
     )
     rows = [(paper, row.sum(), *row) for paper, row in counts.iterrows()]
     named = [name for name in unnamed(cells, found) if not cells[name].paper.endswith("_v2")]
-    return {"table": _table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(named)}
+    return {"table": markdown_table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(named)}
 
 
 def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object]:
@@ -230,7 +231,7 @@ def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object
     sure = Counter(of_group(every, "certain")["certain"])
     broken = of_group(every, "broken")
     return {
-        "kinds": _table((*headings, "skill", "own system", "others"), rows),
+        "kinds": markdown_table((*headings, "skill", "own system", "others"), rows),
         "counts": _counted(reports),
         "certain": "; ".join(f"{count} {why}" for why, count in sure.most_common()),
         "number_broken": len(broken),
@@ -283,7 +284,7 @@ def _counted(reports: Sequence[Report]) -> str:
             )
         )
     headings = ("paper", "p75", "naive median", "inside a range", "bounds broken", "fitted, off by 10%")
-    return _table((*headings, "cannot miss", "set aside"), rows)
+    return markdown_table((*headings, "cannot miss", "set aside"), rows)
 
 
 def _part(sizes: pd.Series[float], share: float) -> float | None:
@@ -316,7 +317,7 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
             wins = [f"{one.first} of {one.races}" if one.races else "" for one in (ours, theirs)]
             rows.append((report.paper, name, *counts, *wins, wrong + (f"; {left} others" if left else "")))
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
-    return _table((*headings, "ours in another order"), rows)
+    return markdown_table((*headings, "ours in another order"), rows)
 
 
 def _undetermined(reports: Sequence[Report]) -> str:
@@ -331,7 +332,9 @@ def _undetermined(reports: Sequence[Report]) -> str:
         counts = (verdicts["holds"], verdicts["fails"], verdicts["undetermined"])
         said = "; ".join(f"{count}: {words}" for words, count in needs.most_common(4))
         rows.append((report.paper, *counts, f"{points['holds']} / {points['fails']}", said))
-    return _table(("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows)
+    return markdown_table(
+        ("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows
+    )
 
 
 def _with_figures(report: Report) -> pd.DataFrame:
@@ -344,7 +347,7 @@ def _stand_ins(reports: Sequence[Report]) -> str:
         marks = _with_figures(report)["marks"]
         counts = marks.explode().value_counts()
         rows.append((report.paper, len(marks), *(counts.get(mark, 0) for mark in STAND_INS)))
-    return _table(("paper", "figures", *STAND_INS.values()), rows)
+    return markdown_table(("paper", "figures", *STAND_INS.values()), rows)
 
 
 def _samples(reports: Sequence[Report]) -> str:
@@ -360,7 +363,7 @@ def _samples(reports: Sequence[Report]) -> str:
         ]
         rows.append((report.paper, len(own), len(counts), *said, (counts < FEWEST).sum(), *whole))
     headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most")
-    return _table((*headings, f"on fewer than {FEWEST}", "with interval", "with band"), rows)
+    return markdown_table((*headings, f"on fewer than {FEWEST}", "with interval", "with band"), rows)
 
 
 def _age(records: Sequence[Record], older: Collection[str]) -> str:
@@ -380,11 +383,4 @@ def _age(records: Sequence[Record], older: Collection[str]) -> str:
     counts["dates"] = of_folder["date"].min() + " to " + of_folder["date"].max()
     rows = counts.reset_index().itertuples(index=False)
     headings = ("folder", "cells", "made by older components", "with uncommitted changes", "commits")
-    return _table((*headings, "computed"), rows)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """GitHub Markdown."""
-    lines = [" | ".join(str(cell).replace("|", "/") for cell in row) for row in rows]
-    head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-    return "\n".join([*head, *(f"| {line} |" for line in lines)])
+    return markdown_table((*headings, "computed"), rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
@@ -120,6 +120,13 @@ def _pipes(grid: Grid) -> str:
     )
     text: str = tabulate(lines, names, pipes, disable_numparse=True, stralign=None)
     return text
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """GitHub Markdown of plain words and numbers, without a line's end."""
+    lines = [" | ".join(str(cell).replace("|", "/") for cell in row) for row in (headings, *rows)]
+    first, *others = [f"| {line} |" for line in lines]
+    return "\n".join([first, f"|{'---|' * len(headings)}", *others])
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
