@@ -48,8 +48,8 @@ def files() -> dict[Path, int]:
 
 
 def test_there_are_few_files_and_they_are_small() -> None:
-    assert len(files()) < 1000
-    assert sum(files().values()) < 45e6
+    assert len(files()) < 600
+    assert sum(files().values()) < 42e6
     assert len(committed().tables()) > 80
     assert committed().problems() == []
     loose = [path for path in files() if OF_A_WRITER.fullmatch(path.name)]
