@@ -124,7 +124,8 @@ def origin(table: Table, given: Shown | None = None) -> str:
     entries = given.entries if given else []
     parts += _error_bars(entries)
     parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
-    return f"{table.how_made} {'; '.join(parts)}".lstrip()
+    said = "; ".join(parts)
+    return f"{table.how_made} {said[0].upper()}{said[1:]}".lstrip()
 
 
 def _error_bars(entries: Sequence[Entry]) -> list[str]:
