@@ -100,6 +100,7 @@ def test_a_place_without_a_number_is_named(at: str, said: str) -> None:
         number_at(yaml.safe_load(TEXT), at)
 
 
+@pytest.mark.quick
 def test_every_specification_names_files_cells_and_measures() -> None:
     assert {"jetson_tx2", "jetson_orin_nx", "xiaomi_10"} <= set(specifications())
     for name in specifications():

@@ -10,6 +10,8 @@ import pytest
 from workshop.studies.faults import run
 from workshop.studies.faults.run import Fault, read_faults, read_found
 
+pytestmark = pytest.mark.quick
+
 FAULTS = read_faults()
 
 

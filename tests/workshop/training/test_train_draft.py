@@ -17,7 +17,7 @@ from workshop.training import train_draft
 from workshop.training.texts import answers, prompts
 from workshop.training.trainers import draft, evaluation, training
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-draft"
 

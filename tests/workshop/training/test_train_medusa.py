@@ -25,7 +25,7 @@ from workshop.training import train_medusa
 from workshop.training.texts import answers
 from workshop.training.trainers import foresight
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-medusa"

@@ -27,7 +27,7 @@ from workshop.training.texts import answers
 from workshop.training.trainers import draft, early_exit
 from workshop.training.trainers.early_exit import Change, ExitPositions, Settings, Vocabulary
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 COMMITTED = ROOT / "assets" / "predictors" / "smollm2-135m"
 

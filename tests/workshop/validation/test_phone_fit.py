@@ -11,7 +11,6 @@ from statistics import median
 
 import pytest
 
-from changed import nightly_unless_changed
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
@@ -121,7 +120,6 @@ def test_the_trivial_rules_scale_the_nearest_fitted_row() -> None:
     assert trivial([near], [near], BYTES) == {}, "a row does not predict itself"
 
 
-@nightly_unless_changed("conf/", "src/repro/fitting/", "src/repro/validation/phones/", "workshop/")
 def test_the_engine_and_device_files_are_what_the_fit_gives() -> None:
     assert check_engines() == []
 
