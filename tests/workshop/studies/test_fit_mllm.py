@@ -10,19 +10,19 @@ import pytest
 
 from repro.core.paths import project_root
 from repro.reports.reference.reference import find, load_cells
-from workshop.studies import fit_mllm, mllm_closed_forms
-from workshop.studies.mllm_closed_forms import (
+from workshop.studies.fit_mllm import __main__ as command
+from workshop.studies.fit_mllm import closed_forms, yardsticks
+from workshop.studies.fit_mllm.closed_forms import (
     BASELINES,
     BOUND,
     BOUND_AT,
-    CHOSEN,
+    COLUMNS,
     DATASETS,
     FITTED,
     MICRO,
     MODELS,
     OURS,
     PRODUCTS,
-    SUPPORTED,
     Fits,
     Form,
     cell,
@@ -59,19 +59,19 @@ def test_the_frozen_cells() -> None:
 
 
 def test_what_is_fitted_is_never_predicted() -> None:
-    for one in fit_mllm.engines(FITS):
+    for one in yardsticks.engines(FITS):
         used = FITTED.get(one.column, ()) if one.column != OURS else FITTED["anchored"] if one.again else ()
         assert not {cell(one.column, m, d) for m in one.predicted for d in DATASETS} & {*used}
 
 
 def rows_of(form: Form, column: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publish what a form says in place of a column's requests, and of their prefills."""
-    own = {cell(column, m, d): form.predict(m, d) for m in SUPPORTED[column] for d in DATASETS}
-    for m, d in product(SUPPORTED[column], DATASETS):
-        answer_s = mllm_closed_forms.decoding(column, m, d)
-        own[mllm_closed_forms.prefill_cell(column, m, d)] = form.predict(m, d) - answer_s
+    own = {cell(column, m, d): form.predict(m, d) for m in COLUMNS[column].models for d in DATASETS}
+    for m, d in product(COLUMNS[column].models, DATASETS):
+        answer_s = closed_forms.decoding(column, m, d)
+        own[closed_forms.prefill_cell(column, m, d)] = form.predict(m, d) - answer_s
     known = published
-    monkeypatch.setattr(mllm_closed_forms, "published", lambda name: own.get(name) or known(name))
+    monkeypatch.setattr(closed_forms, "published", lambda name: own.get(name) or known(name))
 
 
 @pytest.mark.parametrize("quadratic", ["rate", "attention"])
@@ -79,18 +79,18 @@ def test_a_fit_recovers_the_numbers_that_made_its_rows(
     quadratic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits = Fits(quadratic=quadratic)
-    true = fits.baseline("mnn", CHOSEN["mnn"])
+    true = fits.baseline("mnn", COLUMNS["mnn"].fitted)
     rows_of(true, "mnn", monkeypatch)
-    again = fits.baseline("mnn", CHOSEN["mnn"])
+    again = fits.baseline("mnn", COLUMNS["mnn"].fitted)
     assert again.numbers == pytest.approx(true.numbers, rel=1e-3)
-    wrong = errors(again.predict, "mnn", SUPPORTED["mnn"])
-    assert max(map(abs, wrong.values())) < 1e-4
+    wrong = errors(again.predict, "mnn", COLUMNS["mnn"].models)
+    assert wrong.abs().max() < 1e-4
 
 
 def test_the_anchored_npu_recovers_the_numbers_that_made_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     true = FITS.chunked(start=7e-4, bandwidth=micro()[1], rate=5e12)
     rows_of(true, OURS, monkeypatch)
-    assert FITS.anchored(CHOSEN[OURS]).numbers == pytest.approx(true.numbers, rel=1e-3)
+    assert FITS.anchored(COLUMNS[OURS].fitted).numbers == pytest.approx(true.numbers, rel=1e-3)
 
 
 def test_the_zero_shot_npu_meets_its_products_and_just_meets_the_bound() -> None:
@@ -106,14 +106,14 @@ def test_no_length_of_a_chunk_is_built_in(monkeypatch: pytest.MonkeyPatch) -> No
     """A token costs less the longer its chunk is, without an end at 256 rows."""
     numbers, seconds = FITS.zero_shot().numbers, []
     for chunk in (64, 128, 256, 512, 1024):
-        monkeypatch.setattr(mllm_closed_forms, "CHUNK", chunk)
+        monkeypatch.setattr(closed_forms, "CHUNK", chunk)
         seconds.append(prefill("qwen1_5_1_8b", 1024, **numbers))
     assert seconds == sorted(seconds, reverse=True)
 
 
 def test_the_trivial_predictor_scales_the_nearest_fitted_model() -> None:
-    predict = fit_mllm.nearest("lcpp", CHOSEN["lcpp"])
-    ratio = mllm_closed_forms.linears("mistral_7b") / mllm_closed_forms.linears("llama_2_7b")
+    predict = yardsticks.nearest("lcpp", COLUMNS["lcpp"].fitted)
+    ratio = closed_forms.linears("mistral_7b") / closed_forms.linears("llama_2_7b")
     assert predict("mistral_7b", "clock") == pytest.approx(
         ratio * published(cell("lcpp", "llama_2_7b", "clock"))
     )
@@ -125,14 +125,14 @@ def test_the_floor_of_consistent_rows_is_nothing(monkeypatch: pytest.MonkeyPatch
 
     def each(model: str, dataset: str) -> float:
         (prompt,) = FITS.lengths(dataset)
-        return numbers[model] * prompt + mllm_closed_forms.decoding("lcpp", model, dataset)
+        return numbers[model] * prompt + closed_forms.decoding("lcpp", model, dataset)
 
     rows_of(Form({}, each), "lcpp", monkeypatch)
-    assert max(map(abs, FITS.floor("lcpp", MODELS).values())) < 1e-9
+    assert FITS.floor("lcpp", MODELS).abs().max() < 1e-9
 
 
 def test_the_command_prints_a_line_for_every_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_mllm.main(["--cells"]) == 0
+    assert command.main([]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in (*BASELINES, "ours, zero-shot", "ours, anchored"))
     assert "of 20 rows" in out
@@ -141,7 +141,7 @@ def test_the_command_prints_a_line_for_every_fit(capsys: pytest.CaptureFixture[s
 def test_the_page_has_the_readings_and_the_models_left_out() -> None:
     """Digit by digit; the published reading is the first of nine, and each baseline's cells are all there."""
     page = (project_root() / "docs" / "mllm_npu.md").read_text(encoding="utf-8")
-    readings, left_out = fit_mllm.readings_rows(), fit_mllm.left_out_rows(FITS)
+    readings, left_out = yardsticks.readings_rows(), yardsticks.left_out_rows(FITS)
     assert [len(row) for row in readings] == [4] * 4
     assert [int(row[1]) for row in left_out] == [20, 20, 12, 8, 8, 68]
     for row in (*readings, *left_out):
@@ -151,18 +151,18 @@ def test_the_page_has_the_readings_and_the_models_left_out() -> None:
 def test_a_model_left_out_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by the fit of a prefill nor by that of an answer, nor by the mean of the others."""
     hidden = "phi_2"
-    others = [model for model in SUPPORTED["mnn"] if model != hidden]
+    others = [model for model in COLUMNS["mnn"].models if model != hidden]
     known, seen = published, set[str]()
 
     def watched(name: str) -> float:
         seen.add(name)
         return known(name)
 
-    mllm_closed_forms.answer.cache_clear()
-    monkeypatch.setattr(mllm_closed_forms, "published", watched)
-    monkeypatch.setattr(fit_mllm, "published", watched)
+    closed_forms.answer.cache_clear()
+    monkeypatch.setattr(closed_forms, "published", watched)
+    monkeypatch.setattr(yardsticks, "published", watched)
     FITS.baseline("mnn", others).predict(hidden, "clock")
-    fit_mllm.mean_rate("mnn", others)(hidden, "clock")
-    mllm_closed_forms.answer.cache_clear()
+    yardsticks.mean_rate("mnn", others)(hidden, "clock")
+    closed_forms.answer.cache_clear()
     assert seen
     assert not [name for name in seen if hidden in name]

@@ -10,16 +10,16 @@ import pytest
 
 from repro.device.device_file import facts
 from repro.device.engines.engine_file import device_with_engine
-from workshop.studies import mllm_emulated as emulated
-from workshop.studies.mllm_closed_forms import (
+from workshop.studies.fit_mllm import __main__ as command
+from workshop.studies.fit_mllm import emulated, yardsticks
+from workshop.studies.fit_mllm.closed_forms import (
     BOUND,
     BOUND_AT,
-    CHOSEN,
+    COLUMNS,
     DATASETS,
     FITTED,
     OURS,
     RESTATED,
-    SUPPORTED,
     cell,
     micro,
     published,
@@ -53,7 +53,7 @@ def test_the_anchored_npu_leaves_the_least_of_its_rows() -> None:
 
     def left(start: float, rate: float) -> float:
         on = emulated.with_npu(start, micro()[1], rate)
-        rows = [(m, d) for m in CHOSEN[OURS] for d in DATASETS]
+        rows = [(m, d) for m in COLUMNS[OURS].fitted for d in DATASETS]
         return sum(log(emulated.row(on, m, d) / published(cell(OURS, m, d))) ** 2 for m, d in rows)
 
     start, rate = known.start["int8"].at(1), known.peak["int8"]
@@ -108,11 +108,9 @@ def test_a_made_table_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["reference", "ratio"])
-        for column, models in SUPPORTED.items():
+        for column, of_column in COLUMNS.items():
             ratio = 0.01 if column == "tflite" else 1.0
-            writer.writerows([cell(column, m, d), ratio] for m in models for d in DATASETS)
-    found = emulated.read_table(path)
-    every = {column: [*rows] for column, rows in found.items()}
-    assert emulated.order(found, every) == (12, 20, 152 - 8, 152)
-    assert emulated.main(["--score", str(path)]) == 0
+            writer.writerows([cell(column, m, d), ratio] for m in of_column.models for d in DATASETS)
+    assert yardsticks.order(yardsticks.read_ratios(path)) == (12, 20, 152 - 8, 152)
+    assert command.main(["--score", str(path)]) == 0
     assert "99.0% (99%)" in capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
-from repro.methods.lever.pruning import PruningRule
 from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
-from repro.models.tokens.prefix import Prefix
-from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from tiny_training import draft_command
-from workshop.studies import tune_pruning
 from workshop.training import train_draft, train_predictor
 from workshop.training.texts import answers
 from workshop.training.trainers import draft, early_exit
@@ -196,79 +191,6 @@ def test_bad_input_is_named(
 
 def test_settings_take_one_change() -> None:
     assert train_predictor.changed(Settings(), "kd=2") == replace(Settings(), kd=2.0)
-
-
-def test_rules_are_told_apart_by_rows_and_retention(
-    places: Path,
-    made: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folders = {"target": places / "target", "draft": made / "out", "answers": made / "work"}
-    given = [word for name, folder in folders.items() for word in (f"--{name}", str(folder))]
-    sizes = {"nodes": 10, "depth": 3, "beam": 3, "width": 4, "every": 4, "answers-used": 3}
-    given += [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    tune_pruning.main([*given, "--predictor", str(made / "predictor")])
-    first, *rules = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["layer"] == 1
-    whole = train_predictor.read(made / "work")
-    heldout = [whole[place] for place in train_predictor.split(whole, 10**9)[1]]
-    used = heldout[:: max(1, len(heldout) // sizes["answers-used"])][: sizes["answers-used"]]
-    assert first["trees"] == sum(len(range(1, len(one.tokens), sizes["every"])) for one in used) > 0
-    grid = product(tune_pruning.POLICIES, tune_pruning.TEMPERATURES, tune_pruning.THRESHOLDS)
-    found = {key(rule): rule for rule in rules}
-    assert list(found) == [
-        key({"threshold": high, "temperature": heat, **policy}) for policy, heat, high in grid
-    ]
-    assert all(0 < rule["rows_kept"] <= 1 and 0 <= rule["retention"] <= 1 for rule in rules)
-    for heat in tune_pruning.TEMPERATURES:
-        every = [
-            [
-                found[key({"threshold": high, "temperature": heat, **policy})]
-                for high in tune_pruning.THRESHOLDS
-            ]
-            for policy in ({"safeguards": False}, {})
-        ]
-        # Without safeguards a stricter rule keeps a part of what a milder one keeps. With them it may keep
-        # more: a tree that would come out too small is kept whole. They never remove a node.
-        for milder, stricter in pairwise(every[0]):
-            assert all(stricter[name] <= milder[name] for name in ("rows_kept", "retention", "unpruned"))
-        for bare, safe in zip(*every, strict=True):
-            assert all(bare[name] <= safe[name] for name in ("rows_kept", "retention", "unpruned"))
-
-
-def key(rule: dict[str, object]) -> tuple[tuple[str, object], ...]:
-    """The settings of a rule, without its outcome."""
-    outcomes = ("rows_kept", "retention", "unpruned")
-    return tuple((name, value) for name, value in rule.items() if name not in outcomes)
-
-
-def test_a_stricter_rule_may_keep_more_of_a_tree_that_would_come_out_too_small() -> None:
-    """The one way in which a higher threshold keeps more: the tree is verified whole."""
-    tree = TokenTree(Prefix.of([9]))
-    for parent, token in ((0, 1), (0, 2), (0, 3), (1, 4)):
-        tree.grow(parent, token)
-    shares = torch.tensor([0.6, 0.3, 0.1]).log()
-    scores = [shares, torch.tensor([0.0, 0.0]), *[torch.empty(0)] * 3]
-    case = tune_pruning.Case(tree, [(1, 2, 3), (4, 5), (), (), ()], scores, [0, 1])
-    rows = [
-        tune_pruning.outcome(PruningRule(threshold=one, backbone=0, near_root=0, least_nodes=4), [case])
-        for one in (0.05, 0.2, 0.4)
-    ]
-    assert [one["rows_kept"] for one in rows] == [1.0, 0.8, 1.0]
-    assert [one["unpruned"] for one in rows] == [1.0, 0.0, 1.0]
-
-
-def test_an_outcome_counts_rows_and_accepted_tokens() -> None:
-    tree = TokenTree(Prefix.of([9]))
-    for parent, token in ((0, 1), (0, 2), (2, 3)):
-        tree.grow(parent, token)
-    scores = [torch.tensor([3.0, 0.0]), torch.empty(0), torch.tensor([1.0]), torch.empty(0)]
-    case = tune_pruning.Case(tree, [(1, 2), (), (3,), ()], scores, [0, 2, 3])
-    rule = PruningRule(threshold=0.5, safeguards=False)
-    assert tune_pruning.outcome(rule, [case]) == {"rows_kept": 0.5, "retention": 0.0, "unpruned": 0.0}
-    assert tune_pruning.outcome(replace(rule, threshold=0.0), [case, case]) == {
-        "rows_kept": 1.0, "retention": 1.0, "unpruned": 1.0,
-    }  # fmt: skip
 
 
 def test_rows_kept_beside_the_answers_are_those_of_the_layers(places: Path) -> None:

@@ -1,6 +1,8 @@
 """Closed forms of the engines in mllm-NPU's latency table, the cells that they are fitted to, and their fits.
 
-Owns `FITTED`. Must not know devices or the emulator.
+Owns `FITTED`. Must not know devices or the emulator. The forms were chosen after a review had seen the misses
+of the first engines and had tried these; the cells that they are fitted to were written down before anything
+was computed with them.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from math import ceil, exp, log
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import yaml
+import pandas as pd
 from scipy.optimize import brentq, least_squares
 
 from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.models.costs.model_cost import Shape
 from repro.reports.reference.reference import find, load_cells
+from workshop.fitting.measures import model_cost
 
 MODELS = ("qwen1_5_1_8b", "gemma_2b", "phi_2", "llama_2_7b", "mistral_7b")
 PRINTED = {"phi_2": "phi_2_2_7b"}
@@ -26,27 +30,52 @@ PRINTED = {"phi_2": "phi_2_2_7b"}
 
 DATASETS = ("2wiki", "triviaqa", "clock", "applauncher")
 OURS = "ours"
-SUPPORTED = {
-    "mlc": MODELS,
-    "lcpp": MODELS,
-    "mnn": ("qwen1_5_1_8b", "phi_2", "llama_2_7b"),
-    "pi": ("llama_2_7b", "mistral_7b"),
-    "tflite": ("gemma_2b", "phi_2"),
-    OURS: MODELS,
-}
-"""Models by column of the latency table (version 1's Table 4, version 2's Table 5)."""
+CPU, GPU, MEMORY = 44.15e9, 43.3e9, 59.6e9
+"""Bytes per second of the phone's processors and of its memory, which none of them exceeds."""
 
-CHOSEN = {
-    "mlc": ("qwen1_5_1_8b", "llama_2_7b"),
-    "lcpp": ("qwen1_5_1_8b", "llama_2_7b"),
-    "mnn": ("qwen1_5_1_8b", "llama_2_7b"),
-    "pi": ("llama_2_7b",),
-    "tflite": ("gemma_2b",),
-    OURS: ("qwen1_5_1_8b", "llama_2_7b"),
-}
-"""Models whose rows an engine is fitted to; TFLite has neither of the two, so Gemma-2B."""
 
-BASELINES = tuple(column for column in SUPPORTED if column != OURS)
+@dataclass(frozen=True)
+class Column:
+    """An engine of the latency table (version 1's Table 4, version 2's Table 5).
+
+    Attributes:
+        program: of the engine file.
+        processor: of its prefill.
+        models: that it runs.
+        fitted: models whose rows its prefill is fitted to.
+        answers: models whose rows of Persona-Chat, whose answers are the longest, its decoding is fitted to.
+        free: free numbers of its prefill: a start for each layer and row (a), a rate (b), its quadratic
+            term (k). Chosen by what leaving a model out leaves, after one form for all had been seen to miss.
+        bandwidth: bytes per second of an answer's tokens, the processor's own, where they are not fitted.
+        has_starts: whether answers are fitted by a start for each layer, else by their bandwidth. The
+            printed tokens of MLC and llama.cpp take longer a weight in the small model than in the large
+            one, those of MNN as long in both; of PowerInfer-V2 one model is printed. Chosen with both
+            models' rows seen.
+    """
+
+    program: str
+    processor: str
+    models: tuple[str, ...] = MODELS
+    fitted: tuple[str, ...] = ("qwen1_5_1_8b", "llama_2_7b")
+    answers: tuple[str, ...] = ("qwen1_5_1_8b", "llama_2_7b")
+    free: str = "bk"
+    bandwidth: float = CPU
+    has_starts: bool = False
+
+
+COLUMNS = {
+    # With the GPU's own bandwidth, LLaMA-2-7B's 8-bit weights alone would take longer than printed.
+    "mlc": Column("mlc_gpu", "gpu", bandwidth=MEMORY, has_starts=True),
+    "lcpp": Column("llama_cpp_cpu", "cpu", has_starts=True),
+    "mnn": Column("mnn_cpu", "cpu", ("qwen1_5_1_8b", "phi_2", "llama_2_7b"), free="abk"),
+    "pi": Column(
+        "powerinfer2_npu", "npu", ("llama_2_7b", "mistral_7b"), ("llama_2_7b",), ("llama_2_7b",), free="b"
+    ),
+    # It has neither of the two usual models, and no answer of it is printed.
+    "tflite": Column("tflite_gpu", "gpu", ("gemma_2b", "phi_2"), ("gemma_2b",), (), "b", GPU),
+    OURS: Column("", "npu"),
+}
+BASELINES = tuple(column for column in COLUMNS if column != OURS)
 
 
 def cell(column: str, model: str, dataset: str) -> str:
@@ -66,17 +95,6 @@ PRODUCTS = (
 
 MICRO = tuple(f"mllm_npu_v2.table3.{m}x{k}x{n}.npu_int8" for m, k, n in PRODUCTS)
 BOUND = "mllm_npu.abstract.prefill_throughput"
-
-ANSWERS = {
-    "mlc": ("qwen1_5_1_8b", "llama_2_7b"),
-    "lcpp": ("qwen1_5_1_8b", "llama_2_7b"),
-    "mnn": ("qwen1_5_1_8b", "llama_2_7b"),
-    "pi": ("llama_2_7b",),
-    "tflite": (),
-}
-"""Models whose decoding an engine is fitted to: their rows of Persona-Chat, whose answers are the longest.
-
-Of TFLite none is known."""
 
 
 def answer_cell(column: str, model: str) -> str:
@@ -106,13 +124,13 @@ def fitted_row(column: str, model: str, dataset: str) -> str:
 FITTED: Mapping[str, tuple[str, ...]] = {
     **{
         column: (
-            *(fitted_row(column, m, d) for m in CHOSEN[column] for d in DATASETS),
-            *(answer_cell(column, m) for m in ANSWERS[column]),
+            *(fitted_row(column, m, d) for m in COLUMNS[column].fitted for d in DATASETS),
+            *(answer_cell(column, m) for m in COLUMNS[column].answers),
         )
         for column in BASELINES
     },
     "zero_shot": (*MICRO, BOUND),
-    "anchored": tuple(cell(OURS, m, d) for m in CHOSEN[OURS] for d in DATASETS),
+    "anchored": tuple(cell(OURS, m, d) for m in COLUMNS[OURS].fitted for d in DATASETS),
 }
 """Cells by fit. The zero-shot NPU knows no cell of the latency table; the anchored one is its own variant."""
 
@@ -121,8 +139,12 @@ RESTATED = (
     "mllm_npu_v2.abstract.prefill_throughput",
     "mllm_npu_v2.text.1.prefill_throughput",
     "mllm_npu_v2.text.2_1.chat_latency",
-    *(cell(column, m, d) for column in BASELINES for m in CHOSEN[column] for d in DATASETS),
-    *(answer_cell(column, m).removesuffix(".decode") for column in BASELINES for m in ANSWERS[column]),
+    *(cell(column, m, d) for column in BASELINES for m in COLUMNS[column].fitted for d in DATASETS),
+    *(
+        answer_cell(column, m).removesuffix(".decode")
+        for column in BASELINES
+        for m in COLUMNS[column].answers
+    ),
 )
 """Cells that repeat `BOUND`, and requests whose parts are fitted; the ratios of Table 3 repeat `MICRO`."""
 
@@ -130,52 +152,23 @@ CHUNK = 256
 BOUND_AT = ("qwen1_5_1_8b", 1024)
 """The bound's model, which version 1 names, and Fig. 14's longest prompt, since no length is printed."""
 
-CPU, GPU, MEMORY = 44.15e9, 43.3e9, 59.6e9
-"""Bytes per second of the phone's processors and of its memory, which none of them exceeds."""
 
-DECODES = {"mlc": MEMORY, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU}
-"""Bytes per second of an answer's tokens, by column, where they are not fitted: the processor's own.
-
-MLC's are the memory's: with the GPU's own, LLaMA-2-7B's 8-bit weights alone would take longer than printed.
-"""
-
-STARTS = ("mlc", "lcpp")
-"""Columns whose answers are fitted by a start for each layer; those of the others, by their bandwidth.
-
-The printed tokens of MLC and llama.cpp take longer a weight in the small model than in the large one, those
-of MNN as long in both; of PowerInfer-V2 one model is printed. Chosen with both models' rows seen.
-"""
-
-FREE = {"mlc": "bk", "lcpp": "bk", "mnn": "abk", "pi": "b", "tflite": "b"}
-"""Free numbers of a baseline's prefill: a start for each layer and row, a rate, its quadratic term.
-
-Chosen by what leaving a model out leaves, after one form for all had been seen to miss.
-"""
-
-
-@cache
 def shape(model: str) -> Shape:
     """Dimensions of a model."""
-    folder = conf_dir() / "model"
-    defaults = yaml.safe_load((folder / f"{model}_int8.yaml").read_text(encoding="utf-8"))["defaults"]
-    name = next(default["shape"] for default in defaults if "shape" in default)
-    return Shape.parse(yaml.safe_load((folder / "shape" / f"{name}.yaml").read_text(encoding="utf-8")))
+    return model_cost(f"{model}_int8").shape
 
 
 @cache
 def setup(dataset: str) -> dict[str, Any]:
     """The setup file of a dataset."""
-    given: dict[str, Any] = yaml.safe_load(
-        (conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text(encoding="utf-8")
-    )
-    return given
+    return read_mapping(conf_dir() / "setup" / f"mllm_{dataset}.yaml")
 
 
 @cache
 def published(name: str) -> float:
     """The value of a cell, or its only bound."""
-    found = find(load_cells(), name)
-    value = found.value_low if found.value_low is not None else found.value_high
+    printed = find(load_cells(), name)
+    value = printed.value_low if printed.value_low is not None else printed.value_high
     assert value is not None
     return value
 
@@ -219,17 +212,17 @@ def answer(column: str, models: tuple[str, ...]) -> Answer:
     mllm-NPU's is llama.cpp's: both decode on the same cores, and version 2 prints the same seconds for both.
     """
     column = "lcpp" if column == OURS else column
-    seen = [(m, published(answer_cell(column, m))) for m in ANSWERS[column] if m in models]
-    held = Answer(0.0, DECODES[column])
+    seen = [(m, published(answer_cell(column, m))) for m in COLUMNS[column].answers if m in models]
+    held = Answer(0.0, COLUMNS[column].bandwidth)
 
     def form(x: Sequence[float]) -> Answer:
         value = exp(x[0])
-        return replace(held, start=value) if column in STARTS else replace(held, bandwidth=value)
+        return replace(held, start=value) if COLUMNS[column].has_starts else replace(held, bandwidth=value)
 
     def misses(x: Sequence[float]) -> list[float]:
         return [log(form(x).seconds(m, "persona") / value) for m, value in seen]
 
-    first = log(1e-3 if column in STARTS else held.bandwidth)
+    first = log(1e-3 if COLUMNS[column].has_starts else held.bandwidth)
     return form(least_squares(misses, [first], bounds=(-60, 60)).x) if seen else held
 
 
@@ -258,7 +251,7 @@ def prefill(
 Predict = Callable[[str, str], float]
 """Seconds of a request, by model and dataset."""
 
-Errors = dict[tuple[str, str], float]
+Errors: TypeAlias = "pd.Series[float]"
 """Signed relative errors by model and dataset."""
 
 
@@ -296,15 +289,15 @@ class Fits:
         """Prompt lengths of a dataset, over which a prediction is the mean."""
         if self.prompts == "printed":
             return [int(setup(dataset)["prompt_tokens"])]
-        found = find(load_cells(), f"mllm_npu_v2.table5.{dataset}.prompt_length")
-        assert found.value_low is not None
-        assert found.value_high is not None
-        low, high = int(found.value_low), int(found.value_high)
+        printed = find(load_cells(), f"mllm_npu_v2.table5.{dataset}.prompt_length")
+        assert printed.value_low is not None
+        assert printed.value_high is not None
+        low, high = int(printed.value_low), int(printed.value_high)
         return [(low + high + 1) // 2] if self.prompts == "middle" else range(low, high + 1)
 
     def baseline(self, column: str, models: Sequence[str]) -> Form:
-        """`p a L + b N p (1 + k p)`, then the answer; `FREE` says which of the numbers a program has."""
-        free = FREE[column]
+        """`p a L + b N p (1 + k p)`, then the answer; `Column.free` are the numbers that a program has."""
+        free = COLUMNS[column].free
 
         def numbers(x: Sequence[float]) -> dict[str, float]:
             return {"a": 0.0, "k": 0.0, **dict(zip(free, map(exp, x), strict=True))}
@@ -321,12 +314,12 @@ class Fits:
             return prefilling(x, model, dataset) + decoding(column, model, dataset, models)
 
         def misses(x: Sequence[float]) -> list[float]:
-            found = []
+            logs = []
             for m, d in product(models, DATASETS):
                 name = fitted_row(column, m, d)
                 seconds = request if name == cell(column, m, d) else prefilling
-                found.append(log(seconds(x, m, d) / published(name)))
-            return found
+                logs.append(log(seconds(x, m, d) / published(name)))
+            return logs
 
         first = {"a": log(1e-5), "b": log(1e-11), "k": log(1e-4)}
         least = [log(2 / FASTEST) if name == "b" else -60.0 for name in free]
@@ -382,7 +375,7 @@ class Fits:
             rate = exp(sum(each) / len(each))
             return lambda m, d: rate * size(d) + decoding(column, m, d)
 
-        return {key: e for m in models for key, e in errors(free(m), column, [m]).items()}
+        return pd.concat([errors(free(model), column, [model]) for model in models])
 
     def bound_by_weights(self, model: str, dataset: str) -> float:
         """The trivial predictor without a row: the abstract's rate, by weights."""
@@ -392,7 +385,8 @@ class Fits:
 
 def errors(predict: Predict, column: str, models: Sequence[str]) -> Errors:
     """Errors over models' rows."""
-    return {(m, d): predict(m, d) / published(cell(column, m, d)) - 1 for m in models for d in DATASETS}
+    rows = pd.MultiIndex.from_product([models, DATASETS], names=["model", "dataset"])
+    return pd.Series([predict(*row) / published(cell(column, *row)) - 1 for row in rows], rows, dtype=float)
 
 
 @cache
