@@ -28,17 +28,16 @@ from typing import Any
 import torch
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.device.clock import Future
 from repro.device.local import LocalDevice, local_machine
 from repro.device.op import CPU, FLASH, Op
 from repro.device.probing.measure import launch_seconds
-from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import peak_resident_bytes
+from workshop.benchmarks.alternating import checkpoint_folder, command_line
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 GIGA = 1e9
@@ -208,14 +207,10 @@ def under_limit(chosen: argparse.Namespace, given: Sequence[str]) -> None:
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--checkpoint", default="smollm2_135m_instruct", help="a file of conf/model/checkpoint"
-    )
+    parser = command_line(__doc__, rounds=5, threads=torch.get_num_threads())
     parser.add_argument("--dtype", default="float32", choices=weights.DTYPES)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 128], help="rows of a pass")
     parser.add_argument("--passes", type=int, default=4, help="passes of one arm")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed, after one that is not")
     parser.add_argument("--pace", type=float, default=1.0, help="GB/s that reads are held to; 0 for raw")
     parser.add_argument("--limit", type=int, help="MB that a child may hold")
     parser.add_argument("--only", choices=("both", "compute"), help=argparse.SUPPRESS)
@@ -224,10 +219,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 def main(given: Sequence[str]) -> None:
     chosen = arguments(given)
+    torch.set_num_threads(chosen.threads)
     try:
-        folder = open_checkpoint(
-            Checkpoint.from_yaml(conf_dir() / "model" / "checkpoint" / f"{chosen.checkpoint}.yaml")
-        )
+        folder = checkpoint_folder(chosen.checkpoint)
         if chosen.only:
             run_limited(folder, chosen)
         elif chosen.limit:
