@@ -1,4 +1,4 @@
-"""What timings share: their command line, arms that take turns, and their medians beside a floor and a base.
+"""What timings share: their command line, arms that take turns, medians beside a floor and a base, intervals.
 
 Arms of a round run one after the other, in another order each round, after a round that warms up. A ratio is
 taken within each round, with a 95% interval over all rounds.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, fsum, log
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -20,7 +22,34 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.models.calibration.machine_speed import read_bandwidth
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from workshop.benchmarks.paired import ends, interval, mean_ratio
+
+DRAWS = 10_000
+"""Resamples of an interval."""
+
+T = TypeVar("T")
+Interval = tuple[float, float]
+Strata = Sequence[Sequence[T]]
+"""Prompts by dataset."""
+
+
+def mean_ratio(strata: Strata[float]) -> float:
+    """Geometric mean over prompts, then over datasets, which have equal weight."""
+    means = [fsum(map(log, ratios)) / len(ratios) for ratios in strata]
+    return exp(fsum(means) / len(means))
+
+
+def interval(strata: Strata[T], figure: Callable[[Strata[T]], float]) -> Interval | None:
+    """95% interval of a figure, by prompts drawn again within datasets; None if one has a single prompt."""
+    if min(map(len, strata)) < 2:
+        return None
+    chance = Random(0)
+    drawn = sorted(figure([chance.choices(own, k=len(own)) for own in strata]) for _ in range(DRAWS))
+    return drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
+
+
+def ends(interval: Interval | None) -> str:
+    """An interval in words; `-` if there is none."""
+    return "-" if interval is None else " to ".join(f"{end:.3g}" for end in interval)
 
 
 def command_line(about: str | None, rounds: int, threads: int = 1) -> argparse.ArgumentParser:
@@ -88,7 +117,5 @@ def show(seconds: pd.DataFrame, floors: Mapping[str, float], bases: tuple[str, .
         line = f"  {arm:26}{middle:10.3f} ms ({low:.3f} to {high:.3f}){1e3 * work / middle:10.1f} a second"
         if arm in floors:
             line += f", {1e3 * floors[arm] / middle:4.0%} of the floor"
-        ratios = [
-            f"{times_as_fast(seconds, arm, base)} times as fast as {base}" for base in bases if base != arm
-        ]
+        ratios = [times_as_fast(seconds, arm, base) for base in bases if base != arm]
         print("; ".join([line, *ratios]), flush=True)

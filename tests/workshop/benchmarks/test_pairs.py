@@ -7,12 +7,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from repro.core.overrides import override
@@ -21,12 +22,12 @@ from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request
 from repro.reports.reference.reference import find, load_cells
 from tiny_project import write_project
-from workshop.benchmarks import other_load, pair_page, pair_report, pair_run, paired, pairs
+from workshop.benchmarks import other_load, pair_figures, pair_page, pair_run, pairs
+from workshop.benchmarks.alternating import interval, mean_ratio
 from workshop.benchmarks.other_load import Load, OtherLoad
 from workshop.benchmarks.pair_emulated import Predicted
 from workshop.benchmarks.pair_parts import PARTS, Plan, append, stored
 from workshop.benchmarks.pair_run import Answer, OpenArm, PairCell, Unit
-from workshop.benchmarks.paired import Paces
 
 PART = "smollm2_memory"
 
@@ -59,12 +60,23 @@ def answer(
     return replace(measured, **fields)
 
 
+def frame(answers: Sequence[Answer]) -> pd.DataFrame:
+    return pair_figures.frame(answers, [0.25] * len(answers), ["equal"] * len(answers))
+
+
 def row(
     answers: Sequence[Answer], base: Sequence[Answer], emulated: Sequence[Predicted] | None = None
-) -> pair_report.Row:
-    made = pair_report.row(answers, base, [0.25] * len(answers), emulated, {"equal": len(answers)})
+) -> dict[str, Any]:
+    made = pair_figures.row(frame(answers), frame(base), emulated)
     assert made is not None
     return made
+
+
+def rows(emulated: Mapping[str, Sequence[Predicted]], *answers: Answer) -> pd.DataFrame:
+    """The figures of arms, the first one being the base, beside their emulated answers."""
+    units = [answer.unit for answer in answers]
+    predicted = {(unit.part, unit.dataset, unit.arm): emulated[unit.arm] for unit in units}
+    return pair_figures.rows(frame(answers), {PART: units[0].arm}, predicted)
 
 
 # --- statistics
@@ -72,35 +84,36 @@ def row(
 
 def test_a_speed_is_totals_over_totals_of_medians_over_rounds() -> None:
     """Prompts of 10 and 30 tokens at medians of 2 and 1 seconds a token: 40 tokens in 50 seconds."""
-    slow = Paces(10, {0: 1.0, 1: 2.0, 2: 9.0})
-    fast = Paces(30, {0: 1.0})
-    assert paired.speed([[slow, fast]]) == pytest.approx(40 / 50)
+    slow = [answer(number=n, tokens=11, decode_s=10 * pace) for n, pace in enumerate((1.0, 2.0, 9.0))]
+    figures = row([*slow, answer(prompt=1, tokens=31, decode_s=30.0)], slow)
+    assert figures["tokens_per_s"] == pytest.approx(40 / 50)
 
 
 def test_a_ratio_is_of_one_prompt_in_the_rounds_that_both_have() -> None:
-    arm, base = Paces(8, {0: 1.0, 1: 2.0, 3: 1.0}), Paces(8, {0: 3.0, 1: 2.0, 2: 50.0})
-    assert paired.ratio_of(arm, base) == 2.0, "the median of 3 and 1"
-    assert paired.ratio_of(arm, Paces(8, {2: 1.0})) is None
+    arm = frame([answer(number=n, decode_s=s) for n, s in ((0, 1.0), (1, 2.0), (3, 1.0))])
+    base = frame([answer(number=n, decode_s=s) for n, s in ((0, 3.0), (1, 2.0), (2, 50.0))])
+    assert pair_figures.ratios(arm, base) == [2.0], "the median of 3 and 1"
+    assert pair_figures.ratios(arm, frame([answer(number=2)])) == []
 
 
 def test_each_dataset_counts_alike_however_many_prompts_it_has() -> None:
-    assert paired.mean_ratio([[2.0, 8.0], [1.0, 1.0, 1.0]]) == pytest.approx(2.0)
+    assert mean_ratio([[2.0, 8.0], [1.0, 1.0, 1.0]]) == pytest.approx(2.0)
 
 
 def test_one_prompt_has_no_interval_and_equal_ones_have_none_of_width() -> None:
-    assert paired.interval([[1.5]], paired.mean_ratio) is None
-    assert paired.interval([[1.5, 1.6], [1.5]], paired.mean_ratio) is None
-    assert paired.interval([[1.5, 1.5]], paired.mean_ratio) == pytest.approx((1.5, 1.5))
+    assert interval([[1.5]], mean_ratio) is None
+    assert interval([[1.5, 1.6], [1.5]], mean_ratio) is None
+    assert interval([[1.5, 1.5]], mean_ratio) == pytest.approx((1.5, 1.5))
 
 
 def test_an_interval_of_two_prompts_ends_at_them() -> None:
     """A quarter of all draws has one of two prompts alone, more than the 2.5% beyond either end."""
-    assert paired.interval([[1.0, 4.0]], paired.mean_ratio) == pytest.approx((1.0, 4.0))
+    assert interval([[1.0, 4.0]], mean_ratio) == pytest.approx((1.0, 4.0))
 
 
 def test_an_interval_narrows_with_prompts_as_the_normal_one_does() -> None:
     """Of 400 ratios of e and 1/e in equal parts the mean's logarithm has a deviation of 1/20."""
-    low, high = paired.interval([[2.718281828, 1 / 2.718281828] * 200], paired.mean_ratio) or (0, 0)
+    low, high = interval([[2.718281828, 1 / 2.718281828] * 200], mean_ratio) or (0, 0)
     assert (low, high) == pytest.approx((2.718281828 ** (-1.96 / 20), 2.718281828 ** (1.96 / 20)), rel=0.01)
 
 
@@ -109,58 +122,65 @@ def test_an_interval_narrows_with_prompts_as_the_normal_one_does() -> None:
 
 def test_a_row_has_shares_of_decoding_and_tokens_a_pass() -> None:
     base = [answer(prompt=p, decode_s=4.0) for p in (0, 1)]
-    found = row([answer("lever", prompt=p, decode_s=s) for p, s in ((0, 1.0), (1, 2.0))], base)
-    assert found.tokens_per_s == pytest.approx(16 / 3)
-    assert found.acceptance == 16 / 8
-    assert found.ratio == pytest.approx((4.0 * 2.0) ** 0.5)
-    assert found.ratio_interval == pytest.approx((2.0, 4.0))
-    assert found.floor == pytest.approx(0.5 / 3)
-    assert found.hidden == pytest.approx(0.25)
-    assert found.idle == pytest.approx(0.4 / 3)
-    assert (found.prompts, found.rounds, found.held_gb) == (2, 1, 2.0)
+    figures = row([answer("lever", prompt=p, decode_s=s) for p, s in ((0, 1.0), (1, 2.0))], base)
+    assert figures["tokens_per_s"] == pytest.approx(16 / 3)
+    assert figures["acceptance"] == 16 / 8
+    assert figures["ratio"] == pytest.approx((4.0 * 2.0) ** 0.5)
+    assert figures["ratio_interval"] == pytest.approx((2.0, 4.0))
+    assert figures["floor"] == pytest.approx(0.5 / 3)
+    assert figures["hidden"] == pytest.approx(0.25)
+    assert figures["idle"] == pytest.approx(0.4 / 3)
+    assert (figures["prompts"], figures["rounds"], figures["held_gb"]) == (2, 1, 2.0)
+    assert figures["verdicts"] == {"equal": 2}
 
 
 def test_rounds_are_no_prompts() -> None:
     """Three rounds of one prompt tell nothing of other prompts."""
     answers = [answer(number=n, decode_s=s) for n, s in enumerate((1.0, 2.0, 8.0))]
-    found = row(answers, answers)
-    assert (found.prompts, found.rounds) == (1, 3)
-    assert found.tokens_per_s == pytest.approx(8 / 2)
-    assert found.speed_interval is None
-    assert found.ratio_interval is None
+    figures = row(answers, answers)
+    assert (figures["prompts"], figures["rounds"]) == (1, 3)
+    assert figures["tokens_per_s"] == pytest.approx(8 / 2)
+    assert figures["speed_interval"] is None
+    assert figures["ratio_interval"] is None
 
 
 def test_an_answer_of_one_token_has_no_pace() -> None:
-    alone = answer(tokens=1, decode_s=0.0, passes=0)
-    assert pair_report.paces([alone]) == {}
-    assert pair_report.row([alone], [alone], [None], None, {}) is None
+    alone = frame([answer(tokens=1, decode_s=0.0, passes=0)])
+    assert pair_figures.paces(alone).empty
+    assert pair_figures.row(alone, alone, None) is None
+
+
+def test_a_floor_that_is_not_known_is_none() -> None:
+    answers = [answer(), answer(prompt=1)]
+    figures = pair_figures.row(pair_figures.frame(answers, [0.25, None], ["equal"] * 2), frame(answers), None)
+    assert figures is not None
+    assert (figures["floor"], figures["predicted"]) == (None, None)
 
 
 def test_an_error_is_of_speed_and_of_the_same_prompts() -> None:
     """Of two emulated prompts only the second was measured: 8 tokens in 2 seconds beside 8 in 1."""
-    emulated = [Predicted(100.0, 8, 1), Predicted(2.0, 8, 4)]
-    found = row([answer(prompt=1)], [answer(prompt=1)], emulated)
-    assert found.predicted == pytest.approx(4.0)
-    assert found.error == pytest.approx(-0.5)
+    figures = rows({"std": [Predicted(100.0, 8, 1), Predicted(2.0, 8, 4)]}, answer(prompt=1))
+    assert figures["predicted"][0] == pytest.approx(4.0)
+    assert figures["error"][0] == pytest.approx(-0.5)
 
 
 def test_the_emulator_s_errors_are_signed_and_of_ratios_too() -> None:
-    base = row([answer(decode_s=4.0)], [answer(decode_s=4.0)], [Predicted(2.0, 8, 4)])  # 2 and 4 tokens/s
-    fast = row([answer("lever")], [answer(decode_s=4.0)], [Predicted(2.0, 8, 4)])  # 8 and 4
-    found = pair_report.judged([base, fast], {(PART, "gsm8k"): base})
+    """The base decodes 2 tokens a second and the other arm 8; both are emulated at 4."""
+    emulated = {arm: [Predicted(2.0, 8, 4)] for arm in ("std", "lever")}
+    found = pair_figures.judged(rows(emulated, answer(decode_s=4.0), answer("lever")))
     assert found is not None
     assert (found.cells, found.signed, found.absolute, found.worst) == (2, 0.25, 0.75, 1.0)
     assert found.ratio == pytest.approx(0.75), "4 times faster, and said to be as fast"
 
 
 def test_order_is_of_pairs_of_one_dataset() -> None:
-    def one(arm: str, decode_s: float, emulated_s: float, dataset: str = "gsm8k") -> pair_report.Row:
-        measured = [answer(arm, decode_s=decode_s)]
-        return row(measured, measured, [Predicted(emulated_s, 8, 4)])._replace(dataset=dataset)
-
-    rows = [one("a", 1.0, 1.0), one("b", 2.0, 3.0), one("c", 1.05, 0.9), one("d", 1.0, 9.0, "humaneval")]
-    assert pair_report.order(rows) == (2, 3), "c is emulated as the fastest, and is 5% slower than a"
-    assert pair_report.order(rows, apart=0.1) == (2, 2)
+    seconds = {"a": (1.0, 1.0), "b": (2.0, 3.0), "c": (1.05, 0.9), "d": (1.0, 9.0)}
+    emulated = {arm: [Predicted(emulated_s, 8, 4)] for arm, (_, emulated_s) in seconds.items()}
+    answers = [answer(arm, decode_s=decode_s) for arm, (decode_s, _) in seconds.items()]
+    elsewhere = replace(answers[3], unit=replace(answers[3].unit, dataset="humaneval"))
+    figures = rows(emulated, *answers[:3], elsewhere)
+    assert pair_figures.order(figures) == (2, 3), "c is emulated as the fastest, and is 5% slower than a"
+    assert pair_figures.order(figures, apart=0.1) == (2, 2)
 
 
 def test_a_null_arm_is_compared_like_any_other() -> None:
@@ -171,10 +191,10 @@ def test_a_null_arm_is_compared_like_any_other() -> None:
         for arm, s in (("std", 1.0), ("std#null", 1.0))
     ]
     noisy = [replace(a, decode_s=0.9 + 0.05 * a.unit.prompt) if "#" in a.unit.arm else a for a in answers]
-    mean, interval = pair_report.over_datasets(noisy, PART, "std#null", "std") or (0, None)
+    mean, spread = pair_figures.over_datasets(frame(noisy), PART, "std#null", "std") or (0, None)
     assert mean == pytest.approx((1 / (0.9 * 0.95 * 1.0 * 1.05)) ** 0.25)
-    assert interval is not None
-    assert interval[0] < 1 < interval[1]
+    assert spread is not None
+    assert spread[0] < 1 < spread[1]
 
 
 @pytest.mark.parametrize(
