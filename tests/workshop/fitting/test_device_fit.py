@@ -18,11 +18,11 @@ from repro.device.engines.engine_file import device_with_engine
 from workshop.fitting import device_fit
 from workshop.fitting.__main__ import main
 from workshop.fitting.device_fit import FitResult, differences, fit_device, published
-from workshop.fitting.fact_text import changed_text
 from workshop.fitting.measures import MEASURES, measure, model_cost, one_pass
 from workshop.fitting.specification import (
     FittedCell,
     FittedNumber,
+    changed_text,
     conf_file,
     leaf,
     number_at,
@@ -181,7 +181,7 @@ def test_the_command_checks_writes_and_names_choices(
     copy.write_text(changed_text(copy.read_text(encoding="utf-8"), launch, 6.0), encoding="utf-8")
     second, start = tmp_path / "engine" / "edgellm.yaml", "devices.Jetson Orin NX.processors.gpu.start.fp16"
     second.write_text(changed_text(second.read_text(encoding="utf-8"), start, 6.0), encoding="utf-8")
-    for module in ("__main__", "device_fit", "result_tables"):
+    for module in ("__main__", "device_fit"):
         monkeypatch.setattr(f"workshop.fitting.{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from records import record
 from repro.records.members import Member
 from repro.records.results import Results
-from workshop.studies.mllm_readings import LARGE, SMALL, TABLE, Readings, statements
+from workshop.studies.mllm_readings import LARGE, SMALL, TABLE, Readings, Statement, statements
 
 COST = {"all": 0.02, "ranked": 0.1, "ends": 0.3}
 """Nats a token that a reading loses of a model of cost 1, with a scale a row and rescaled."""
@@ -56,24 +56,24 @@ def results(tmp_path: Path) -> Results:
 def test_statements_are_decided_by_differences_over_the_same_texts(results: Results) -> None:
     found = {one.says: one for one in statements(Readings(results))}
     pruning = found["pruning loses less of the larger model"]
-    assert pruning.estimate.value == pytest.approx((0.1 - 0.02) * 0.75)
-    assert pruning.estimate.ends == pytest.approx((pruning.estimate.value,) * 2), "texts cancel out"
-    assert found["one scale a matrix loses more of Qwen2.5"].estimate.value == pytest.approx(0.47)
+    assert pruning.estimate[0] == pytest.approx((0.1 - 0.02) * 0.75)
+    assert pruning.interval == pytest.approx((pruning.estimate[0],) * 2), "texts cancel out"
+    assert found["one scale a matrix loses more of Qwen2.5"].estimate[0] == pytest.approx(0.47)
     clamping = found[f"{SMALL}: clamping loses more than rescaling"]
-    assert clamping.estimate.value == pytest.approx(0.2)
+    assert clamping.estimate[0] == pytest.approx(0.2)
     assert {one.verdict for one in found.values()} == {"holds"}
-    lost = Readings(results).nats(SMALL, "row", "all")
-    assert lost.value == pytest.approx(0.02 + 0.01 * 9 / 10)
-    low, high = lost.ends
-    assert low < lost.value < high
+    lost = Statement("", Readings(results).nats(SMALL, "row", "all"))
+    assert lost.estimate[0] == pytest.approx(0.02 + 0.01 * 9 / 10)
+    low, high = lost.interval
+    assert low < lost.estimate[0] < high
 
 
 def test_a_verdict_is_that_of_the_whole_interval(results: Results) -> None:
     one = next(statements(Readings(results)))
-    value = one.estimate.value
+    value = one.estimate[0]
     assert one._replace(bound=value - 1e-6).verdict == "holds"
     assert one._replace(bound=value + 1e-6).verdict == "fails"
     assert one._replace(bound=value + 1e-6, below=True).verdict == "holds"
     wide = Readings(results).nats(SMALL, "row", "all")
-    assert one._replace(estimate=wide, bound=wide.value).verdict == "undetermined"
-    assert one._replace(estimate=wide, bound=wide.value, below=True).verdict == "undetermined"
+    assert one._replace(estimate=wide, bound=wide[0]).verdict == "undetermined"
+    assert one._replace(estimate=wide, bound=wide[0], below=True).verdict == "undetermined"
