@@ -14,15 +14,8 @@ from scipy.optimize import brentq
 
 from repro.device.cost import Curve, Machine
 from repro.device.device_file import machine
-from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
-from repro.methods.base import Request
-from repro.methods.mllm_npu.mllm_npu import MllmNpu
-from repro.models.forward.network import NoNetwork
-from repro.models.runtime.engine import Engine
-from repro.models.runtime.session import Session
-from repro.models.tokens.prefix import Prefix
-from workshop.fitting.measures import model_cost
+from workshop.fitting import measures
 from workshop.studies.fit_mllm.closed_forms import (
     BASELINES,
     BOUND,
@@ -68,15 +61,7 @@ def with_npu(start: float, bandwidth: float, rate: float, cpu: float = 0.0) -> M
 
 def request(on: Machine, model: str, prompt: int, tokens: int) -> tuple[float, float]:
     """Seconds of mllm-NPU's prefill of a prompt, and of the whole request."""
-    device, method = EmulatedDevice(on), MllmNpu()
-    target = Session(
-        Engine("target", device, model_cost(f"{model}_int8"), NoNetwork(), method.places()["target"])
-    )
-    serving = device.play(method.prepare(device, {"target": target}))
-    asked = Request("blank", (0,) * prompt, tokens)
-    target.start(Prefix.of(asked.prompt))
-    done = device.play(serving.serve(asked, device, {"target": target}))
-    return done.first - done.arrived, done.ended - done.arrived
+    return measures.request(on, "mllm_npu", f"{model}_int8", prompt, tokens)
 
 
 def row(on: Machine, model: str, dataset: str) -> float:
