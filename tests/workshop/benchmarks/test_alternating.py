@@ -7,6 +7,8 @@ import pytest
 
 from workshop.benchmarks.alternating import show, take_turns
 
+pytestmark = pytest.mark.quick
+
 
 def test_every_arm_runs_once_a_round_and_once_before() -> None:
     ran: list[str] = []

@@ -62,7 +62,6 @@ def test_texts_side_by_side_are_texts_one_by_one(family: str) -> None:
     assert float(found) == pytest.approx(wanted, rel=1e-4)
 
 
-@pytest.mark.quick
 def test_adapters_begin_as_nothing_and_the_loss_falls(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     with torch.no_grad():

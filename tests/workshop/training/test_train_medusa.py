@@ -109,6 +109,7 @@ def test_figures_by_hand() -> None:
     assert found == {"acceptance_length_chain": 2.5, "head_0": 0.75, "head_1": round(2 / 3, 4)}
 
 
+@pytest.mark.quick
 def test_a_run_lowers_the_loss_and_leaves_its_record(whole: Path) -> None:
     record = json.loads((whole / "out" / "training.json").read_text(encoding="utf-8"))
     losses = [point["loss"] for point in record["curve"]]
