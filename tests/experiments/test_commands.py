@@ -85,7 +85,7 @@ FORMATS = {
     "method=mllm_npu": "model@target=qwen1_5_1_8b_int8",
 }
 """Models whose format an NPU computes in, for methods that need one."""
-ABSENT = {"ortools", "lm_eval", "xllamacpp", "llama_cpp"}
+ABSENT = {"lm_eval", "xllamacpp"}
 """Packages of the extras, which this environment may lack."""
 BLANK = re.compile(r"\.\.\.|GROUP=\S+|SETTING=\S+|OMP_NUM_THREADS=\d+")
 ROLES = ("target", "draft")

@@ -19,7 +19,7 @@ from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
-from workshop.studies.mllm_closed_forms import FITTED
+from workshop.studies.fit_mllm.closed_forms import FITTED
 
 section, swept = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.swept, "mllm_npu")
 NAMES = experiment_files.names("mllm_npu")
