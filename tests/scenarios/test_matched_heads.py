@@ -32,7 +32,7 @@ from repro.scenarios.generation.draft_calibration import HeadMatch, head_match
 from tiny import TableNetwork
 from tiny_heads import VOCAB, TableHeads, beside
 from tiny_project import composed
-from workshop.training.head_recording import recorded
+from workshop.training.head_ranks import recorded
 
 ROWS = ("mt_bench", "gsm8k", "mbpp", "human_eval")
 COUNT = 12

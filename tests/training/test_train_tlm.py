@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,30 +19,35 @@ from repro.models.encoders.token_spans import TextSpan
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense
 from tiny_encoder import Characters, write
-from workshop.training.decision_heads import decisions, meeting
-from workshop.training.decision_heads.decisions import DecisionGrid, Judge, Labels, spare, summary, weight
-from workshop.training.decision_heads.heads import (
-    UNJUDGED,
-    DecisionTrainer,
-    HeadExample,
-    ScoreTrainer,
-    auc,
+from workshop.training import decision_head, score_head
+from workshop.training.decision_head import (
+    DecisionGrid,
+    DecisionLoss,
+    Judge,
+    Labels,
     decided,
-    scored,
-    word_figures,
+    spare,
+    summary,
+    weight,
 )
-from workshop.training.decision_heads.surprisal import (
+from workshop.training.loop import Schedule, Training
+from workshop.training.score_head import (
+    UNJUDGED,
+    HeadExample,
     Marked,
+    ScoreLoss,
+    auc,
     label,
     matched,
     passages,
     read_lines,
+    scored,
     surprisals,
     upper_half,
+    word_figures,
     word_nats,
     words,
 )
-from workshop.training.trainers.training import Schedule
 
 TEXT = Characters()
 
@@ -115,13 +121,13 @@ def test_rows_of_meetingbank_are_read_chunk_by_chunk(tmp_path: Path, monkeypatch
     }
     (tmp_path / "made_up.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     monkeypatch.setenv("REPRO_DATA", str(tmp_path))
-    (read,) = meeting.read("made_up.jsonl", 5).rows
-    first, second = meeting.marked(read)
+    (read,) = score_head.read_meetings("made_up.jsonl", 5).rows
+    first, second = score_head.marked_chunks(read)
     assert (first.retained, second.retained) == ((True, False, True, True), (False, True, False))
     whole = {"prompt": "All here.", "compressed_prompt": "here"}
-    assert meeting.marked(whole, ("prompt", "compressed_prompt")) == [second]
+    assert score_head.marked_chunks(whole, ("prompt", "compressed_prompt")) == [second]
     with pytest.raises(InputError, match="2 chunks and 1"):
-        meeting.marked({**row, "compressed_prompt_list": ["x"]})
+        score_head.marked_chunks({**row, "compressed_prompt_list": ["x"]})
 
 
 def test_pieces_have_the_labels_of_their_words(encoder: Path) -> None:
@@ -141,7 +147,7 @@ def test_auc_counts_pairs() -> None:
 
 
 def schedule(steps: int) -> Schedule:
-    return Schedule(steps=steps, tokens=64, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
+    return Schedule(steps=steps, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
 
 
 def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
@@ -153,20 +159,24 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
     pieces = WordPieces(encoder)
     examples = scored(marked, pieces, 24)
 
-    def trained(steps: int) -> tuple[DualHead, ScoreTrainer]:
+    def trained(steps: int, state: Path) -> tuple[DualHead, Training]:
         net = DualHead(load_encoder(encoder), HeadSettings(rank=2))
-        trainer = ScoreTrainer(net, schedule(steps), tmp_path / "state.pt", "cpu", pieces.padding)
-        trainer.run(lambda: examples, math.inf, 10, lambda: word_figures(net, examples, marked))
-        return net, trainer
+        net.train_only("score")
+        training = Training(net, schedule(steps), state, "cpu")
+        loss = ScoreLoss(net, pieces.padding)
+        training.run(lambda epoch: [examples], loss, minutes=math.inf, every=10)
+        return net, training
 
-    first, _ = trained(20)
-    net, trainer = trained(40)
-    assert trainer.curve[0]["step"] == 10
-    assert trainer.curve[-1]["step"] == 40
+    first, _ = trained(20, tmp_path / "state.pt")
+    net, training = trained(40, tmp_path / "state.pt")
+    assert [point["step"] for point in training.curve] == [10, 20, 30, 40]
+    assert training.earlier == [{"until": 20, **asdict(schedule(20))}]
     net.eval()
     learned = word_figures(net, examples, marked)
     assert (learned["accuracy"], learned["auc"]) == (1.0, 1.0)
     assert not torch.equal(first.keep.weight, net.keep.weight)
+    again, _ = trained(20, tmp_path / "other.pt")
+    assert torch.equal(first.keep.weight, again.keep.weight), "dropout has the recipe's seed"
 
 
 # --- decisions ----------------------------------------------------------------------------------------------
@@ -174,18 +184,16 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
 RIGHT = frozenset({Decision(0.4, 0.3), Decision(0.2, 0.6), Decision(0.3, 0.6), Decision(1.0, 0.6)})
 
 
-def labels(order: str = "lightest", default: str = "largest", margin: float = 0.0) -> Labels:
-    return Labels(order, default, margin, 0)
+def labels(margin: float = 0.0) -> Labels:
+    return Labels(margin)
 
 
 def test_the_label_is_the_lightest_right_decision_that_meets_the_objective() -> None:
     made = labels()
-    assert made.label(0, (0.6, 0.6), RIGHT) == (Decision(0.4, 0.3), False), "0.12 both, and the smaller model"
-    assert made.label(0, (0.6, 0.6), RIGHT - {Decision(0.4, 0.3)}) == (Decision(0.2, 0.6), False)
-    assert made.label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
-    assert made.label(0, (0.2, 0.2), RIGHT) == (Decision(1.0, 0.2), True)
-    assert labels("release").label(0, (0.6, 0.6), RIGHT) == (Decision(0.2, 0.6), False)
-    assert labels("release").label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+    assert made.label((0.6, 0.6), RIGHT) == (Decision(0.4, 0.3), False), "0.12 both, and the smaller model"
+    assert made.label((0.6, 0.6), RIGHT - {Decision(0.4, 0.3)}) == (Decision(0.2, 0.6), False)
+    assert made.label((0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+    assert made.label((0.2, 0.2), RIGHT) == (Decision(1.0, 0.2), True)
 
 
 def test_the_label_is_the_oracles_decision() -> None:
@@ -193,18 +201,15 @@ def test_the_label_is_the_oracles_decision() -> None:
     for objective, feasible in made.feasible.items():
         if RIGHT & set(feasible):
             asked = ServiceRequest("a/1", (1,), 1, LatencySlo(*objective))
-            assert made.label(0, objective, RIGHT) == (oracle.decide(asked, feasible), False)
+            assert made.label(objective, RIGHT) == (oracle.decide(asked, feasible), False)
 
 
 def test_defaults_are_feasible() -> None:
-    for default in decisions.DEFAULTS:
-        made = labels(default=default)
-        for objective, feasible in made.feasible.items():
-            chosen, is_default = made.label(0, objective, frozenset())
-            assert is_default
-            assert chosen in feasible
-    assert labels(default="lightest").label(0, (0.6, 0.6), frozenset())[0] == Decision(0.2, 0.2)
-    assert labels().label(0, (0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
+    for objective, feasible in labels().feasible.items():
+        chosen, is_default = labels().label(objective, frozenset())
+        assert is_default
+        assert chosen in feasible
+    assert labels().label((0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
 
 
 def test_a_margin_leaves_room_below_an_objective() -> None:
@@ -250,7 +255,7 @@ def test_likelihoods_side_by_side_are_a_readers() -> None:
     contexts, choices = [(3, 17, 5), (3, 17), (9, 4, 4, 8)], [(7,), (8,), (8, 9)]
     pairs = [(context, choice) for context in contexts for choice in choices]
     wanted = [Reader(made).score([pair])[0].nats for pair in pairs]
-    assert decisions.likelihoods(made, pairs) == pytest.approx(wanted, abs=1e-4)
+    assert decision_head.likelihoods(made, pairs) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:
@@ -263,7 +268,7 @@ def test_weight_is_by_product_and_then_by_model() -> None:
     assert weight(Decision(0.2, 0.6))[0] == weight(Decision(0.3, 0.4))[0]
 
 
-def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_path: Path) -> None:
+def test_the_decision_head_learns_to_follow_the_objective(encoder: Path) -> None:
     net, pieces = DualHead(load_encoder(encoder), HeadSettings(rank=4)), WordPieces(encoder)
     read = pieces.split("the cat")[0]
     examples = [
@@ -275,8 +280,11 @@ def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_pat
         for ttft, classes in ((0.2, [0, 1]), (1.0, [8, 3]))
     ] * 4
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    trainer = DecisionTrainer(net, schedule(60), tmp_path / "state.pt", "cpu", pieces.padding)
-    trainer.run(lambda: examples, math.inf, 60, dict)
+    net.train_only("decision")
+    net.objective.requires_grad_(True)
+    loss = DecisionLoss(net, pieces.padding)
+    training = Training(net, schedule(60), None, "cpu")
+    training.run(lambda epoch: [examples], loss, minutes=math.inf, every=60)
     net.eval()
     changed = {name for name, value in net.named_parameters() if not torch.equal(value, before[name])}
     assert changed <= {*net.part("decision"), "objective"}

@@ -2,7 +2,7 @@
 
     python -m workshop.studies.tune_pruning --target FOLDER --draft FOLDER --predictor FOLDER --answers SHARDS
 
-Drafts a tree every few tokens of answers that `train_predictor.py` held out, verifies it completely, and
+Drafts a tree every few tokens of answers that `train_predictor` held out, verifies it completely, and
 applies each rule to it. Rows kept is the share of tree nodes that are not pruned, retention the share of
 accepted draft tokens that are still accepted, as in LEVER's Fig. 12. The trees are OPT-Tree's with a fixed
 size, so that they do not depend on a cost model. Prints one line of JSON per rule.
@@ -28,8 +28,8 @@ from repro.models.tokens.acceptance import drive, greedy
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
-from workshop.training.texts import answers
-from workshop.training.train_predictor import read, split
+from workshop.training import answers
+from workshop.training.train_predictor import split
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25)
 TEMPERATURES = (0.5, 1.0, 2.0)
@@ -145,8 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     whole = weights.load(args.target)
     small = weights.load(args.draft, embeddings_from=whole)
     predictor = ExitPredictor.load(args.predictor, whole)
-    made = read(args.answers)
-    heldout = [made[place] for place in split(made, 10**9)[1]]
+    _, heldout = split(answers.read_answers(answers.shards(args.answers)), 10**9)
     stride = max(1, len(heldout) // args.answers_used)
     size = Size(args.nodes, args.depth, args.beam, args.width)
     networks = DecoderNetwork(whole), DecoderNetwork(small)

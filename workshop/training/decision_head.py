@@ -1,11 +1,13 @@
-"""Owns ElastiLM's self-induced labels (3.3): which decisions answer correctly, and which one is the label."""
+"""Owns the decision head's training: ElastiLM's self-induced labels (3.3), the head's loss, and its judge.
+
+A decision's label is what the elasticized target itself answers correctly under it.
+"""
 
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -14,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from repro import data
@@ -35,18 +38,19 @@ from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
 from repro.scenarios.serving.asked import DatasetRequests
-from workshop.training.decision_heads.heads import HeadExample
-from workshop.training.decision_heads.surprisal import read_lines
+from workshop.training.loop import Part
+from workshop.training.score_head import HeadExample, filled, read_lines
 
 ANCHORS = 0.2
 EVERY = decisions()
-ORDERS = ("lightest", "release")
-DEFAULTS = ("largest", "lightest", "random")
 TPOT_OF_THE_PAPER = 0.5
 """Smallest TPOT objective in the paper; objectives of time and energy (5.6) go below."""
 
 Decoders = Mapping[float, Decoder]
 """The target's decoder by model level."""
+
+Objective = tuple[float, float]
+"""TTFT and TPOT, as shares of the whole model's."""
 
 Right = Mapping[int, frozenset[Decision]]
 """Decisions that answer correctly, by dataset row."""
@@ -191,45 +195,30 @@ def likelihoods(decoder: Decoder, pairs: Sequence[tuple[Tokens, Tokens]]) -> lis
 class Labels:
     """The rule that gives the label of a row under an objective.
 
+    Deviation: where no feasible decision is correct, the release takes an infeasible one.
+
     Attributes:
-        order: `lightest` takes the correct decision with the smallest product of levels, and of equal ones
-            the smaller model; `release` takes the last one in the release's loops: the largest model and with
-            it the shortest prompt.
-        default: the label if no feasible decision is correct: the `largest` or the `lightest` product of all
-            feasible ones, or a `random` one. Deviation: the release takes an infeasible one.
         margin: subtracted from objectives below 1 for costs that are equal at every level: on a phone's
             profile the decision takes 0.5% of TTFT, and output projection and cache up to 1.8% of TPOT, so a
             level exactly at its objective would never pass the check.
-        seed: of random defaults.
     """
 
-    order: str
-    default: str
     margin: float
-    seed: int
 
     @cached_property
-    def feasible(self) -> dict[tuple[float, float], list[Decision]]:
-        """Decisions that nominally meet each objective (TTFT, TPOT); objectives without any are left out."""
-        found = {}
+    def feasible(self) -> dict[Objective, list[Decision]]:
+        """Decisions that nominally meet each objective; objectives without any are left out."""
+        met = {}
         for ttft, tpot in product(LEVELS, LEVELS):
             room = LatencySlo(ttft=ttft - self.margin, tpot=tpot - self.margin if tpot < 1.0 else 1.0)
-            found[ttft, tpot] = [one for one in EVERY if room.met_nominally(one)]
-        return {objective: feasible for objective, feasible in found.items() if feasible}
+            met[ttft, tpot] = [decision for decision in EVERY if room.met_nominally(decision)]
+        return {objective: feasible for objective, feasible in met.items() if feasible}
 
-    def label(
-        self, row: int, objective: tuple[float, float], right: frozenset[Decision]
-    ) -> tuple[Decision, bool]:
-        """The label, and whether it is the default."""
+    def label(self, objective: Objective, right: frozenset[Decision]) -> tuple[Decision, bool]:
+        """The lightest correct decision, or else the heaviest feasible one; and whether it is the latter."""
         feasible = self.feasible[objective]
-        fitting_ones = [one for one in feasible if one in right]
-        if fitting_ones:
-            released = self.order == "release"
-            key = (lambda one: (-one.model, one.prompt)) if released else weight
-            return min(fitting_ones, key=key), False
-        if self.default == "random":
-            return random.Random(f"{self.seed}/{row}/{objective}").choice(feasible), True
-        return (max if self.default == "largest" else min)(feasible, key=weight), True
+        correct = [decision for decision in feasible if decision in right]
+        return (min(correct, key=weight), False) if correct else (max(feasible, key=weight), True)
 
     def examples(
         self, right: Right, asked: DatasetRequests, rows: Sequence[int], net: DualHead, pieces: WordPieces
@@ -239,7 +228,7 @@ class Labels:
         for place, row in enumerate(rows):
             ids = fitting(pieces.split(asked.text.decode(asked.read(row)))[0], net.positions)
             for objective in self.feasible:
-                chosen, _ = self.label(row, objective, right[row])
+                chosen, _ = self.label(objective, right[row])
                 whole = [pieces.first, *net.objective_ids(*objective), *ids, pieces.last]
                 classes = torch.tensor([LEVELS.index(chosen.prompt), LEVELS.index(chosen.model)])
                 made.append(HeadExample(torch.tensor(whole), classes, place))
@@ -265,7 +254,7 @@ class Judge:
     right: Right
     rows: Sequence[int]
 
-    def judged(self, chosen: Mapping[tuple[int, tuple[float, float]], Decision]) -> dict[str, float]:
+    def judged(self, chosen: Mapping[tuple[int, Objective], Decision]) -> dict[str, float]:
         """Accuracy over all objectives and over the paper's, and the share of fallbacks.
 
         Args:
@@ -287,7 +276,7 @@ class Judge:
         objective.
         """
         labels = {
-            (row, objective): self.labels.label(row, objective, self.right[row])[0]
+            (row, objective): self.labels.label(objective, self.right[row])[0]
             for row in trained
             for objective in self.labels.feasible
         }
@@ -315,39 +304,61 @@ class Judge:
             ),
         }
 
-    def _random(self, row: int, objective: tuple[float, float]) -> float:
+    def _random(self, row: int, objective: Objective) -> float:
         """Expected accuracy of a random feasible decision."""
         return fmean(float(one in self.right[row]) for one in self.labels.feasible[objective])
 
-    def _shares(self, worth: Mapping[tuple[int, tuple[float, float]], float]) -> dict[str, float]:
+    def _shares(self, worth: Mapping[tuple[int, Objective], float]) -> dict[str, float]:
         paper = [one for (_, (_, tpot)), one in worth.items() if tpot >= TPOT_OF_THE_PAPER]
         return {"right": round(fmean(worth.values()), 4), "right_of_the_paper": round(fmean(paper), 4)}
 
 
 def summary(labels: Labels, right: Right, rows: Sequence[int]) -> dict[str, Any]:
     """Statistics of the labels for the record: share of defaults, and accuracy of all decisions."""
-    told = [labels.label(row, objective, right[row]) for row in rows for objective in labels.feasible]
-    paper = [
-        labels.label(row, objective, right[row])[1]
-        for row in rows
-        for objective in labels.feasible
-        if objective[1] >= TPOT_OF_THE_PAPER
-    ]
-    return {
-        "default_labels": round(fmean(float(default) for _, default in told), 4),
-        "default_labels_of_the_paper": round(fmean(map(float, paper)), 4),
-        "right_of_all_decisions": round(fmean(len(right[row]) / len(EVERY) for row in rows), 4),
-        "right_of_the_whole": round(fmean(float(Decision(1.0, 1.0) in right[row]) for row in rows), 4),
-        "right_by_model": {
-            f"{level:g}": round(
-                fmean(float(Decision(prompt, level) in right[row]) for row in rows for prompt in LEVELS), 4
-            )
-            for level in LEVELS
-        },
-        "right_by_prompt": {
-            f"{level:g}": round(
-                fmean(float(Decision(level, model) in right[row]) for row in rows for model in LEVELS), 4
-            )
-            for level in LEVELS
-        },
+    defaults = {
+        (row, objective): float(labels.label(objective, right[row])[1])
+        for row, objective in product(rows, labels.feasible)
     }
+    paper = [default for (_, (_, tpot)), default in defaults.items() if tpot >= TPOT_OF_THE_PAPER]
+
+    def share(decisions: Iterable[Decision]) -> float:
+        return round(fmean(float(each in right[row]) for each in decisions for row in rows), 4)
+
+    return {
+        "default_labels": round(fmean(defaults.values()), 4),
+        "default_labels_of_the_paper": round(fmean(paper), 4),
+        "right_of_all_decisions": share(EVERY),
+        "right_of_the_whole": share([Decision(1.0, 1.0)]),
+        "right_by_model": {f"{at:g}": share(Decision(level, at) for level in LEVELS) for at in LEVELS},
+        "right_by_prompt": {f"{at:g}": share(Decision(at, level) for level in LEVELS) for at in LEVELS},
+    }
+
+
+@dataclass(frozen=True)
+class DecisionLoss:
+    """Sum of both classifiers' cross-entropies, on padded texts."""
+
+    net: DualHead
+    padding: int
+
+    def __call__(self, chosen: list[HeadExample], step: int) -> Iterator[Part]:
+        """The loss of a batch in one part, and the share of examples with both levels correct."""
+        ids, real = filled(chosen, self.padding)
+        labels = torch.stack([example.labels for example in chosen])
+        levels = [logits.float() for logits in self.net.decide(ids, real)]
+        both = torch.stack([logits.argmax(-1) for logits in levels], -1) == labels
+        parts = (F.cross_entropy(logits, labels[:, i]) for i, logits in enumerate(levels))
+        yield sum(parts, torch.zeros(())), both.all(-1).float().mean()
+
+
+@torch.no_grad()
+def decided(
+    net: DualHead, examples: Sequence[HeadExample], padding: int, at_once: int = 32
+) -> list[Decision]:
+    """The most likely decision of the decision head for each example."""
+    found: list[Decision] = []
+    for start in range(0, len(examples), at_once):
+        said = net.decide(*filled(examples[start : start + at_once], padding))
+        classes = zip(*(one.argmax(-1).tolist() for one in said), strict=True)
+        found += [Decision(LEVELS[prompt], LEVELS[model]) for prompt, model in classes]
+    return found

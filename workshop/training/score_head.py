@@ -1,0 +1,304 @@
+"""Owns the score head's training: which words of a text are retained, its examples, its loss and its figures.
+
+Words are labelled by a language model's surprisal, or by MeetingBank as GPT-4 compressed it (LLMLingua-2).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro import data
+from repro.core.errors import InputError
+from repro.data.rows import Rows
+from repro.models.encoders.dual_head import DualHead
+from repro.models.encoders.token_spans import Decode, TextSpan, carried, located
+from repro.models.encoders.word_pieces import WordPieces
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from workshop.training.loop import Figures, Part
+
+CHARACTERS_A_TOKEN = 3.75
+"""Slightly below the average of English text, so that most texts reach the wanted number of tokens."""
+ROWS_A_TEXT = 12
+"""Dataset rows read per text; some rows are single sentences."""
+
+COLUMNS = ("prompt_list", "compressed_prompt_list")
+"""A meeting's chunks and their compressed forms; `prompt` and `compressed_prompt` hold it whole."""
+
+UNJUDGED = -100
+"""Label that cross-entropy ignores."""
+
+WORD = re.compile(r"\w+|[^\w\s]")
+"""A word, or a single punctuation character."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A text with its words marked: True to retain. Words without a label have no span."""
+
+    text: str
+    words: tuple[TextSpan, ...]
+    retained: tuple[bool, ...]
+
+
+def words(text: str) -> list[TextSpan]:
+    """The spans of a text's words."""
+    return [TextSpan(*found.span()) for found in WORD.finditer(text)]
+
+
+# --- labels by surprisal ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def surprisals(decoder: Decoder, tokens: Sequence[int]) -> list[float]:
+    """Surprisal in nats of every token but the first, given all tokens before it."""
+    ids = torch.tensor(tokens)
+    cache = KVCache(decoder.config, len(tokens))
+    logits = decoder.forward(ids[:-1], torch.arange(len(tokens) - 1), None, cache)
+    nats = logits.logsumexp(-1) - logits.gather(1, ids[1:, None])[:, 0]
+    return [float(one) for one in nats]
+
+
+def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> dict[str, Any]:
+    """A text with the surprisal of its words, as stored in the file.
+
+    A token's nats are divided equally among the words it overlaps; a word's surprisal is the sum of its
+    shares. Words in the first token are left out.
+    """
+    text, spans = located(tokens, decode)
+    found: dict[TextSpan, float] = {one: 0.0 for one in words(text) if one.start >= spans[0].stop}
+    for span, value in zip(spans[1:], nats, strict=True):
+        touched = [one for one in found if one.start < span.stop and span.start < one.stop]
+        for one in touched:
+            found[one] += value / len(touched)
+    return {"text": text, "words": [*found], "nats": [round(value, 3) for value in found.values()]}
+
+
+def upper_half(kept: Mapping[str, Any]) -> Marked:
+    """Marks the words that are more surprising than the median word of their text."""
+    middle = median(kept["nats"])
+    marks = tuple(value > middle for value in kept["nats"])
+    return Marked(kept["text"], tuple(TextSpan(*one) for one in kept["words"]), marks)
+
+
+def passages(texts: Sequence[str], least: float) -> Iterator[str]:
+    """Texts joined in order until each has at least `least` characters; the rest is dropped."""
+    held: list[str] = []
+    for text in texts:
+        held.append(text.strip())
+        if sum(map(len, held)) >= least:
+            yield " ".join(held)
+            held = []
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Complete lines of a JSON-lines file, without an unfinished last one; empty if there is no file."""
+    if not path.is_file():
+        return []
+    return [
+        json.loads(line)
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+
+
+def label(
+    decoder: Decoder, sequences: Sequence[Sequence[int]], decode: Decode, path: Path, every: int = 50
+) -> list[dict[str, Any]]:
+    """Surprisal of the words of all sequences; those already in the file are not computed again."""
+    known = read_lines(path)[: len(sequences)]
+    stays = takewhile(lambda pair: pair[0]["text"] == decode(pair[1]), zip(known, sequences, strict=False))
+    known = [one for one, _ in stays]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in known), encoding="utf-8")
+    with path.open("a", encoding="utf-8") as out:
+        for i in range(len(known), len(sequences)):
+            known.append(word_nats(sequences[i], surprisals(decoder, sequences[i]), decode))
+            out.write(json.dumps(known[-1]) + "\n")
+            if (i + 1) % every == 0:
+                out.flush()
+                print(f"labelled {i + 1} of {len(sequences)} texts", flush=True)
+    return known
+
+
+# --- labels of MeetingBank ----------------------------------------------------------------------------------
+
+
+def matched(text: str, compressed: str) -> Marked:
+    """Marks the words of a text that its compressed form kept, matched greedily in order, ignoring case.
+
+    A compressed word is searched after the last match; if it is not found it was reworded and is skipped.
+    Deviation: in the release it blocks all later matches.
+    """
+    spans = words(text)
+    spelled = [text[one.start : one.stop].lower() for one in spans]
+    marks, at = [False] * len(spans), 0
+    for one in words(compressed):
+        word = compressed[one.start : one.stop].lower()
+        if word in spelled[at:]:
+            at = spelled.index(word, at)
+            marks[at] = True
+            at += 1
+    return Marked(text, tuple(spans), tuple(marks))
+
+
+def read_meetings(source: str, rows: int, columns: Sequence[str] = COLUMNS) -> Rows:
+    """At most `rows` rows of the dataset.
+
+    Args:
+        source: a repository on the hub (microsoft/MeetingBank-LLMCompressed), a folder with the same layout,
+            or the name of a `.jsonl` file in the folder that $REPRO_DATA names.
+        rows: largest number of rows.
+        columns: of the text and of its compressed form.
+    """
+    is_file = source.endswith(".jsonl")
+    described = {
+        "name": "meetingbank",
+        "file": source if is_file else "meetingbank.jsonl",
+        "version": 1,
+        "licence": "CC-BY-NC-ND-4.0",
+        "columns": list(columns),
+        "prompt": {"builder": "text", "template": f"{{{columns[0]}}}"},
+        "scoring": {"kind": "generation"},
+    }
+    if not is_file:
+        described["hub"] = {"id": source, "split": "train"}
+    return data.load_rows(data.parse(described), rows)
+
+
+def marked_chunks(row: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[Marked]:
+    """A row's chunks, with the words marked that their compressed forms kept; a plain string is one chunk.
+
+    Raises:
+        InputError: the numbers of chunks and of compressed chunks differ.
+    """
+    whole, short = ([row[name]] if isinstance(row[name], str) else list(row[name]) for name in columns)
+    if len(whole) != len(short):
+        raise InputError(f"a row of MeetingBank has {len(whole)} chunks and {len(short)} compressed ones")
+    return [matched(text, kept) for text, kept in zip(whole, short, strict=True)]
+
+
+# --- what the head learns -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeadExample:
+    """One training example.
+
+    Attributes:
+        prompt: token ids, special tokens included.
+        labels: for the score head one per id, for the decision head the classes of prompt and model level.
+        text: index of the source text.
+        spans: for the score head, the span of each id in its text; empty spans for special tokens.
+    """
+
+    prompt: Tensor
+    labels: Tensor
+    text: int
+    spans: tuple[TextSpan, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Its tokens."""
+        return len(self.prompt)
+
+
+def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[HeadExample]:
+    """Examples of the score head from marked texts, cut at `longest` ids; pieces get their word's label."""
+    made = []
+    for number, one in enumerate(marked):
+        ids, spans = pieces.split(one.text)
+        ids, spans = ids[: longest - 2], spans[: longest - 2]
+        kept = carried([float(mark) for mark in one.retained], one.words, spans, UNJUDGED)
+        labels = [UNJUDGED, *(UNJUDGED if mark == UNJUDGED else round(mark) for mark in kept), UNJUDGED]
+        around = (TextSpan(0, 0), *spans, TextSpan(0, 0))
+        whole = torch.tensor([pieces.first, *ids, pieces.last])
+        made.append(HeadExample(whole, torch.tensor(labels), number, around))
+    return made
+
+
+def filled(chosen: Sequence[HeadExample], padding: int) -> tuple[Tensor, Tensor]:
+    """Ids of examples as one padded tensor, and the mask of real ids."""
+    longest = max(len(one.prompt) for one in chosen)
+    ids = torch.full((len(chosen), longest), padding)
+    real = torch.zeros(len(chosen), longest, dtype=torch.bool)
+    for row, one in enumerate(chosen):
+        ids[row, : len(one.prompt)], real[row, : len(one.prompt)] = one.prompt, True
+    return ids, real
+
+
+@dataclass(frozen=True)
+class ScoreLoss:
+    """Cross-entropy of drop and retain, on padded texts."""
+
+    net: DualHead
+    padding: int
+
+    def __call__(self, chosen: list[HeadExample], step: int) -> Iterator[Part]:
+        """The loss of a batch in one part, and the accuracy."""
+        ids, real = filled(chosen, self.padding)
+        labels = torch.full(ids.shape, UNJUDGED)
+        for row, example in enumerate(chosen):
+            labels[row, : len(example.labels)] = example.labels
+        logits = self.net.retain(ids, real).float()
+        judged = labels != UNJUDGED
+        right = (logits.argmax(-1) == labels)[judged].float().mean()
+        yield F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=UNJUDGED), right
+
+
+@torch.no_grad()
+def word_figures(net: DualHead, examples: Sequence[HeadExample], marked: Sequence[Marked]) -> Figures:
+    """Accuracy on held-out words, scored by the mean probability of their pieces.
+
+    `accuracy` retains as many words per text as its labels do, `threshold_accuracy` uses a threshold of one
+    half, `auc` is the probability that a word to retain ranks above one to drop, over all texts.
+    """
+    every: list[float] = []
+    wanted: list[bool] = []
+    chosen: list[float] = []
+    for one in examples:
+        said = net.retain(one.prompt[None])[0].softmax(-1)[:, 1].tolist()
+        text = marked[one.text]
+        # Words after the cut have no piece.
+        end = one.spans[-2].stop
+        words = [(w, mark) for w, mark in zip(text.words, text.retained, strict=True) if w.stop <= end]
+        values = carried(said[1:-1], one.spans[1:-1], [w for w, _ in words], 0.0)
+        marks = [mark for _, mark in words]
+        best = set(sorted(range(len(values)), key=lambda i: -values[i])[: sum(marks)])
+        chosen += [float((i in best) == mark) for i, mark in enumerate(marks)]
+        every += values
+        wanted += marks
+    right = [float((value > 0.5) == mark) for value, mark in zip(every, wanted, strict=True)]
+    return {
+        "accuracy": round(fmean(chosen), 4),
+        "threshold_accuracy": round(fmean(right), 4),
+        "auc": round(auc(every, wanted), 4),
+    }
+
+
+def auc(values: Sequence[float], wanted: Sequence[bool]) -> float:
+    """Area under the ROC curve of `values`; ties count half.
+
+    Raises:
+        InputError: only one class is present.
+    """
+    positive, negative = (
+        torch.tensor([v for v, mark in zip(values, wanted, strict=True) if mark is kind], dtype=torch.float64)
+        for kind in (True, False)
+    )
+    if not len(positive) or not len(negative):
+        raise InputError("all words have one label; give more texts")
+    ordered = negative.sort().values
+    below, to = (torch.searchsorted(ordered, positive, right=right) for right in (False, True))
+    return float((below + to).double().mean() / 2 / len(negative))
