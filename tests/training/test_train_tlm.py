@@ -19,9 +19,8 @@ from repro.models.encoders.token_spans import TextSpan
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense
 from tiny_encoder import Characters, write
-from workshop.training import decision_head, score_head
+from workshop.training import score_head
 from workshop.training.decision_head import (
-    DecisionGrid,
     DecisionLoss,
     Judge,
     Labels,
@@ -37,10 +36,9 @@ from workshop.training.score_head import (
     Marked,
     ScoreLoss,
     auc,
-    label,
+    marked_by_surprisal,
     matched,
     passages,
-    read_lines,
     scored,
     surprisals,
     upper_half,
@@ -64,12 +62,9 @@ def test_a_words_surprisal_is_the_sum_of_its_shares_of_tokens() -> None:
     text = "the cat, so"
     tokens = TEXT.encode(text)  # "the ", then bytes
     nats = [float(i) for i in range(1, len(tokens))]
-    kept = word_nats(tokens, nats, TEXT.decode)
-    assert kept["text"] == text
-    assert kept["words"] == [(4, 7), (7, 8), (9, 11)]
-    assert kept["nats"] == [1.0 + 2.0 + 3.0, 4.0, 6.0 + 7.0]
+    assert word_nats(tokens, nats, TEXT.decode) == [(4, 7, 1.0 + 2.0 + 3.0), (7, 8, 4.0), (9, 11, 6.0 + 7.0)]
     shared = word_nats([1, 2], [6.0], lambda ids: "".join({1: "a ", 2: "b,c"}[i] for i in ids))
-    assert shared["nats"] == [2.0, 2.0, 2.0], "a token over three words"
+    assert [nats for _, _, nats in shared] == [2.0, 2.0, 2.0], "a token over three words"
 
 
 def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
@@ -79,19 +74,24 @@ def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
 
 
 def test_the_more_surprising_half_of_words_is_retained() -> None:
-    kept = {"text": "a b c d", "words": [[0, 1], [2, 3], [4, 5], [6, 7]], "nats": [4.0, 1.0, 3.0, 2.0]}
-    assert upper_half(kept).retained == (True, False, True, False)
+    surprising = [(0, 1, 4.0), (2, 3, 1.0), (4, 5, 3.0), (6, 7, 2.0)]
+    assert upper_half("a b c d", surprising).retained == (True, False, True, False)
 
 
 def test_texts_are_labelled_once_and_go_on_after_a_kill(tmp_path: Path) -> None:
-    made, path = dense("llama-2"), tmp_path / "words.jsonl"
+    made, path, opened = dense("llama-2"), tmp_path / "words.jsonl", list[int]()
+
+    def marked(sequences: list[list[int]]) -> list[Marked]:
+        return marked_by_surprisal(lambda: opened.append(1) or made, sequences, TEXT.decode, path)
+
     sequences = [[65 + i, 66, 67, 32, 68] for i in range(3)]
-    whole = label(made, sequences, TEXT.decode, path)
-    path.write_text(path.read_text(encoding="utf-8")[:-10], encoding="utf-8")
-    assert len(read_lines(path)) == 2
-    assert label(made, sequences, TEXT.decode, path)[2]["nats"] == whole[2]["nats"]
+    whole, text = marked(sequences), path.read_text(encoding="utf-8")
+    assert (marked(sequences), opened) == (whole, [1]), "nothing is computed twice"
+    path.write_text(text[:-10], encoding="utf-8")
+    assert (marked(sequences), opened) == (whole, [1, 1])
+    assert path.read_text(encoding="utf-8") == text
     other = [*sequences[:1], [90, 91, 92, 32, 93], *sequences[2:]]
-    assert [one["text"][0] for one in label(made, other, TEXT.decode, path)] == ["A", "Z", "C"]
+    assert [one.text[0] for one in marked(other)] == ["A", "Z", "C"]
 
 
 def test_short_texts_are_joined() -> None:
@@ -223,39 +223,28 @@ def test_a_margin_leaves_room_below_an_objective() -> None:
 
 
 def test_decisions_are_judged_with_their_fallback() -> None:
-    made = labels()
+    class OneObjective(Labels):
+        feasible = {(0.2, 0.5): labels().feasible[0.2, 0.5]}  # noqa: RUF012
+
     right = {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}
-    judge = Judge(made, right, [0, 1])
-    good, bad = (0, (0.2, 0.5)), (1, (0.2, 0.5))
-    assert judge.judged({good: Decision(0.4, 0.3), bad: Decision(0.4, 0.3)})["right"] == 0.5
-    fallen = judge.judged({good: Decision(1.0, 1.0)})
-    assert fallen == {
-        "right": round(1 / len(made.feasible[0.2, 0.5]), 4),
-        "right_of_the_paper": round(1 / len(made.feasible[0.2, 0.5]), 4),
-        "fell_back": 1.0,
-    }
-    rivals = judge.rivals([0])
-    assert rivals["oracle"]["right"] >= max(one["right"] for one in rivals.values())
-    said = summary(made, right, [0, 1])
-    met = sum(Decision(1.0, 1.0) in feasible for feasible in made.feasible.values())
-    without = sum(not RIGHT & set(feasible) for feasible in made.feasible.values())
-    assert said["default_labels"] == round((81 - met + without) / 162, 4)
+    judge = Judge(OneObjective(0.0), right, [0, 1])
+    assert judge.judged([Decision(0.4, 0.3)] * 2) == {"right": 0.5, "fell_back": 0.0}
+    by_chance = round(1 / 2 / len(OneObjective.feasible[0.2, 0.5]), 4)
+    assert judge.judged([Decision(1.0, 1.0)] * 2) == {"right": by_chance, "fell_back": 1.0}
+    assert judge.rivals([0]) == {"random": by_chance, "majority": 0.5, "oracle": 0.5}
+
+
+def test_labels_are_summed_up() -> None:
+    said = summary(labels(), {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}, [0, 1])
+    feasible = labels().feasible.values()
+    without = sum(not RIGHT & {*met} for met in feasible) + sum(
+        Decision(1.0, 1.0) not in met for met in feasible
+    )
+    assert said["default_labels"] == round(without / 162, 4)
+    assert said["right_of_all_decisions"] == round(5 / 162, 4)
     assert said["right_of_the_whole"] == 0.5
-
-
-def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
-    path = tmp_path / "grid.jsonl"
-    lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro', encoding="utf-8")
-    assert DecisionGrid(path, "a").right == {3: {Decision(0.4, 0.3)}}
-
-
-def test_likelihoods_side_by_side_are_a_readers() -> None:
-    made = dense("llama-2")
-    contexts, choices = [(3, 17, 5), (3, 17), (9, 4, 4, 8)], [(7,), (8,), (8, 9)]
-    pairs = [(context, choice) for context in contexts for choice in choices]
-    wanted = [Reader(made).score([pair])[0].nats for pair in pairs]
-    assert decision_head.likelihoods(made, pairs) == pytest.approx(wanted, abs=1e-4)
+    assert said["right_by_model"]["0.6"] == round(3 / 18, 4)
+    assert said["right_by_prompt"]["0.4"] == round(1 / 18, 4)
 
 
 def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:

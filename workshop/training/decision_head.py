@@ -5,11 +5,10 @@ A decision's label is what the elasticized target itself answers correctly under
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -17,35 +16,29 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from repro import data
-from repro.data.prompts import Tokens
 from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.methods.compression.pruning.elastication import ranked
 from repro.methods.serving.dual_head import fitting
 from repro.methods.serving.shortening import Scorer, shortened
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
-from repro.models.analysis.likelihood import Likelihood
+from repro.models.analysis.likelihood import Reader
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.submodels import reordered, submodel
 from repro.models.elastic.unit_importance import Measure
 from repro.models.encoders.dual_head import DualHead
 from repro.models.encoders.token_spans import Decode
 from repro.models.encoders.word_pieces import WordPieces
-from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
 from repro.scenarios.serving.asked import DatasetRequests
-from workshop.training.loop import Part
-from workshop.training.score_head import HeadExample, filled, read_lines
+from workshop.training.elasticize import ANCHORS
+from workshop.training.loop import Figures, Part
+from workshop.training.score_head import HeadExample, filled, remembered
 
-ANCHORS = 0.2
 EVERY = decisions()
-TPOT_OF_THE_PAPER = 0.5
-"""Smallest TPOT objective in the paper; objectives of time and energy (5.6) go below."""
-
 Decoders = Mapping[float, Decoder]
 """The target's decoder by model level."""
 
@@ -92,103 +85,49 @@ def spare(tokens: Sequence[int], decode: Decode) -> int:
     return last - 1
 
 
-@dataclass
-class DecisionGrid:
-    """For each dataset row the decisions that answer it correctly, in a file that is appended to.
+def right_decisions(
+    path: Path,
+    key: str,
+    asked: DatasetRequests,
+    rows: Sequence[int],
+    open_decoders: Callable[[], Decoders],
+    scorer: Scorer,
+) -> Right:
+    """For each row the decisions under which it is answered correctly.
 
-    Attributes:
-        path: a JSON-lines file, one line per row.
-        key: hash of what the answers depend on; lines with another key are ignored.
+    Args:
+        path: see `remembered`.
+        key: hash of what the answers depend on.
+        asked: all rows.
+        rows: indices of the rows.
+        open_decoders: returns the target at every level; not called if all rows are in the file.
+        scorer: scores the prompts' tokens.
     """
 
-    path: Path
-    key: str
-    _right: dict[int, frozenset[Decision]] = field(default_factory=dict)
+    @cache
+    def readers() -> dict[float, Reader]:
+        return {level: Reader(decoder) for level, decoder in open_decoders().items()}
 
-    def __post_init__(self) -> None:
-        for line in read_lines(self.path):
-            if line["key"] == self.key:
-                self._right[line["row"]] = _decisions(line["right"])
+    def label(i: int) -> list[Decision]:
+        return list(_answered(asked, rows[i], readers(), scorer))
 
-    @property
-    def right(self) -> Right:
-        """All rows known so far."""
-        return self._right
-
-    def fill(
-        self, asked: DatasetRequests, rows: Sequence[int], decoders: Callable[[], Decoders], scorer: Scorer
-    ) -> None:
-        """Answer the rows that are not known yet under every decision.
-
-        Args:
-            asked: all rows.
-            rows: indices of the wanted rows.
-            decoders: returns the target at every level; not called if all rows are known.
-            scorer: scores the prompts' tokens.
-        """
-        missing = [row for row in rows if row not in self._right]
-        if not missing:
-            return
-        opened = decoders()
-        for row in missing:
-            found = _answered(asked, row, opened, scorer)
-            self._right[row] = frozenset(found)
-            line = {"key": self.key, "row": row, "right": [[*one] for one in found]}
-            with self.path.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(line) + "\n")
-            known = len(rows) - len(missing) + missing.index(row) + 1
-            print(f"answered {known} of {len(rows)} questions under {len(EVERY)} decisions", flush=True)
+    found = remembered(path, [f"{key} {row}" for row in rows], label)
+    return {row: frozenset(map(Decision._make, right)) for row, right in zip(rows, found, strict=True)}
 
 
-def _decisions(pairs: Sequence[Sequence[float]]) -> frozenset[Decision]:
-    return frozenset(Decision(*one) for one in pairs)
-
-
-def _answered(asked: DatasetRequests, row: int, decoders: Decoders, scorer: Scorer) -> list[Decision]:
+def _answered(
+    asked: DatasetRequests, row: int, readers: Mapping[float, Reader], scorer: Scorer
+) -> Iterator[Decision]:
     """The decisions under which a row is answered correctly."""
     read = asked.read(row)
     free = spare(read, asked.text.decode)
     scores = scorer.scores(read)
-    choices = [one.token_ids for one in asked.prompt(row).continuations]
-    contexts = [shortened(read, kept_tokens(len(read), level, free), scores, free) for level in LEVELS]
-    pairs = [(context, choice) for context in contexts for choice in choices]
-    found = []
-    for model, decoder in decoders.items():
-        nats = likelihoods(decoder, pairs)
-        for i, level in enumerate(LEVELS):
-            said = [Likelihood(one, False) for one in nats[i * len(choices) : (i + 1) * len(choices)]]
-            if asked.is_right(row, said):
-                found.append(Decision(level, model))
-    return found
-
-
-@torch.no_grad()
-def likelihoods(decoder: Decoder, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[float]:
-    """Log-likelihoods in nats of continuations after their contexts, all packed in one forward pass.
-
-    Equal texts are computed once: for choices of one token that is the context alone. A small model's pass
-    over few tokens takes as long as one over many, so this is faster than one pass per context.
-    """
-    texts = [(*context, *continuation)[:-1] for context, continuation in pairs]
-    starts, rows = {}, 0
-    for text in texts:
-        if text not in starts:
-            starts[text], rows = rows, rows + len(text)
-    mask = torch.block_diag(*(torch.ones(len(text), len(text)).tril() for text in starts)).bool()
-    at = torch.cat([torch.arange(len(text)) for text in starts])
-    cache = KVCache(decoder.config, rows)
-    x = decoder.embed(torch.tensor([token for text in starts for token in text]), at)
-    for i in range(decoder.config.layers):
-        x = decoder.layer(i, x, at, mask, cache)
-    found = []
-    said: dict[int, Tensor] = {}
-    for text, (context, continuation) in zip(texts, pairs, strict=True):
-        first = starts[text] + len(context) - 1
-        for row in range(first, first + len(continuation)):
-            if row not in said:
-                said[row] = decoder.head(x[row : row + 1])[0].log_softmax(-1)
-        found.append(sum(float(said[first + i][token]) for i, token in enumerate(continuation)))
-    return found
+    choices = [continuation.token_ids for continuation in asked.prompt(row).continuations]
+    for level in LEVELS:
+        context = shortened(read, kept_tokens(len(read), level, free), scores, free)
+        for model, reader in readers.items():
+            if asked.is_right(row, reader.score([(context, choice) for choice in choices])):
+                yield Decision(level, model)
 
 
 @dataclass(frozen=True)
@@ -254,79 +193,52 @@ class Judge:
     right: Right
     rows: Sequence[int]
 
-    def judged(self, chosen: Mapping[tuple[int, Objective], Decision]) -> dict[str, float]:
-        """Accuracy over all objectives and over the paper's, and the share of fallbacks.
+    @property
+    def pairs(self) -> list[tuple[int, Objective]]:
+        """Every row under every objective."""
+        return list(product(self.rows, self.labels.feasible))
 
-        Args:
-            chosen: decision by row and objective.
+    def judged(self, chosen: Iterable[Decision]) -> Figures:
+        """Accuracy of the decisions for `pairs`, and the share that is replaced."""
+        worth, fell = [], []
+        for (row, objective), decision in zip(self.pairs, chosen, strict=True):
+            fell.append(decision not in self.labels.feasible[objective])
+            worth.append(self._by_chance(row, objective) if fell[-1] else float(decision in self.right[row]))
+        return {"right": _mean(worth), "fell_back": _mean(fell)}
+
+    def rivals(self, trained: Iterable[int]) -> Figures:
+        """Accuracy for the same pairs of decisions that do not read the prompt, and of an oracle.
+
+        `majority` is the most frequent label of each objective in the rows `trained`.
         """
-        worth, fell = {}, []
-        for (row, objective), decision in chosen.items():
-            feasible = self.labels.feasible[objective]
-            fell.append(float(decision not in feasible))
-            worth[row, objective] = (
-                self._random(row, objective) if fell[-1] else float(decision in self.right[row])
-            )
-        return {**self._shares(worth), "fell_back": round(fmean(fell), 4)}
-
-    def rivals(self, trained: Sequence[int]) -> dict[str, dict[str, float]]:
-        """Accuracy on the same rows of baselines that do not read the prompt, and of an oracle.
-
-        `majority` is the most frequent label of the training rows, `majority_of_objective` that of each
-        objective.
-        """
-        labels = {
-            (row, objective): self.labels.label(objective, self.right[row])[0]
-            for row in trained
-            for objective in self.labels.feasible
-        }
-        common = Counter(labels.values()).most_common(1)[0][0]
-        by_objective = {
-            objective: Counter(labels[row, objective] for row in trained).most_common(1)[0][0]
-            for objective in self.labels.feasible
-        }
-        pairs = list(product(self.rows, self.labels.feasible))
-        largest = {
-            (row, objective): max(self.labels.feasible[objective], key=weight) for row, objective in pairs
-        }
+        feasible, common = self.labels.feasible, {}
+        rights = [self.right[row] for row in trained]
+        for objective in feasible:
+            chosen = Counter(self.labels.label(objective, right)[0] for right in rights)
+            common[objective] = chosen.most_common(1)[0][0]
         return {
-            "random": self._shares({pair: self._random(*pair) for pair in pairs}),
-            "majority": self.judged(dict.fromkeys(pairs, common)),
-            "majority_of_objective": self.judged({pair: by_objective[pair[1]] for pair in pairs}),
-            "largest": self.judged(largest),
-            "oracle": self._shares(
-                {
-                    (row, objective): float(
-                        any(one in self.right[row] for one in self.labels.feasible[objective])
-                    )
-                    for row, objective in pairs
-                }
-            ),
+            "random": _mean(self._by_chance(*pair) for pair in self.pairs),
+            "majority": self.judged(common[objective] for _, objective in self.pairs)["right"],
+            "oracle": _mean(bool(self.right[row] & {*feasible[objective]}) for row, objective in self.pairs),
         }
 
-    def _random(self, row: int, objective: Objective) -> float:
+    def _by_chance(self, row: int, objective: Objective) -> float:
         """Expected accuracy of a random feasible decision."""
-        return fmean(float(one in self.right[row]) for one in self.labels.feasible[objective])
+        return fmean(decision in self.right[row] for decision in self.labels.feasible[objective])
 
-    def _shares(self, worth: Mapping[tuple[int, Objective], float]) -> dict[str, float]:
-        paper = [one for (_, (_, tpot)), one in worth.items() if tpot >= TPOT_OF_THE_PAPER]
-        return {"right": round(fmean(worth.values()), 4), "right_of_the_paper": round(fmean(paper), 4)}
+
+def _mean(values: Iterable[float]) -> float:
+    return round(fmean(values), 4)
 
 
 def summary(labels: Labels, right: Right, rows: Sequence[int]) -> dict[str, Any]:
     """Statistics of the labels for the record: share of defaults, and accuracy of all decisions."""
-    defaults = {
-        (row, objective): float(labels.label(objective, right[row])[1])
-        for row, objective in product(rows, labels.feasible)
-    }
-    paper = [default for (_, (_, tpot)), default in defaults.items() if tpot >= TPOT_OF_THE_PAPER]
 
     def share(decisions: Iterable[Decision]) -> float:
-        return round(fmean(float(each in right[row]) for each in decisions for row in rows), 4)
+        return _mean(decision in right[row] for decision in decisions for row in rows)
 
     return {
-        "default_labels": round(fmean(defaults.values()), 4),
-        "default_labels_of_the_paper": round(fmean(paper), 4),
+        "default_labels": _mean(labels.label(at, right[row])[1] for row in rows for at in labels.feasible),
         "right_of_all_decisions": share(EVERY),
         "right_of_the_whole": share([Decision(1.0, 1.0)]),
         "right_by_model": {f"{at:g}": share(Decision(level, at) for level in LEVELS) for at in LEVELS},

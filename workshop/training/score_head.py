@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -70,26 +70,38 @@ def surprisals(decoder: Decoder, tokens: Sequence[int]) -> list[float]:
     return [float(one) for one in nats]
 
 
-def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> dict[str, Any]:
-    """A text with the surprisal of its words, as stored in the file.
+def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> list[tuple[int, int, float]]:
+    """Start, stop and surprisal of the words of a text.
 
     A token's nats are divided equally among the words it overlaps; a word's surprisal is the sum of its
     shares. Words in the first token are left out.
     """
     text, spans = located(tokens, decode)
-    found: dict[TextSpan, float] = {one: 0.0 for one in words(text) if one.start >= spans[0].stop}
+    shares = {word: 0.0 for word in words(text) if word.start >= spans[0].stop}
     for span, value in zip(spans[1:], nats, strict=True):
-        touched = [one for one in found if one.start < span.stop and span.start < one.stop]
-        for one in touched:
-            found[one] += value / len(touched)
-    return {"text": text, "words": [*found], "nats": [round(value, 3) for value in found.values()]}
+        touched = [word for word in shares if word.start < span.stop and span.start < word.stop]
+        for word in touched:
+            shares[word] += value / len(touched)
+    return [(*word, round(value, 3)) for word, value in shares.items()]
 
 
-def upper_half(kept: Mapping[str, Any]) -> Marked:
+def upper_half(text: str, surprising: Sequence[tuple[int, int, float]]) -> Marked:
     """Marks the words that are more surprising than the median word of their text."""
-    middle = median(kept["nats"])
-    marks = tuple(value > middle for value in kept["nats"])
-    return Marked(kept["text"], tuple(TextSpan(*one) for one in kept["words"]), marks)
+    starts, stops, nats = zip(*surprising, strict=True)
+    return Marked(text, tuple(map(TextSpan, starts, stops)), tuple(value > median(nats) for value in nats))
+
+
+def marked_by_surprisal(
+    open_decoder: Callable[[], Decoder], sequences: Sequence[Sequence[int]], decode: Decode, path: Path
+) -> list[Marked]:
+    """Texts whose more surprising half of words is retained; see `remembered` for `path`."""
+    decoder = cache(open_decoder)
+
+    def label(i: int) -> list[tuple[int, int, float]]:
+        return word_nats(sequences[i], surprisals(decoder(), sequences[i]), decode)
+
+    texts = [decode(tokens) for tokens in sequences]
+    return list(map(upper_half, texts, remembered(path, texts, label)))
 
 
 def passages(texts: Sequence[str], least: float) -> Iterator[str]:
@@ -102,34 +114,25 @@ def passages(texts: Sequence[str], least: float) -> Iterator[str]:
             held = []
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Complete lines of a JSON-lines file, without an unfinished last one; empty if there is no file."""
-    if not path.is_file():
-        return []
-    return [
-        json.loads(line)
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
+def remembered(path: Path, keys: Sequence[str], compute: Callable[[int], Any]) -> list[Any]:
+    """The value of each key, of which a file keeps what was computed, so that a killed run continues.
 
-
-def label(
-    decoder: Decoder, sequences: Sequence[Sequence[int]], decode: Decode, path: Path, every: int = 50
-) -> list[dict[str, Any]]:
-    """Surprisal of the words of all sequences; those already in the file are not computed again."""
-    known = read_lines(path)[: len(sequences)]
-    stays = takewhile(lambda pair: pair[0]["text"] == decode(pair[1]), zip(known, sequences, strict=False))
-    known = [one for one, _ in stays]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in known), encoding="utf-8")
-    with path.open("a", encoding="utf-8") as out:
-        for i in range(len(known), len(sequences)):
-            known.append(word_nats(sequences[i], surprisals(decoder, sequences[i]), decode))
-            out.write(json.dumps(known[-1]) + "\n")
-            if (i + 1) % every == 0:
-                out.flush()
-                print(f"labelled {i + 1} of {len(sequences)} texts", flush=True)
-    return known
+    Args:
+        path: a JSON-lines file of keys and values.
+        keys: each says everything that its value depends on.
+        compute: returns the value of the key at an index, as plain data.
+    """
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    whole = text[: text.rfind("\n") + 1]
+    values = dict(json.loads(line) for line in whole.splitlines())
+    with path.open("w", encoding="utf-8") as out:
+        out.write(whole)
+        for i, key in enumerate(keys):
+            if key not in values:
+                values[key] = compute(i)
+                print(json.dumps([key, values[key]]), file=out, flush=True)
+                print(f"labelled {i + 1} of {len(keys)}", flush=True)
+    return [values[key] for key in keys]
 
 
 # --- labels of MeetingBank ----------------------------------------------------------------------------------

@@ -147,9 +147,10 @@ class HeadTraining:
             sequences.append([text.encode(passage)[: args.tokens] for passage in passages])
         # The datasets are interleaved, so that every part of the texts has all of them.
         mixed = [tokens for turn in zip(*sequences, strict=False) for tokens in turn][: args.texts]
-        decoder = weights.load(self.cell.folder, "float32")
-        labelled = score_head.label(decoder, mixed, text.decode, args.work / "words.jsonl")
-        return [*map(score_head.upper_half, labelled)], {"labels": "surprisal", "rows": digests}
+        marked = score_head.marked_by_surprisal(
+            lambda: weights.load(self.cell.folder, "float32"), mixed, text.decode, args.work / "word_labels.jsonl"
+        )
+        return marked, {"labels": "surprisal", "rows": digests}
 
     def _meetings(self) -> tuple[list[Marked], dict[str, Any]]:
         """Texts with words marked by GPT-4, and what the record says of them."""
@@ -168,26 +169,30 @@ class HeadTraining:
         requests = decision_head.requests(args.dataset, self.text)
         rows = decision_head.shortest(requests, args.questions)
         inputs = [self.cell.target.digest, requests.rows.digest, sha256_of(score), args.adapters]
-        grid = decision_head.DecisionGrid(args.work / "grid.jsonl", content_hash(inputs))
         scorer = ScoreHead("in training", "mobilebert", False, Reading(net, pieces, self.text))
-        grid.fill(requests, rows, lambda: decision_head.levels(self.cell, args.adapters), scorer)
+        right = decision_head.right_decisions(
+            args.work / "decision_labels.jsonl",
+            content_hash(inputs),
+            requests,
+            rows,
+            lambda: decision_head.levels(self.cell, args.adapters),
+            scorer,
+        )
         labels = decision_head.Labels(args.margin)
-        made = labels.examples(grid.right, requests, rows, net, pieces)
+        made = labels.examples(right, requests, rows, net, pieces)
         examples = [example for example in made if example.text % HELDOUT_QUESTIONS]
         held = [example for example in made if not example.text % HELDOUT_QUESTIONS]
-        judge = decision_head.Judge(labels, grid.right, rows[::HELDOUT_QUESTIONS])
-        pairs = [(row, objective) for row in judge.rows for objective in labels.feasible]
+        judge = decision_head.Judge(labels, right, rows[::HELDOUT_QUESTIONS])
 
         def measure() -> Figures:
-            chosen = decision_head.decided(net, held, pieces.padding)
-            return judge.judged(dict(zip(pairs, chosen, strict=True)))
+            return judge.judged(decision_head.decided(net, held, pieces.padding))
 
         net.train_only("decision")
         net.objective.requires_grad_(True)
         found = self.train(examples, decision_head.DecisionLoss(net, pieces.padding), measure)
         about = {"dataset": args.dataset, "rows": requests.rows.digest, "questions": len(rows)}
         about |= {"heldout_questions": len(judge.rows), "objectives": len(labels.feasible)}
-        about |= decision_head.summary(labels, grid.right, rows)
+        about |= decision_head.summary(labels, right, rows)
         rivals = judge.rivals([row for row in rows if row not in judge.rows])
         return {"data": about, "rivals": rivals, **found}
 
