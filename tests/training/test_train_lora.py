@@ -58,7 +58,7 @@ def test_adapters_begin_as_nothing_and_the_loss_falls() -> None:
     weights = [t.clone() for t in tensors(sub)]
     schedule = Schedule(steps=60, tokens=16, rate=2e-2, warmup=1, decay=1.0, weight_decay=0.0)
     training = Training(adapters, schedule, None, "cpu")
-    training.run(lambda epoch: by_length(texts(), 16, epoch), loss, minutes=1e9, every=30)
+    training.run(lambda epoch: by_length(texts(), schedule, epoch), loss, minutes=1e9, every=30)
     assert loss.heldout(texts()) < 0.5 * before
     assert all(map(torch.equal, weights, tensors(sub))), "only adapters are trained"
 

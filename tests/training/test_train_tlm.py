@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from repro.core.errors import InputError
 from repro.methods.serving.deciders import Oracle, ServiceRequest
@@ -146,6 +148,11 @@ def test_auc_counts_pairs() -> None:
         auc([1.0], [True])
 
 
+def trainable(parameters: Mapping[str, nn.Parameter]) -> None:
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+
+
 def schedule(steps: int) -> Schedule:
     return Schedule(steps=steps, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
 
@@ -161,7 +168,7 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
 
     def trained(steps: int, state: Path) -> tuple[DualHead, Training]:
         net = DualHead(load_encoder(encoder), HeadSettings(rank=2))
-        net.train_only("score")
+        trainable(net.part("score"))
         training = Training(net, schedule(steps), state, "cpu")
         loss = ScoreLoss(net, pieces.padding)
         training.run(lambda epoch: [examples], loss, minutes=math.inf, every=10)
@@ -269,8 +276,7 @@ def test_the_decision_head_learns_to_follow_the_objective(encoder: Path) -> None
         for ttft, classes in ((0.2, [0, 1]), (1.0, [8, 3]))
     ] * 4
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    net.train_only("decision")
-    net.objective.requires_grad_(True)
+    trainable(net.part("decision") | {"objective": net.objective})
     loss = DecisionLoss(net, pieces.padding)
     training = Training(net, schedule(60), None, "cpu")
     training.run(lambda epoch: [examples], loss, minutes=math.inf, every=60)

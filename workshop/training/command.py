@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from repro.core.errors import InputError
 from repro.core.version import version as product
 from repro.models.checkpoints.wheels import sha256_of
 from repro.records.record import write_atomically
+from workshop.training.loop import Schedule, Text
 
 
 def parser_of(about: str | None) -> argparse.ArgumentParser:
@@ -50,6 +51,23 @@ def add_resumed(parser: argparse.ArgumentParser, work: str, every: int) -> None:
         help="what is generated, and checkpoints (default %(default)s)",
     )
     add("--every", type=int, default=every, help="updates between checkpoints and held-out figures")
+
+
+def add_epochs(
+    parser: argparse.ArgumentParser, rate: float, epochs: float, batch_tokens: int, warmup: int
+) -> None:
+    """Add the options of a schedule that ends with so many epochs; see `schedule_of`."""
+    add = parser.add_argument
+    add("--rate", type=float, default=rate, help="learning rate (default %(default)s)")
+    add("--epochs", type=float, default=epochs, help="the schedule ends here, or with --minutes")
+    add("--batch-tokens", type=int, default=batch_tokens, help="an update (default %(default)s)")
+    add("--warmup", type=int, default=warmup, help="updates (default %(default)s)")
+
+
+def schedule_of(args: argparse.Namespace, texts: Iterable[Text]) -> Schedule:
+    """A schedule with as many updates as the epochs of these texts have batches."""
+    steps = max(1, round(args.epochs * sum(text.size for text in texts) / args.batch_tokens))
+    return Schedule(steps, args.rate, 0.01, args.seed, args.batch_tokens, args.warmup, decay=1.0)
 
 
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:

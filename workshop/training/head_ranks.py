@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
+from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.device.cost import FREE
@@ -24,17 +25,14 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.experiments.plan import cell_config
 from repro.methods.base import Request
 from repro.methods.speculative.speculative import begin
-from repro.models.drafting.head_ranks import FILE, HeadRanks, answer_ranks, joined
-from repro.models.forward.network import Logits
+from repro.models.drafting.head_ranks import FILE, HeadRanks
+from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation.scenario import GenerationScenario
 from workshop.training import command
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SHOWN = 5
 
@@ -78,6 +76,35 @@ def levels(text: Prefix, heads: int) -> list[Prefix]:
     while len(out) < heads:
         out.append(out[-1].then(0))
     return out[:heads]
+
+
+def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Tensor:
+    """One answer's part of `HeadRanks.ranks`.
+
+    Args:
+        tokens: the target's greedy answer.
+        said: the logits of all heads at each of its tokens but the last.
+    """
+    out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
+    for position, rows in enumerate(said):
+        for head, (row, token) in enumerate(zip(rows, tokens[position + 1 :], strict=False)):
+            ranked = row.ranked()[0]
+            if token in ranked:
+                out[position, head] = ranked.index(token)
+    return out
+
+
+def joined(answers: Sequence[Tensor]) -> HeadRanks:
+    """Concatenate the ranks of several answers; answers without positions are skipped.
+
+    Raises:
+        InputError: no answer has a position.
+    """
+    kept = [ranks for ranks in answers if len(ranks)]
+    if not kept:
+        raise InputError("no answer has a second token, so heads have nothing to say; raise max_tokens")
+    lengths = [len(ranks) for ranks in kept]
+    return HeadRanks(torch.cat(kept), tuple(sum(lengths[:i]) for i in range(len(lengths))))
 
 
 def record(cell: GenerationScenario, memo: bool) -> HeadRanks:

@@ -66,9 +66,9 @@ Part = tuple[Tensor, Tensor]
 Figures = dict[str, float]
 
 
-def by_length(texts: Sequence[AnyText], tokens: int, seed: int) -> list[list[AnyText]]:
-    """All texts once, in a seeded order, in batches of about `tokens` and of similar length."""
-    chance = random.Random(seed)
+def by_length(texts: Sequence[AnyText], schedule: Schedule, epoch: int) -> list[list[AnyText]]:
+    """All texts once, in an order of the epoch's own, in batches of about `tokens` and of similar length."""
+    chance, tokens = random.Random(schedule.seed + epoch), schedule.tokens
     order = list(texts)
     chance.shuffle(order)
     batches: list[list[AnyText]] = []

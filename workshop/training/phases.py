@@ -190,9 +190,6 @@ class AnswerTraining(ABC, Generic[Model]):
         heldout, recipe = self.heldout(), self.recipe()
         training = Training(model, recipe, self.state, self.args.device)
 
-        def batches(epoch: int) -> Iterable[list[Answer]]:
-            return by_length(self.examples(), recipe.tokens, recipe.seed + epoch)
-
         def measure() -> Figures:
             self.save(model)  # a killed run leaves a usable model
             return {
@@ -201,7 +198,13 @@ class AnswerTraining(ABC, Generic[Model]):
                 for figure, value in self.figures(model, said).items()
             }
 
-        training.run(batches, loss, minutes=self.args.minutes, every=self.args.every, measure=measure)
+        training.run(
+            lambda epoch: by_length(self.examples(), recipe, epoch),
+            loss,
+            minutes=self.args.minutes,
+            every=self.args.every,
+            measure=measure,
+        )
         self.save(model)
 
     def evaluate(self) -> None:

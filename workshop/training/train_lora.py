@@ -189,35 +189,25 @@ def train(
 ) -> tuple[Training, Schedule]:
     """Train the adapters of a sub-model and save them to `file`."""
     adapters = Adapters(sub, kept, lora.MATRICES if args.gate else PAPER, args.rank, args.seed)
-    schedule = Schedule(
-        steps=max(1, round(args.epochs * tokens_of(texts) / args.batch_tokens)),
-        tokens=args.batch_tokens,
-        rate=args.rate,
-        warmup=args.warmup,
-        decay=1.0,
-        weight_decay=0.01,
-        seed=args.seed,
-    )
+    schedule = command.schedule_of(args, texts.trained)
     training = Training(adapters, schedule, args.work / f"{args.system}-{args.level:g}.pt", args.device)
     adapted = lora.attached(sub, adapters.lora(kept, order))
     decoder = DifferentiableDecoder(adapted.config, adapted.layers, adapted.ends)
     loss = RecoveryLoss(decoder, args.at_once, args.device)
     before = training.curve[0]["before"] if training.step else loss.heldout(texts.heldout)
 
-    def batches(epoch: int) -> Iterable[list[Answer]]:
-        return by_length(texts.trained, schedule.tokens, schedule.seed + epoch)
-
     def measure() -> Figures:
         lora.save(adapters.lora(kept, order), file)  # a killed run leaves some
         return {"before": round(before, 4), "heldout_loss": round(loss.heldout(texts.heldout), 4)}
 
-    training.run(batches, loss, minutes=args.minutes, every=args.every, measure=measure)
+    training.run(
+        lambda epoch: by_length(texts.trained, schedule, epoch),
+        loss,
+        minutes=args.minutes,
+        every=args.every,
+        measure=measure,
+    )
     return training, schedule
-
-
-def tokens_of(texts: Texts) -> int:
-    """Number of training tokens, questions included."""
-    return sum(text.size for text in texts.trained)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -239,11 +229,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--length", type=int, default=256, help="longest question and answer, and every text, in tokens")
     add("--rank", type=int, default=lora.RANK)
     add("--gate", action="store_true", help="adapters beside gates too, as in the release")
-    add("--rate", type=float, default=1e-4, help="learning rate")
-    add("--epochs", type=float, default=2.0, help="the schedule ends here, or with --minutes")
-    add("--batch-tokens", type=int, default=2048, help="an update; the release has 64 answers")
     add("--at-once", type=int, default=512, help="tokens in one pass; memory grows with the square")
-    add("--warmup", type=int, default=100, help="updates")
+    command.add_epochs(parser, 1e-4, epochs=2.0, batch_tokens=2048, warmup=100)  # the release: 64 answers
     args = command.parsed(parser, argv)
     if not (args.out / PROFILE).is_file():
         raise InputError(f"out {args.out}: no {PROFILE} there; run workshop.training.elasticize first")
@@ -273,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         data={
             "rows": texts.rows,
             "trained": len(texts.trained),
-            "trained_tokens": tokens_of(texts),
+            "trained_tokens": sum(text.size for text in texts.trained),
             "heldout": len(texts.heldout),
         },
         recipe=asdict(schedule),

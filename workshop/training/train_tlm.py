@@ -16,10 +16,12 @@ Prints the line for `models/trained_heads.COMMITTED` that makes runs use the fol
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from repro import data
 from repro.core.errors import InputError
@@ -36,7 +38,7 @@ from repro.models.transformer import weights
 from repro.records.record import content_hash
 from workshop.training import command, decision_head, score_head
 from workshop.training.elasticize import scenario
-from workshop.training.loop import Figures, Part, Schedule, Training, by_length
+from workshop.training.loop import Figures, Part, Training, by_length
 from workshop.training.score_head import HeadExample, Marked
 
 HELDOUT = 10  # every tenth text, every fifth question
@@ -55,7 +57,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
     add("--shared", type=float, default=0.5, help="share of the layers that both heads share")
     add("--rank", type=int, default=16, help="of the updates of upper layers; 0 trains them whole")
-    add("--warmup", type=int, default=20, help="updates")
     commands = parser.add_subparsers(dest="head", required=True)
     score = commands.add_parser("score", parents=[both], help="tokens to drop and to retain")
     add = score.add_argument
@@ -66,18 +67,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--texts", type=int, default=640, help="of all datasets together; rows of MeetingBank")
     add("--tokens", type=int, default=160, help="of the target, the longest text for surprisal")
     add("--length", type=int, default=512, help="longest text in word pieces")
-    add("--rate", type=float, default=1e-3)
-    add("--epochs", type=float, default=4.0)
-    add("--batch-tokens", type=int, default=2048)
+    command.add_epochs(score, 1e-3, epochs=4.0, batch_tokens=2048, warmup=20)
     decision = commands.add_parser("decision", parents=[both], help="levels of prompt and model")
     add = decision.add_argument
     add("--dataset", default="mmlu_pro", help="questions of a choice (default %(default)s)")
     add("--questions", type=int, default=100, help="the shortest of the dataset's rows")
     add("--adapters", action="store_true", help="label with the levels' committed adapters")
     add("--margin", type=float, default=0.02, help="left of an objective for what is the same on every level")
-    add("--rate", type=float, default=5e-4)
-    add("--epochs", type=float, default=2.0)
-    add("--batch-tokens", type=int, default=4096)
+    command.add_epochs(decision, 5e-4, epochs=2.0, batch_tokens=4096, warmup=20)
     return command.parsed(parser, argv)
 
 
@@ -97,23 +94,27 @@ class HeadTraining:
 
     def train(
         self,
+        parameters: Mapping[str, nn.Parameter],
         examples: Sequence[HeadExample],
         loss: Callable[[list[HeadExample], int], Iterator[Part]],
         measure: Callable[[], Figures],
     ) -> dict[str, Any]:
-        """Train what the network says is trained, in as many updates as the epochs have batches.
+        """Train these parameters, in as many updates as the epochs have batches.
 
         Returns what the record says of it.
         """
         args = self.args
-        steps = max(1, round(args.epochs * sum(example.size for example in examples) / args.batch_tokens))
-        schedule = Schedule(steps, args.rate, 0.01, args.seed, args.batch_tokens, args.warmup, decay=1.0)
-
-        def batches(epoch: int) -> list[list[HeadExample]]:
-            return by_length(examples, schedule.tokens, schedule.seed + epoch)
-
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        schedule = command.schedule_of(args, examples)
         training = Training(self.net, schedule, args.work / f"{args.head}.pt", args.device)
-        training.run(batches, loss, minutes=args.minutes, every=args.every, measure=measure)
+        training.run(
+            lambda epoch: by_length(examples, schedule, epoch),
+            loss,
+            minutes=args.minutes,
+            every=args.every,
+            measure=measure,
+        )
         return {"recipe": asdict(schedule), "curve": training.curve}
 
     def score(self) -> dict[str, Any]:
@@ -124,9 +125,10 @@ class HeadTraining:
         held = marked[::HELDOUT]
         learned = [text for i, text in enumerate(marked) if i % HELDOUT]
         examples, heldout = (score_head.scored(some, self.pieces, longest) for some in (learned, held))
-        net.train_only("score")
         loss = score_head.ScoreLoss(net, self.pieces.padding)
-        found = self.train(examples, loss, lambda: score_head.word_figures(net, heldout, held))
+        found = self.train(
+            net.part("score"), examples, loss, lambda: score_head.word_figures(net, heldout, held)
+        )
         words = sum(len(text.words) for text in marked)
         retained = sum(sum(text.retained) for text in marked)
         about |= {"texts": len(examples), "heldout_texts": len(heldout)}
@@ -148,7 +150,10 @@ class HeadTraining:
         # The datasets are interleaved, so that every part of the texts has all of them.
         mixed = [tokens for turn in zip(*sequences, strict=False) for tokens in turn][: args.texts]
         marked = score_head.marked_by_surprisal(
-            lambda: weights.load(self.cell.folder, "float32"), mixed, text.decode, args.work / "word_labels.jsonl"
+            lambda: weights.load(self.cell.folder, "float32"),
+            mixed,
+            text.decode,
+            args.work / "word_labels.jsonl",
         )
         return marked, {"labels": "surprisal", "rows": digests}
 
@@ -187,9 +192,8 @@ class HeadTraining:
         def measure() -> Figures:
             return judge.judged(decision_head.decided(net, held, pieces.padding))
 
-        net.train_only("decision")
-        net.objective.requires_grad_(True)
-        found = self.train(examples, decision_head.DecisionLoss(net, pieces.padding), measure)
+        loss = decision_head.DecisionLoss(net, pieces.padding)
+        found = self.train(net.part("decision") | {"objective": net.objective}, examples, loss, measure)
         about = {"dataset": args.dataset, "rows": requests.rows.digest, "questions": len(rows)}
         about |= {"heldout_questions": len(judge.rows), "objectives": len(labels.feasible)}
         about |= decision_head.summary(labels, right, rows)
