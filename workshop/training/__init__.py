@@ -9,10 +9,10 @@
 | train_predictor | LEVER's early-exit predictor | answers, and a draft | a minute |
 | elasticize | ElastiLM's order of units, anchor layers | ten texts | a minute |
 | train_lora | adapters of a level | an elastic order, questions, texts | 25 minutes |
-| train_tlm score | a head that scores words | texts and their surprisal | 8 minutes |
-| train_tlm decision | a head that chooses levels | questions that each level answers | 10 minutes, and labels |
+| train_tlm score | a head that scores words | texts, by surprisal | 8 minutes |
+| train_tlm decision | a head that chooses levels | questions | 10 minutes, and labels |
 
-`loop` is the training that all share, `phases` what those on a target's `answers` to `prompts` share, `command` the
-options and the record beside each result. What was generated and the checkpoints lie in `--work`, where a killed
-run continues.
+`loop` is the training that all share, `phases` what those on a target's `answers` to `prompts` share,
+`command` the options and the record beside each result. What was generated and the checkpoints lie in
+`--work`, where a killed run continues.
 """

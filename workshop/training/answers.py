@@ -67,6 +67,13 @@ class Answer:
         return len(self.prompt) + len(self.tokens)
 
 
+def add_probabilities(counts: Tensor, answers: Iterable[Answer]) -> Tensor:
+    """The counts `[vocab]` with the target's probabilities at all positions of the answers added."""
+    for each in answers:
+        counts.index_add_(0, each.guesses.flatten(), each.logprobs.exp().flatten())
+    return counts
+
+
 def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of an item: the bare text, or one user message in the target's chat template."""
     if item.kind == "raw":
@@ -153,16 +160,16 @@ def answer(
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in prompts]
     hidden: list[list[Tensor]] = [[] for _ in prompts]
     for _ in range(limits.answer):
-        made = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
+        chosen = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
         live = (~decoding.ended).nonzero()[:, 0].tolist()
         rows = decoding.rows.tolist()
-        columns = [part.cpu() for part in made]
+        columns = [part.cpu() for part in chosen]
         for place in live:
             parts[rows[place]].append(tuple(column[place] for column in columns))
             if decoding.hidden is not None:
                 new = decoding.hidden[place, -len(prompts[rows[place]][0]) :]
                 hidden[rows[place]].append(new.to("cpu", torch.bfloat16, copy=True))
-        if not decoding.take(made[0]):
+        if not decoding.take(chosen[0]):
             break
     said = []
     for (prompt, _), part, states in zip(prompts, parts, hidden, strict=True):
@@ -213,7 +220,7 @@ def _write(tensors: dict[str, Tensor], path: Path) -> None:
 
 def read_answers(paths: Iterable[Path], hidden: bool = False) -> list[Answer]:
     """The answers in these shards, with their hidden states if these are wanted."""
-    return [answer for path in paths for answer in _read_shard(path, hidden)]
+    return [each for path in paths for each in _read_shard(path, hidden)]
 
 
 def _read_shard(path: Path, hidden: bool) -> Iterator[Answer]:
@@ -281,9 +288,9 @@ def write_shards(
             return
         started = time.monotonic()
         asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
-        made = answer(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
-        write_shard(made, path)
-        seconds, count = time.monotonic() - started, sum(len(each.tokens) for each in made)
+        answered = answer(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
+        write_shard(answered, path)
+        seconds, count = time.monotonic() - started, sum(len(each.tokens) for each in answered)
         print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
         with (folder / SECONDS).open("a", encoding="utf-8") as log:
             log.write(f"{path.name}\t{seconds:.1f}\n")

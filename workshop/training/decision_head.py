@@ -22,7 +22,8 @@ from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.methods.compression.pruning.elastication import ranked
 from repro.methods.serving.dual_head import fitting
 from repro.methods.serving.shortening import Scorer, shortened
-from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, kept_tokens
+from repro.methods.serving.slo import decisions as every_decision
 from repro.models.analysis.likelihood import Reader
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.submodels import reordered, submodel
@@ -38,7 +39,7 @@ from workshop.training.elasticize import ANCHORS
 from workshop.training.loop import Figures, Part
 from workshop.training.score_head import HeadExample, filled, remembered
 
-EVERY = decisions()
+EVERY = every_decision()
 Decoders = Mapping[float, Decoder]
 """The target's decoder by model level."""
 
@@ -52,18 +53,17 @@ Right = Mapping[int, frozenset[Decision]]
 def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
     """The elasticized target at every level, all as views of shared weights; optionally with adapters."""
     decoder = dense(cell.folder)
-    found = ranked(decoder, [torch.tensor(one) for one in cell.corpus.sequences], "committed", Measure())
-    order = found.profile.order
-    whole, locked = reordered(decoder, order), anchors_of(found.profile.losses, ANCHORS)
-    made: dict[float, Decoder] = {}
+    ranking = ranked(decoder, list(map(torch.tensor, cell.corpus.sequences)), "committed", Measure())
+    order, folder = ranking.profile.order, ranking.folder
+    whole, locked = reordered(decoder, order), anchors_of(ranking.profile.losses, ANCHORS)
+    decoders: dict[float, Decoder] = {}
     for level in LEVELS:
         kept = kept_at(decoder.config, level, locked)
-        sub = submodel(whole, kept)
-        adapters = None
-        if adapted and found.folder is not None and level < 1.0:
-            adapters = elastic_profile.committed_lora(found.folder, "elastilm", level, kept, order)
-        made[level] = sub if adapters is None else lora.attached(sub, adapters)
-    return made
+        decoders[level] = sub = submodel(whole, kept)
+        if adapted and folder is not None and level < 1.0:
+            adapters = elastic_profile.committed_lora(folder, "elastilm", level, kept, order)
+            decoders[level] = sub if adapters is None else lora.attached(sub, adapters)
+    return decoders
 
 
 def requests(dataset: str, text: Any) -> DatasetRequests:
@@ -111,8 +111,8 @@ def right_decisions(
     def label(i: int) -> list[Decision]:
         return list(_answered(asked, rows[i], readers(), scorer))
 
-    found = remembered(path, [f"{key} {row}" for row in rows], label)
-    return {row: frozenset(map(Decision._make, right)) for row, right in zip(rows, found, strict=True)}
+    rights = remembered(path, [f"{key} {row}" for row in rows], label)
+    return {row: frozenset(map(Decision._make, right)) for row, right in zip(rows, rights, strict=True)}
 
 
 def _answered(
@@ -163,15 +163,15 @@ class Labels:
         self, right: Right, asked: DatasetRequests, rows: Sequence[int], net: DualHead, pieces: WordPieces
     ) -> list[HeadExample]:
         """Every row under every objective; an example's `text` is the row's index in `rows`."""
-        made = []
+        examples = []
         for place, row in enumerate(rows):
             ids = fitting(pieces.split(asked.text.decode(asked.read(row)))[0], net.positions)
             for objective in self.feasible:
                 chosen, _ = self.label(objective, right[row])
                 whole = [pieces.first, *net.objective_ids(*objective), *ids, pieces.last]
                 classes = torch.tensor([LEVELS.index(chosen.prompt), LEVELS.index(chosen.model)])
-                made.append(HeadExample(torch.tensor(whole), classes, place))
-        return made
+                examples.append(HeadExample(torch.tensor(whole), classes, place))
+        return examples
 
 
 def weight(decision: Decision) -> tuple[float, float]:
@@ -268,9 +268,9 @@ def decided(
     net: DualHead, examples: Sequence[HeadExample], padding: int, at_once: int = 32
 ) -> list[Decision]:
     """The most likely decision of the decision head for each example."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     for start in range(0, len(examples), at_once):
-        said = net.decide(*filled(examples[start : start + at_once], padding))
-        classes = zip(*(one.argmax(-1).tolist() for one in said), strict=True)
-        found += [Decision(LEVELS[prompt], LEVELS[model]) for prompt, model in classes]
-    return found
+        logits = net.decide(*filled(examples[start : start + at_once], padding))
+        classes = zip(*(each.argmax(-1).tolist() for each in logits), strict=True)
+        decisions += [Decision(LEVELS[prompt], LEVELS[model]) for prompt, model in classes]
+    return decisions

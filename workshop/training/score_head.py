@@ -67,7 +67,7 @@ def surprisals(decoder: Decoder, tokens: Sequence[int]) -> list[float]:
     cache = KVCache(decoder.config, len(tokens))
     logits = decoder.forward(ids[:-1], torch.arange(len(tokens) - 1), None, cache)
     nats = logits.logsumexp(-1) - logits.gather(1, ids[1:, None])[:, 0]
-    return [float(one) for one in nats]
+    return list(map(float, nats))
 
 
 def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> list[tuple[int, int, float]]:
@@ -145,10 +145,10 @@ def matched(text: str, compressed: str) -> Marked:
     Deviation: in the release it blocks all later matches.
     """
     spans = words(text)
-    spelled = [text[one.start : one.stop].lower() for one in spans]
+    spelled = [text[start:stop].lower() for start, stop in spans]
     marks, at = [False] * len(spans), 0
-    for one in words(compressed):
-        word = compressed[one.start : one.stop].lower()
+    for start, stop in words(compressed):
+        word = compressed[start:stop].lower()
         if word in spelled[at:]:
             at = spelled.index(word, at)
             marks[at] = True
@@ -219,25 +219,25 @@ class HeadExample:
 
 def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[HeadExample]:
     """Examples of the score head from marked texts, cut at `longest` ids; pieces get their word's label."""
-    made = []
-    for number, one in enumerate(marked):
-        ids, spans = pieces.split(one.text)
+    examples = []
+    for number, text in enumerate(marked):
+        ids, spans = pieces.split(text.text)
         ids, spans = ids[: longest - 2], spans[: longest - 2]
-        kept = carried([float(mark) for mark in one.retained], one.words, spans, UNJUDGED)
-        labels = [UNJUDGED, *(UNJUDGED if mark == UNJUDGED else round(mark) for mark in kept), UNJUDGED]
+        marks = carried(list(map(float, text.retained)), text.words, spans, UNJUDGED)
+        labels = [UNJUDGED, *map(round, marks), UNJUDGED]
         around = (TextSpan(0, 0), *spans, TextSpan(0, 0))
         whole = torch.tensor([pieces.first, *ids, pieces.last])
-        made.append(HeadExample(whole, torch.tensor(labels), number, around))
-    return made
+        examples.append(HeadExample(whole, torch.tensor(labels), number, around))
+    return examples
 
 
 def filled(chosen: Sequence[HeadExample], padding: int) -> tuple[Tensor, Tensor]:
     """Ids of examples as one padded tensor, and the mask of real ids."""
-    longest = max(len(one.prompt) for one in chosen)
+    longest = max(example.size for example in chosen)
     ids = torch.full((len(chosen), longest), padding)
     real = torch.zeros(len(chosen), longest, dtype=torch.bool)
-    for row, one in enumerate(chosen):
-        ids[row, : len(one.prompt)], real[row, : len(one.prompt)] = one.prompt, True
+    for row, example in enumerate(chosen):
+        ids[row, : example.size], real[row, : example.size] = example.prompt, True
     return ids, real
 
 
@@ -267,41 +267,38 @@ def word_figures(net: DualHead, examples: Sequence[HeadExample], marked: Sequenc
     `accuracy` retains as many words per text as its labels do, `threshold_accuracy` uses a threshold of one
     half, `auc` is the probability that a word to retain ranks above one to drop, over all texts.
     """
-    every: list[float] = []
-    wanted: list[bool] = []
-    chosen: list[float] = []
-    for one in examples:
-        said = net.retain(one.prompt[None])[0].softmax(-1)[:, 1].tolist()
-        text = marked[one.text]
-        # Words after the cut have no piece.
-        end = one.spans[-2].stop
-        words = [(w, mark) for w, mark in zip(text.words, text.retained, strict=True) if w.stop <= end]
-        values = carried(said[1:-1], one.spans[1:-1], [w for w, _ in words], 0.0)
-        marks = [mark for _, mark in words]
+    scores: list[float] = []
+    labels: list[bool] = []
+    right: list[bool] = []
+    for example in examples:
+        text, end = marked[example.text], example.spans[-2].stop  # words after the cut have no piece
+        words, marks = zip(
+            *((w, m) for w, m in zip(text.words, text.retained, strict=True) if w.stop <= end), strict=True
+        )
+        pieces = net.retain(example.prompt[None])[0].softmax(-1)[:, 1].tolist()
+        values = carried(pieces[1:-1], example.spans[1:-1], words, 0.0)
         best = set(sorted(range(len(values)), key=lambda i: -values[i])[: sum(marks)])
-        chosen += [float((i in best) == mark) for i, mark in enumerate(marks)]
-        every += values
-        wanted += marks
-    right = [float((value > 0.5) == mark) for value, mark in zip(every, wanted, strict=True)]
+        right += [(i in best) == mark for i, mark in enumerate(marks)]
+        scores += values
+        labels += marks
     return {
-        "accuracy": round(fmean(chosen), 4),
-        "threshold_accuracy": round(fmean(right), 4),
-        "auc": round(auc(every, wanted), 4),
+        "accuracy": round(fmean(right), 4),
+        "threshold_accuracy": round(
+            fmean((score > 0.5) == mark for score, mark in zip(scores, labels, strict=True)), 4
+        ),
+        "auc": round(auc(scores, labels), 4),
     }
 
 
-def auc(values: Sequence[float], wanted: Sequence[bool]) -> float:
-    """Area under the ROC curve of `values`; ties count half.
+def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
+    """Area under the ROC curve; ties count half.
 
     Raises:
         InputError: only one class is present.
     """
-    positive, negative = (
-        torch.tensor([v for v, mark in zip(values, wanted, strict=True) if mark is kind], dtype=torch.float64)
-        for kind in (True, False)
-    )
+    values, marks = torch.tensor(scores, dtype=torch.float64), torch.tensor(labels)
+    positive, negative = values[marks], values[~marks].sort().values
     if not len(positive) or not len(negative):
         raise InputError("all words have one label; give more texts")
-    ordered = negative.sort().values
-    below, to = (torch.searchsorted(ordered, positive, right=right) for right in (False, True))
+    below, to = (torch.searchsorted(negative, positive, right=right) for right in (False, True))
     return float((below + to).double().mean() / 2 / len(negative))

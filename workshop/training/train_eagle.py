@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from workshop.training import command, eagle_head, phases, prompts
-from workshop.training.answers import Answer
+from workshop.training.answers import Answer, add_probabilities
 from workshop.training.eagle_head import Head, Start, draft_vocabulary
 from workshop.training.loop import Figures, Part, Schedule
 
@@ -89,19 +89,19 @@ def beginning(examples: list[Answer], target: PreTrainedModel, counts: Tensor, s
     A token's count is its probability under the target summed over all answers, since a few thousand answers
     contain too few different tokens, plus `counts [vocab]`.
     """
-    counts = counts.clone()
-    for one in examples:
-        counts.index_add_(0, one.guesses.flatten(), one.logprobs.exp().flatten())
+    counts = add_probabilities(counts.clone(), examples)
     examples = examples[:: 1 + len(examples) // GUESSED_FROM]
     inner = 3 * (examples[0].hidden.shape[1] // 4)
-    features = torch.cat([one.hidden[len(one.prompt) - 2 : -1, :inner] for one in examples]).float()
+    features = torch.cat([answer.hidden[len(answer.prompt) - 2 : -1, :inner] for answer in examples]).float()
     sizes = features.square().mean(0).sqrt()
     features = features / sizes
-    wanted = torch.cat([one.hidden[len(one.prompt) - 1 :, inner:] for one in examples]).float()
-    read = torch.cat([torch.cat([one.prompt, one.tokens])[len(one.prompt) - 1 : -1] for one in examples])
+    final = torch.cat([answer.hidden[len(answer.prompt) - 1 :, inner:] for answer in examples]).float()
+    read = torch.cat(
+        [torch.cat([answer.prompt, answer.tokens])[len(answer.prompt) - 1 : -1] for answer in examples]
+    )
     embedded = _normed(target.get_input_embeddings().weight.detach().float().cpu()[read])
-    wanted = wanted / target.model.norm.weight.detach().float().cpu()
-    fit = _ridge(torch.cat([features, embedded], 1), wanted)
+    final = final / target.model.norm.weight.detach().float().cpu()
+    fit = _ridge(torch.cat([features, embedded], 1), final)
     pairs = torch.cat([embedded, _normed(features @ fit[:inner])], 1)
     same = _ridge(pairs, torch.ones(len(pairs), 1))[:, 0]
     tokens = draft_vocabulary(counts, min(size, len(counts)))
@@ -125,22 +125,22 @@ def _ridge(x: Tensor, y: Tensor) -> Tensor:
 def collate(examples: list[Answer]) -> UnrollBatch:
     """One batch; padding is to the right of everything that anchors attend to."""
     b, width, dtype = len(examples), examples[0].hidden.shape[1] // 4, examples[0].hidden.dtype
-    pairs = max(len(one.prompt) + len(one.tokens) for one in examples) - 2
-    longest = max(len(one.tokens) for one in examples)
+    pairs = max(answer.size for answer in examples) - 2
+    longest = max(len(answer.tokens) for answer in examples)
     features = torch.zeros(b, pairs, 3 * width, dtype=dtype)
     final = torch.zeros(b, longest, width, dtype=dtype)
     after, anchors, tokens = (
         torch.zeros(b, length, dtype=torch.long) for length in (pairs, longest, longest)
     )
     best = torch.zeros(b, longest, min(MENTIONED, examples[0].guesses.shape[1]), dtype=torch.long)
-    for row, one in enumerate(examples):
-        p, n = len(one.prompt), len(one.tokens)
-        features[row, : p + n - 2] = one.hidden[:-1, : 3 * width]
-        final[row, :n] = one.hidden[p - 1 :, 3 * width :]
-        after[row, : p + n - 2] = torch.cat([one.prompt, one.tokens])[1:-1]
+    for row, answer in enumerate(examples):
+        p, n = len(answer.prompt), len(answer.tokens)
+        features[row, : p + n - 2] = answer.hidden[:-1, : 3 * width]
+        final[row, :n] = answer.hidden[p - 1 :, 3 * width :]
+        after[row, : p + n - 2] = torch.cat([answer.prompt, answer.tokens])[1:-1]
         anchors[row] = (torch.arange(longest) + p - 2).clamp(max=pairs - 1)
-        tokens[row, :n], best[row, :n] = one.tokens, one.guesses[:, : best.shape[2]]
-    lengths = torch.tensor([len(one.tokens) for one in examples])
+        tokens[row, :n], best[row, :n] = answer.tokens, answer.guesses[:, : best.shape[2]]
+    lengths = torch.tensor([len(answer.tokens) for answer in examples])
     return UnrollBatch(features, after, anchors, tokens, best, final, lengths)
 
 
@@ -154,37 +154,37 @@ def unroll(head: Head, batch: UnrollBatch, steps: int) -> Iterator[Tensor]:
     keys, values = attention.keys(joined, positions)
     seen = positions[:, None] <= batch.anchors[..., None]
     x, feature = joined[rows, batch.anchors], fused[rows, batch.anchors]
-    own: list[tuple[Tensor, Tensor]] = []
+    drafted: list[tuple[Tensor, Tensor]] = []
     for step in range(steps):
         at = batch.anchors[:, : x.shape[1]] + step
         if step:
-            own.append(attention.keys(x, at))
+            drafted.append(attention.keys(x, at))
         query = attention.queries(x, at)
-        attended = _attended(query, keys, values, seen[:, : x.shape[1]], own)
+        attended = _attended(query, keys, values, seen[:, : x.shape[1]], drafted)
         guess = layer.finished(feature, attended)
         yield guess
         # The next step's pair joins this output with the answer token that this step predicts.
         feature = guess[:, :-1]
         following = batch.tokens[:, step : step + feature.shape[1]]
         x = layer.joined(head.embedding[following], feature)
-        own = [(k[:, :-1], v[:, :-1]) for k, v in own]
+        drafted = [(k[:, :-1], v[:, :-1]) for k, v in drafted]
 
 
 def _attended(
-    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, own: list[tuple[Tensor, Tensor]]
+    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, drafted: list[tuple[Tensor, Tensor]]
 ) -> Tensor:
-    """Attention over the pairs that `seen [b, a, t]` allows, and one key per anchor of each `own` step.
+    """Attention over the pairs that `seen [b, a, t]` allows, and one key per anchor of each `drafted` step.
 
-    `query [b, a, kv, g, d]`, `keys`, `values [b, t, kv, d]`, `own` pairs of `[b, a, kv, d]`.
+    `query [b, a, kv, g, d]`, `keys`, `values [b, t, kv, d]`, `drafted` pairs of `[b, a, kv, d]`.
     """
     scale = query.shape[-1] ** -0.5
     among = torch.einsum("bakgd,btkd->bakgt", query, keys).float() * scale
     among = among.masked_fill(~seen[:, :, None, None], -torch.inf)
-    single = [(query * k[:, :, :, None]).float().sum(-1, keepdim=True) * scale for k, _ in own]
+    single = [(query * k[:, :, :, None]).float().sum(-1, keepdim=True) * scale for k, _ in drafted]
     shares = torch.cat([among, *single], -1).softmax(-1)
     count = keys.shape[1]
     result = torch.einsum("bakgt,btkd->bakgd", shares[..., :count].to(values.dtype), values)
-    for index, (_, v) in enumerate(own):
+    for index, (_, v) in enumerate(drafted):
         result = result + shares[..., count + index, None].to(v.dtype) * v[:, :, :, None]
     return result.flatten(2)
 
@@ -195,7 +195,7 @@ def accepted(head: Head, examples: list[Answer], drafts: int = CHAIN, rows: int 
 
     Exact for a greedy answer: up to its first miss a chain's tokens are the answer's.
     """
-    found: list[Tensor] = []
+    runs: list[Tensor] = []
     for start in range(0, len(examples), rows):
         chosen = examples[start : start + rows]
         batch = collate(chosen).to(head.embedding.device)
@@ -208,8 +208,8 @@ def accepted(head: Head, examples: list[Answer], drafts: int = CHAIN, rows: int 
             alive[:, : length - step] &= right
             alive[:, length - step :] = False
             run += alive
-        found += [row[:n] for row, n in zip(run.cpu(), batch.lengths.tolist(), strict=True)]
-    return found
+        runs += [row[:n] for row, n in zip(run.cpu(), batch.lengths.tolist(), strict=True)]
+    return runs
 
 
 # --- the loss -----------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import write_tensors
 from workshop.training import answers, command, phases
-from workshop.training.answers import Answer
+from workshop.training.answers import Answer, add_probabilities
 from workshop.training.loop import Figures, Part, Schedule
 
 NONE = -100
@@ -119,9 +119,7 @@ def ahead(column: Tensor, heads: int) -> Tensor:
 
 def common_tokens(examples: Iterable[Answer], size: int, vocab: int) -> Tensor:
     """Tokens with the largest probability under the target over all answers, at most `size`, ascending."""
-    counts = torch.zeros(vocab)
-    for answer in examples:
-        counts.index_add_(0, answer.guesses.flatten(), answer.logprobs.exp().flatten())
+    counts = add_probabilities(torch.zeros(vocab), examples)
     return counts.topk(min(size, int((counts > 0).sum()))).indices.sort().values
 
 

@@ -126,13 +126,13 @@ class HeadTraining:
         learned = [text for i, text in enumerate(marked) if i % HELDOUT]
         examples, heldout = (score_head.scored(some, self.pieces, longest) for some in (learned, held))
         loss = score_head.ScoreLoss(net, self.pieces.padding)
-        found = self.train(
+        trained = self.train(
             net.part("score"), examples, loss, lambda: score_head.word_figures(net, heldout, held)
         )
         words = sum(len(text.words) for text in marked)
         retained = sum(sum(text.retained) for text in marked)
         about |= {"texts": len(examples), "heldout_texts": len(heldout)}
-        return {"data": about | {"words": words, "retained": round(retained / words, 4)}, **found}
+        return {"data": about | {"words": words, "retained": round(retained / words, 4)}, **trained}
 
     def _surprising(self) -> tuple[list[Marked], dict[str, Any]]:
         """Texts with words marked by surprisal, and what the record says of them."""
@@ -193,12 +193,12 @@ class HeadTraining:
             return judge.judged(decision_head.decided(net, held, pieces.padding))
 
         loss = decision_head.DecisionLoss(net, pieces.padding)
-        found = self.train(net.part("decision") | {"objective": net.objective}, examples, loss, measure)
+        trained = self.train(net.part("decision") | {"objective": net.objective}, examples, loss, measure)
         about = {"dataset": args.dataset, "rows": requests.rows.digest, "questions": len(rows)}
         about |= {"heldout_questions": len(judge.rows), "objectives": len(labels.feasible)}
         about |= decision_head.summary(labels, right, rows)
         rivals = judge.rivals([row for row in rows if row not in judge.rows])
-        return {"data": about, "rivals": rivals, **found}
+        return {"data": about, "rivals": rivals, **trained}
 
     def write(self, found: dict[str, Any]) -> None:
         """Write the head, its record, and the configuration that both heads share."""
