@@ -101,12 +101,12 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_heads(tmp_path / "heads")
-    models = ["--target=smollm2_135m", "--draft=smollm2_135m_medusa", "--dataset=humaneval"]
+    models = ["--target=smollm2_135m", "--draft=smollm2_135m_medusa", "--rows=humaneval:0:2"]
     overrides = [
         override("target.checkpoint.folder", project.root / "target"),
         *drafts(tmp_path / "heads")[1:],
     ]
-    head_ranks.main([*models, "--rows=0:2", "--tokens=24", *overrides])
+    head_ranks.main([*models, "--tokens=24", *overrides])
     assert f"answers, {tmp_path}/heads/{FILE}" in capsys.readouterr().out
     ranks = HeadRanks.load(tmp_path / "heads" / FILE)
     assert len(ranks.begins) == 2
@@ -120,7 +120,7 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
 
 
 def test_recording_says_what_it_cannot_do(project: Project) -> None:
-    models = ["--target=smollm2_135m", "--dataset=humaneval", "--rows=0:1"]
+    models = ["--target=smollm2_135m", "--rows=humaneval:0:1"]
     overrides = [
         override("target.checkpoint.folder", project.root / "target"),
         override("draft.checkpoint.folder", project.root / "draft"),

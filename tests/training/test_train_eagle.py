@@ -243,6 +243,7 @@ def test_a_trained_head_is_trained_on_with_more_tokens(places: Path, whole: Path
         ({"target": "nowhere"}, "nowhere"),
         ({"rows": "mbpp:2"}, "mbpp:2"),
         ({"rows": "mbpp:9:12"}, "9:12"),
+        ({"rows": "mbpp:4:2"}, "no row"),
         ({"width": 50}, "48"),
     ],
 )

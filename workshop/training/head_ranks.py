@@ -33,19 +33,20 @@ from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation.scenario import GenerationScenario
 from workshop.training import command
+from workshop.training.prompts import Share
 
 SHOWN = 5
 
 
 def scenario(args: argparse.Namespace) -> GenerationScenario:
     """The scenario that provides dataset rows, models and tokenizer."""
-    first, last = args.rows
+    share = Share.parse(args.rows)
     config = cell_config(
         f"model@target={args.target}",
         f"model@draft={args.draft}",
-        f"dataset={args.dataset}",
-        f"skip={first}",
-        f"prompts={last - first}",
+        f"dataset={share.name}",
+        f"skip={share.start}",
+        f"prompts={share.stop - share.start}",
         f"max_tokens={args.tokens}",
         f"host={args.host}",
         "method=corrected",
@@ -128,25 +129,13 @@ def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
     return joined(answers)
 
 
-def rows(text: str) -> tuple[int, int]:
-    """Parse A:B into the first row and the one after the last."""
-    try:
-        first, last = map(int, text.split(":"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no A:B") from None
-    if not 0 <= first < last:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no row; give A:B with A below B")
-    return first, last
-
-
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; the defaults are those of the committed ranks."""
     parser = command.parser_of(__doc__)
     add = parser.add_argument
     add("--target", required=True, help="name of the target's model file")
     add("--draft", required=True, help="name of the heads' model file")
-    add("--dataset", default="mt_bench", help="(default %(default)s, as Ghidorah has it)")
-    add("--rows", type=rows, default=(20, 40), metavar="A:B", help="rows A to B - 1 (default 20:40)")
+    add("--rows", default="mt_bench:20:40", metavar="DATASET:A:B", help="(default %(default)s)")
     add("--tokens", type=int, default=128, help="longest answer (default %(default)s)")
     add("--host", default="cpu", help="cpu or cuda (default %(default)s)")
     add("--no-memo", action="store_true", help="compute all of it, whatever is remembered")
@@ -162,9 +151,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     assert cell.draft.folder is not None
     file = cell.draft.folder / FILE
     about = {
-        "dataset": args.dataset,
+        "rows": args.rows,
         "dataset_digest": cell.rows.digest,
-        "rows": "{}:{}".format(*args.rows),
         "tokens": str(args.tokens),
         "target": cell.target.config.name,
         "target_digest": cell.target.digest,

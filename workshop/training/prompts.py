@@ -141,6 +141,8 @@ class Share:
         if len(bounds) not in (2, 3) or not all(bound.isdigit() for bound in bounds):
             raise InputError(f"rows {text!r}: write dataset:start:stop or dataset:start:stop:more")
         start, stop, more = (int(bound) for bound in [*bounds, "0"][:3])
+        if start >= stop:
+            raise InputError(f"rows {text!r}: holds no row; give a start below the stop")
         return cls(name, start, stop, more)
 
     def texts(self) -> list[str]:
