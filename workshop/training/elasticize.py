@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elastic_profile.save(profile, args.out / PROFILE)
     anchors = anchors_of(profile.losses, ANCHORS)
     corpus = {name: getattr(args, name) for name in ("dataset", "texts", "tokens")}
+    named = argparse.Namespace(target=args.target, out=args.out, **corpus)
     about = {
         "target": {"name": cell.labels["target"], "digest": cell.target.digest},
         "fingerprint": elastic_profile.fingerprint(decoder),
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "order": profile.order.digest,
         "loss": round(profile.whole, 4),
         "anchors": list(anchors),
-        "command": command.command_of(args, "elasticize"),
+        "command": " ".join([command.command_of(named, "elasticize"), *args.more]),
     }
     command.write_json(args.out / "config.json", about)
     print(f"loss {profile.whole:.3f} nats; without each layer:")
