@@ -12,21 +12,27 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
-from tiny_training import draft_command
-from workshop.training import train_draft
-from workshop.training.texts import answers, prompts
-from workshop.training.trainers import draft, evaluation, training
+from tiny_training import training_command
+from workshop.training import answers, loop, phases, prompts, train_draft
 
 ROOT = Path(__file__).parents[3]
 
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-draft"
+
+pytestmark = pytest.mark.usefixtures("training_rows")
+
+
+def command(places: Path, where: Path, **changed: object) -> list[str]:
+    return training_command(places, where, **{"rows": "gsm8k:2:6:2", "layers": 2, "width": 40, **changed})
 
 
 @pytest.fixture(scope="module")
 def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One unbroken run of all phases."""
     where = tmp_path_factory.mktemp("whole")
-    train_draft.main(draft_command(places, where))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REPRO_DATA", str(places / "data"))
+        train_draft.main(command(places, where))
     return where
 
 
@@ -45,13 +51,16 @@ def test_harvest_makes_stubs_in_the_shape_of_humaneval(places: Path) -> None:
     )
 
 
-def test_plan_is_seeded_and_mixes_questions(places: Path) -> None:
-    stubs = prompts.harvest([("code", places / "code")])
-    rows = [prompts.RowRange(places / "questions.jsonl", 2, 6)]
-    plan = prompts.plan(stubs, rows, seed=1)
-    assert plan == prompts.plan(stubs, rows, seed=1) != prompts.plan(stubs, rows, seed=2)
-    assert prompts.describe(plan)["by_kind"]["chat"] == 12
-    assert "chat" in {item.kind for item in plan[:4]}
+def test_stubs_are_asked_in_three_ways() -> None:
+    stubs = [("package", f'def f_{n}(x):\n    """Number {n}."""\n') for n in range(200)]
+    plan, again = (
+        prompts.mixture(stubs, [], [], tasks=0, stubs=10**6, seed=1, raw=0.1, sampled=0.3) for _ in range(2)
+    )
+    assert plan == again
+    described = prompts.describe(plan)
+    assert 0 < described["by_kind"]["raw"] < 40
+    assert 30 < described["sampled"] < 90
+    assert described["prompts"] == 200
 
 
 def test_batched_answers_are_the_targets_own(places: Path) -> None:
@@ -82,7 +91,7 @@ def test_ended_rows_leave_the_batch_and_change_nothing(places: Path) -> None:
 def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
     places: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_write, real_update = answers.write_shard, training.Trainer._update
+    real_write, real_update = answers.write_shard, loop.Training._update
     calls = {"shards": 0, "updates": 0}
 
     def killed_while_writing(made: list[answers.Answer], path: Path) -> None:
@@ -92,7 +101,7 @@ def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
             raise KeyboardInterrupt
         real_write(made, path)
 
-    def killed_while_training(self: training.Trainer, *given: object) -> tuple[float, float]:
+    def killed_while_training(self: loop.Training, *given: object) -> tuple[float, float]:
         calls["updates"] += 1
         if calls["updates"] == 33:
             raise KeyboardInterrupt
@@ -100,13 +109,13 @@ def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
 
     monkeypatch.setattr(answers, "write_shard", killed_while_writing)
     with pytest.raises(KeyboardInterrupt):
-        train_draft.main(draft_command(places, tmp_path))
+        train_draft.main(command(places, tmp_path))
     assert len(answers.shards(tmp_path / "work")) == 2
     monkeypatch.setattr(answers, "write_shard", real_write)
-    monkeypatch.setattr(training.Trainer, "_update", killed_while_training)
+    monkeypatch.setattr(loop.Training, "_update", killed_while_training)
     with pytest.raises(KeyboardInterrupt):
-        train_draft.main(draft_command(places, tmp_path))
-    train_draft.main(draft_command(places, tmp_path))
+        train_draft.main(command(places, tmp_path))
+    train_draft.main(command(places, tmp_path))
     unbroken, resumed = answers.shards(whole / "work"), answers.shards(tmp_path / "work")
     assert len(unbroken) == len(resumed) > 5
     for one, other in zip(unbroken, resumed, strict=True):
@@ -119,7 +128,7 @@ def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
 
 def test_parts_together_make_all_shards(places: Path, whole: Path, tmp_path: Path) -> None:
     for part in ("0/2", "1/2"):
-        train_draft.main(draft_command(places, tmp_path, phases="harvest,generate", part=part))
+        train_draft.main(command(places, tmp_path, phases="plan,generate", part=part))
     made = [path.name for path in answers.shards(tmp_path / "work")]
     assert made == [path.name for path in answers.shards(whole / "work")]
 
@@ -137,12 +146,12 @@ def test_the_draft_shares_the_targets_embeddings(places: Path, whole: Path) -> N
     assert {name.split(".")[1] for name in tensors} == {"layers", "norm"}
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32)
-    model = draft.load_draft(whole / "out", target).eval()
+    model = train_draft.load_draft(whole / "out", target).eval()
     assert torch.equal(model.get_input_embeddings().weight, target.get_input_embeddings().weight)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert (model.config.num_hidden_layers, model.config.intermediate_size) == (2, 40)
-    made = answers.read_shard(answers.shards(whole / "work")[0])
-    right = evaluation.hits(model, made)
+    made = answers.read_answers(answers.shards(whole / "work")[:1])
+    right = train_draft.hits(model, made)
     row = torch.cat([made[0].prompt, made[0].tokens])[None]
     best = model(row).logits[0].argmax(-1)[len(made[0].prompt) - 1 : -1]
     assert torch.equal(right[0], best == made[0].tokens)
@@ -153,32 +162,37 @@ def test_the_record_says_where_the_draft_comes_from(places: Path, whole: Path) -
     record = json.loads(text)
     assert str(places) not in text
     assert str(whole) not in text
-    assert record["data"]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
-    assert record["data"]["trained_on"]["prompts"] == record["data"]["answers"] == 13 + 12
+    assert record["data"][0]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
+    assert record["data"][0]["prompts"]["prompts"] == record["data"][0]["answers"] == 13 + 12
     assert "--part 0/1" in record["command"]
     assert record["recipe"]["steps"] == 60
-    assert record["data"]["extra_prompts"] == ["questions.jsonl:2:6"]
+    assert "--rows gsm8k:2:6:2" in record["data"][0]["command"]
     weights = (places / "target" / "model.safetensors").read_bytes()
     assert record["target"]["model.safetensors"] == hashlib.sha256(weights).hexdigest()
-    assert set(record["results"]) == {"humaneval-code", "humaneval-raw", "questions-0-2"}
+    assert set(record["results"]) == {"gsm8k"}
     for figures in record["results"].values():
         assert 0 <= figures["agreement_64"] <= 1
         assert 1 <= figures["acceptance_length_chain8_128"] <= 9
 
 
 def test_chain_counts_every_token_once() -> None:
-    flags = [torch.tensor([True, True, False, True, False, False, True])]
-    assert evaluation.chain(flags, 8, 128) == 7 / 4  # 2+bonus, 1+bonus, 0+bonus, 1 at the end
-    assert evaluation.chain([torch.ones(18, dtype=torch.bool)], 8, 128) == 9
-    assert evaluation.agreement(flags, 4) == 0.75
+    agreed = torch.tensor([True, True, False, True, False, False, True])
+    assert train_draft.chain_runs(agreed) == [2, 1, 0, 1, 0, 0, 1]
+    # 2+bonus, 1+bonus, 0+bonus, 1 at the end
+    assert phases.acceptance_length([train_draft.chain_runs(agreed)]) == 7 / 4
+    every = train_draft.figures_of([torch.ones(18, dtype=torch.bool)])
+    assert every == {
+        "agreement_64": 1.0, "acceptance_length_chain8_64": 9.0,
+        "agreement_128": 1.0, "acceptance_length_chain8_128": 9.0,
+    }  # fmt: skip
 
 
 def test_loss_with_the_whole_vocabulary_is_the_divergence() -> None:
     generator = torch.Generator().manual_seed(0)
     hidden, head = (torch.randn(n, 8, generator=generator) for n in (5, 20))
     logp, guesses = torch.randn(5, 20, generator=generator).log_softmax(-1).topk(20)
-    batch = training.Batch(torch.empty(0), torch.empty(0), guesses, logp)
-    loss, _ = training.distillation_loss(hidden, head, batch, torch.arange(20), hard=0.0)
+    batch = train_draft.Batch(torch.empty(0), torch.empty(0), guesses, logp)
+    loss, _ = train_draft.distillation_loss(hidden, head, batch, torch.arange(20), hard=0.0)
     logq = (hidden @ head.T).log_softmax(-1).gather(1, guesses)
     assert loss.item() == pytest.approx((logp.exp() * (logp - logq)).sum(-1).mean().item(), abs=1e-4)
 
@@ -186,20 +200,15 @@ def test_loss_with_the_whole_vocabulary_is_the_divergence() -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"phases": "harvest,tune"}, "tune"),
+        ({"phases": "plan,tune"}, "tune"),
         ({"target": "nowhere"}, "nowhere"),
-        ({"heldout": ""}, "heldout"),
-        ({"prompts": "questions.jsonl:1"}, "questions.jsonl:1"),
         ({"layers": 9}, "8"),
         ({"width": 0}, "width 0"),
     ],
 )
-def test_bad_input_is_named(
-    places: Path, whole: Path, tmp_path: Path, changed: dict[str, object], named: str
-) -> None:
-    where = tmp_path if "prompts" in changed else whole
+def test_bad_input_is_named(places: Path, whole: Path, changed: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        train_draft.main(draft_command(places, where, **changed))
+        train_draft.main(command(places, whole, **changed))
 
 
 def test_the_committed_draft_is_small_and_recorded() -> None:

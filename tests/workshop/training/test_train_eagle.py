@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
-from tiny_training import LAYERS
-from workshop.training import train_eagle
-from workshop.training.texts import answers, mixture, questions
-from workshop.training.trainers import head, training, unroll
+from tiny_training import LAYERS, training_command
+from workshop.training import answers, prompts
+from workshop.training import eagle_head as head
+from workshop.training import train_eagle as unroll
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,20 +32,9 @@ pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-eagle3"
 
 
-@pytest.fixture(scope="module")
-def places(deep_places: Path) -> Path:
-    return deep_places
-
-
 def command(places: Path, where: Path, **changed: object) -> list[str]:
-    options: dict[str, object] = {
-        "target": places / "target", "out": where / "out", "work": where / "work",
-        "code-root": places / "code", "rows": "mbpp:2:6:1", "sums": "gsm8k:2:6:2", "heldout": "gsm8k:0:2",
-        "tasks": 2, "stubs": 3, "tokens": 10**6, "batch": 4, "answer": 12, "vocabulary": 120, "width": 40,
-        "unroll": 3, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
-    }  # fmt: skip
-    options.update({name.replace("_", "-"): value for name, value in changed.items()})
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    own = {"sums": "gsm8k:2:6:2", "tasks": 2, "stubs": 3, "vocabulary": 120, "width": 40, "unroll": 3}
+    return training_command(places, where, **{**own, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +43,16 @@ def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("eagle")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REPRO_DATA", str(places / "data"))
-        train_eagle.main(command(places, where))
+        unroll.main(command(places, where))
     return where
 
 
-def examples(target: torch.nn.Module, count: int = 3) -> list[unroll.UnrollExample]:
+def examples(target: torch.nn.Module, count: int = 3) -> list[answers.Answer]:
     """Greedy answers of the target to random prompts, with the rows it computed on the way, exactly."""
     generator = torch.Generator().manual_seed(3)
     asked = [(torch.randint(3, 259, (n + 4,), generator=generator).tolist(), 0.0) for n in range(count)]
     layers = (*head.feature_layers(LAYERS), LAYERS)
-    made, hidden = answers.answer_and_hidden(
-        target, asked, answers.Limits(answer=10, guesses=3), 0, 0, layers
-    )
-    return [unroll.UnrollExample(**vars(one), hidden=rows) for one, rows in zip(made, hidden, strict=True)]
+    return answers.answer(target, asked, answers.Limits(answer=10, guesses=3), 0, 0, layers)
 
 
 def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: Path) -> None:
@@ -85,7 +72,7 @@ def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: 
     remembered = CachedFeatures(config.depths(LAYERS), lambda: decoder, None)
     network = EagleNetwork(config, lambda: loaded, remembered)
     # Answers come with features in bf16; what is compared here is all else.
-    exact = [unroll.UnrollExample(**(vars(one) | {"hidden": _exact(target, one)})) for one in made]
+    exact = [replace(one, hidden=_exact(target, one)) for one in made]
     batch = unroll.collate(exact)
     steps = [model.logits(rows) for rows in unroll.unroll(model, batch, 3)]
     for index, one in enumerate(made):
@@ -100,7 +87,7 @@ def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: 
                 torch.testing.assert_close(row, steps[step][index, known], atol=1e-4, rtol=1e-4)
 
 
-def _exact(target: torch.nn.Module, one: unroll.UnrollExample) -> torch.Tensor:
+def _exact(target: torch.nn.Module, one: answers.Answer) -> torch.Tensor:
     found = target(torch.cat([one.prompt, one.tokens])[None, :-1], output_hidden_states=True).hidden_states
     rows = torch.cat([found[i][0] for i in (*head.feature_layers(LAYERS), LAYERS)], -1)
     torch.testing.assert_close(one.hidden.float(), rows, atol=0.05, rtol=0.02)  # captured while decoding
@@ -115,8 +102,7 @@ def test_loss_of_one_step_is_the_cross_entropy_over_the_draft_vocabulary(places:
     model = head.start_head(target, unroll.beginning(made, target, even, 130), 40)
     recipe = unroll.UnrollRecipe(unroll=1, negatives=259)
     projection = target.get_output_embeddings().weight
-    trainer = unroll.EagleTrainer(model, projection, recipe, places / "none.pt", "cpu")
-    loss, right = trainer.loss(made)
+    ((loss, right),) = unroll.EagleLoss(model, projection, recipe)(made, 0)
     batch = unroll.collate(made)
     said = model.logits(next(unroll.unroll(model, batch, 1)))
     terms, hits = [], []
@@ -172,26 +158,21 @@ def test_a_grown_head_says_what_it_said_and_guesses_the_rest(places: Path, tmp_p
 def test_a_target_asks_itself_different_questions(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(places / "target")
-    monkeypatch.setattr(questions, "LIMITS", answers.Limits(batch=64, answer=64, guesses=259))
-    monkeypatch.setattr(questions, "TRIES", 200)
-    found, again = (questions.own_questions(target, tokenizer, 5, 1) for _ in range(2))
+    monkeypatch.setattr(answers, "QUESTIONS", answers.Limits(batch=64, answer=64, guesses=259))
+    monkeypatch.setattr(answers, "TRIES", 200)
+    found, again = (answers.own_questions(target, tokenizer, 5, 1) for _ in range(2))
     assert found == again
     assert len({item.text for item in found}) == 5
-    assert all(item.kind == "chat" and len(item.text) >= questions.SHORTEST for item in found)
-    monkeypatch.setattr(questions, "SHORTEST", 1000)
-    monkeypatch.setattr(questions, "TRIES", 1)
+    assert all(item.kind == "chat" and len(item.text) >= answers.SHORTEST for item in found)
+    monkeypatch.setattr(answers, "SHORTEST", 1000)
+    monkeypatch.setattr(answers, "TRIES", 1)
     with pytest.raises(InputError, match="own 5"):
-        questions.own_questions(target, tokenizer, 5, 1)
+        answers.own_questions(target, tokenizer, 5, 1)
 
 
 def _rank(matrix: torch.Tensor, rank: int) -> torch.Tensor:
     left, sizes, right = torch.linalg.svd(matrix)
     return left[:, :rank] * sizes[:rank] @ right[:rank]
-
-
-def test_accepted_counts_a_chain_up_to_its_first_miss() -> None:
-    runs = [torch.tensor([2, 1, 0, 1, 0, 0, 1])]
-    assert unroll.figures(runs) == {"agreement": round(4 / 7, 4), "acceptance_length_chain8": 7 / 4}
 
 
 def test_the_vocabulary_is_the_likeliest_tokens_in_order() -> None:
@@ -200,10 +181,10 @@ def test_the_vocabulary_is_the_likeliest_tokens_in_order() -> None:
 
 
 def test_the_mixture_asks_as_the_experiments_do(places: Path) -> None:
-    shares, sums = [mixture.Share("mbpp", 2, 6, 1)], [mixture.Share("gsm8k", 2, 6, 2)]
+    shares, sums = [prompts.Share("mbpp", 2, 6, 1)], [prompts.Share("gsm8k", 2, 6, 2)]
     stub = 'def f(x):\n    """Double x.\n    >>> f(2)\n    4\n    """\n'
     plan, again = (
-        mixture.mixture([("package", stub)] * 2, shares, sums, tasks=1, stubs=5, seed=0) for _ in range(2)
+        prompts.mixture([("package", stub)] * 2, shares, sums, tasks=1, stubs=5, seed=0) for _ in range(2)
     )
     assert plan == again
     assert len(plan) == 4 * 2 + 4 * 3 + 2
@@ -215,32 +196,11 @@ def test_the_mixture_asks_as_the_experiments_do(places: Path) -> None:
 
 
 def test_other_numbers_keep_the_wording() -> None:
-    changed = mixture.other_numbers("2 of 1/4, 3.50 and 1,000 stay; 7 and 7 and 40 go", random.Random(0))
+    changed = prompts.other_numbers("2 of 1/4, 3.50 and 1,000 stay; 7 and 7 and 40 go", random.Random(0))
     found = re.fullmatch(r"2 of 1/4, 3\.50 and 1,000 stay; (\d+) and (\d+) and (\d+) go", changed)
     assert found
     assert found[1] == found[2] != "7"
     assert int(found[3]) % 10 == 0
-
-
-def test_a_killed_training_goes_on_to_the_same_head(
-    places: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = training.Trainer._update, 0
-
-    def killed(self: training.Trainer, *given: object) -> tuple[float, float]:
-        nonlocal calls
-        calls += 1
-        if calls == 33:
-            raise KeyboardInterrupt
-        return real(self, *given)
-
-    monkeypatch.setattr(training.Trainer, "_update", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train_eagle.main(command(places, tmp_path))
-    train_eagle.main(command(places, tmp_path))
-    assert calls == 33 + 40  # twenty were checkpointed, the rest done again
-    first, second = (load_file(where / "out" / "model.safetensors") for where in (whole, tmp_path))
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> None:
@@ -264,7 +224,7 @@ def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> N
 
 def test_a_trained_head_is_trained_on_with_more_tokens(places: Path, whole: Path, tmp_path: Path) -> None:
     changed = {"start": whole / "out", "more": whole / "work", "vocabulary": 150, "steps": 20, "width": 7}
-    train_eagle.main(command(places, tmp_path, phases="plan,train,evaluate", **changed))
+    unroll.main(command(places, tmp_path, phases="plan,train,evaluate", **changed))
     first, second = (
         json.loads((where / "out" / "training.json").read_text(encoding="utf-8"))
         for where in (whole, tmp_path)
@@ -283,12 +243,13 @@ def test_a_trained_head_is_trained_on_with_more_tokens(places: Path, whole: Path
         ({"target": "nowhere"}, "nowhere"),
         ({"rows": "mbpp:2"}, "mbpp:2"),
         ({"rows": "mbpp:9:12"}, "9:12"),
+        ({"rows": "mbpp:4:2"}, "no row"),
         ({"width": 50}, "48"),
     ],
 )
 def test_wrong_input_is_named(places: Path, tmp_path: Path, changed: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        train_eagle.main(command(places, tmp_path, **changed))
+        unroll.main(command(places, tmp_path, **changed))
 
 
 def test_the_committed_head_is_what_its_record_says() -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.models.elastic import lora
 from repro.models.elastic.differentiable import DifferentiableDecoder
-from repro.models.elastic.submodels import reordered, submodel
+from repro.models.elastic.submodels import UnitDecoder, reordered, submodel
 from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven
-from workshop.training.texts.answers import Answer
-from workshop.training.trainers.recovery import (
-    NOTHING,
-    Adapters,
-    RecoveryTrainer,
-    answered,
-    continued,
-    packed_loss,
-    passes,
-)
-from workshop.training.trainers.training import Schedule
+from workshop.training.answers import Answer
+from workshop.training.loop import Schedule, Training, by_length, packed
+from workshop.training.train_lora import Adapters, RecoveryLoss, answered, continued, packed_loss
 
 FAMILIES = ["llama-2", "qwen-2.5", "gemma-2", "opt"]
 
@@ -35,18 +26,11 @@ def texts(count: int = 6, seed: int = 0) -> list[Answer]:
     """Random questions; each answer repeats its last token, which can be learned."""
     chance = torch.Generator().manual_seed(seed)
     asked = [torch.randint(1, 131, (3 + i % 4,), generator=chance) for i in range(count)]
-    return [Answer(one, one[-1:].repeat(2 + i % 3), NOTHING, NOTHING) for i, one in enumerate(asked)]
+    return [Answer(one, one[-1:].repeat(2 + i % 3)) for i, one in enumerate(asked)]
 
 
-def trainer(where: Path, steps: int = 60, rate: float = 2e-2) -> RecoveryTrainer:
-    made = dense("llama-2")
-    order, kept = order_of(made), uneven(made)
-    sub = submodel(reordered(made, order), kept)
-    adapters = Adapters(sub, kept, lora.MATRICES, 4, 0)
-    schedule = Schedule(steps=steps, tokens=16, rate=rate, warmup=1, decay=1.0, weight_decay=0.0)
-    return RecoveryTrainer(
-        adapters, lora.attached(sub, adapters.lora(kept, order)), schedule, 16, where / "state.pt", "cpu"
-    )
+def differentiable(sub: UnitDecoder) -> DifferentiableDecoder:
+    return DifferentiableDecoder(sub.config, sub.layers, sub.ends)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -58,38 +42,37 @@ def test_texts_side_by_side_are_texts_one_by_one(family: str) -> None:
         logits = made.forward(tokens, torch.arange(len(tokens)), None, KVCache(made.config, 4))
         start = len(one.prompt)
         wanted += float(F.cross_entropy(logits[start - 1 : -1], one.tokens, reduction="sum"))
-    found, _ = packed_loss(DifferentiableDecoder(made.config, made.layers, made.ends), texts())
+    found, _ = packed_loss(differentiable(made), texts())
     assert float(found) == pytest.approx(wanted, rel=1e-4)
 
 
-def test_adapters_begin_as_nothing_and_the_loss_falls(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
+def test_adapters_begin_as_nothing_and_the_loss_falls() -> None:
+    made = dense("llama-2")
+    order, kept = order_of(made), uneven(made)
+    sub = submodel(reordered(made, order), kept)
+    adapters = Adapters(sub, kept, lora.MATRICES, 4, 0)
+    loss = RecoveryLoss(differentiable(lora.attached(sub, adapters.lora(kept, order))), 16, "cpu")
     with torch.no_grad():
-        bare = lora.detached(made.decoder)
-        before = float(packed_loss(bare, texts())[0]) / sum(len(one.tokens) for one in texts())
-    assert made.heldout_loss(texts()) == pytest.approx(before)
-    weights = [
-        t.clone() for layer in bare.layers if layer for p in layer.linears for t in p.tensors().values()
-    ]
-    made.run(texts, 1e9, 30, dict)
-    assert made.heldout_loss(texts()) < 0.5 * before
-    after = [t for layer in bare.layers if layer for p in layer.linears for t in p.tensors().values()]
-    assert all(torch.equal(a, b) for a, b in zip(weights, after, strict=True)), "only adapters are trained"
+        before = float(packed_loss(differentiable(sub), texts())[0]) / sum(len(one.tokens) for one in texts())
+    assert loss.heldout(texts()) == pytest.approx(before)
+    weights = [t.clone() for t in tensors(sub)]
+    schedule = Schedule(steps=60, tokens=16, rate=2e-2, warmup=1, decay=1.0, weight_decay=0.0)
+    training = Training(adapters, schedule, None, "cpu")
+    training.run(lambda epoch: by_length(texts(), schedule, epoch), loss, minutes=1e9, every=30)
+    assert loss.heldout(texts()) < 0.5 * before
+    assert all(map(torch.equal, weights, tensors(sub))), "only adapters are trained"
 
 
-def test_a_killed_training_goes_on(tmp_path: Path) -> None:
-    trainer(tmp_path, steps=20).run(texts, 1e9, 10, dict)
-    again = trainer(tmp_path, steps=20)
-    assert again.step == 20
-    assert [point["step"] for point in again.curve] == [10, 20]
+def tensors(sub: UnitDecoder) -> list[Tensor]:
+    return [t for layer in sub.layers if layer for p in layer.linears for t in p.tensors().values()]
 
 
-def test_passes_of_a_batch_hold_so_many_tokens() -> None:
+def test_batches_hold_so_many_tokens() -> None:
     given = texts()
-    cut = list(passes(given, 16))
+    cut = list(packed(given, 16))
     assert [one for some in cut for one in some] == given
-    assert all(sum(len(a.prompt) + len(a.tokens) for a in some) <= 16 for some in cut)
-    assert [len(some) for some in passes(given, 1)] == [1] * len(given)
+    assert all(sum(one.size for one in some) <= 16 for some in cut)
+    assert [len(some) for some in packed(given, 1)] == [1] * len(given)
 
 
 def test_answers_end_and_are_cut() -> None:

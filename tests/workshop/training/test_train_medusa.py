@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -20,10 +19,8 @@ from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
-from tiny_training import LAYERS
-from workshop.training import train_medusa
-from workshop.training.texts import answers
-from workshop.training.trainers import foresight
+from tiny_training import LAYERS, training_command
+from workshop.training import answers, train_medusa
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,20 +28,9 @@ pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-medusa"
 
 
-@pytest.fixture(scope="module")
-def places(deep_places: Path) -> Path:
-    return deep_places
-
-
 def command(places: Path, where: Path, **changed: object) -> list[str]:
-    options: dict[str, object] = {
-        "target": places / "target", "out": where / "out", "work": where / "work", "base": "tiny",
-        "code-root": places / "code", "rows": "mbpp:2:6:1", "sums": "gsm8k:2:6:2", "heldout": "gsm8k:0:2",
-        "tasks": 2, "stubs": 3, "tokens": 10**6, "batch": 4, "answer": 12, "heads": 3, "blocks": 2,
-        "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
-    }  # fmt: skip
-    options.update({name.replace("_", "-"): value for name, value in changed.items()})
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    own = {"sums": "gsm8k:2:6:2", "tasks": 2, "stubs": 3, "base": "tiny", "heads": 3, "blocks": 2}
+    return training_command(places, where, **{**own, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -57,41 +43,39 @@ def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def invented(*tokens: int, vocab: int = 12, width: int = 6) -> foresight.Foreseen:
+def invented(*tokens: int, vocab: int = 12, width: int = 6) -> answers.Answer:
     """An answer of these tokens, each the second of three guesses, with random rows."""
     generator = torch.Generator().manual_seed(len(tokens))
     truth = torch.tensor(tokens)
     guesses = torch.stack([(truth + 1) % vocab, truth, (truth + 2) % vocab], -1)
     logprobs = torch.tensor([0.5, 0.3, 0.1]).log().expand(len(tokens), 3)
     final = torch.randn(len(tokens), width, generator=generator).bfloat16()
-    return foresight.Foreseen(torch.tensor([1, 2]), truth, guesses, logprobs, final)
+    return answers.Answer(torch.tensor([1, 2]), truth, guesses, logprobs, final)
 
 
 def test_what_lies_ahead() -> None:
-    assert foresight.ahead(torch.tensor([5, 6, 7]), 3).tolist() == [
-        [6, 7, foresight.NONE],
-        [7, foresight.NONE, foresight.NONE],
-        [foresight.NONE] * 3,
+    assert train_medusa.ahead(torch.tensor([5, 6, 7]), 3).tolist() == [
+        [6, 7, train_medusa.NONE],
+        [7, train_medusa.NONE, train_medusa.NONE],
+        [train_medusa.NONE] * 3,
     ]
 
 
-def test_the_loss_by_hand(tmp_path: Path) -> None:
+def test_the_loss_by_hand() -> None:
     """Every token known, none drawn, nothing dropped: the plain cross entropy of each head, weighted."""
     one = invented(3, 4, 5, 9)
-    heads = foresight.Heads(2, 1, 6)
+    heads = train_medusa.Heads(2, 1, 6)
     heads.weight.data.normal_(generator=torch.Generator().manual_seed(1))
     projection = torch.randn(12, 6, generator=torch.Generator().manual_seed(2)).bfloat16().float()
-    recipe = foresight.ForesightRecipe(negatives=12, guesses=2, dropout=0.0, fade=0.5)
-    trainer = foresight.ForesightTrainer(
-        heads, projection, torch.arange(12), recipe, tmp_path / "s.pt", "cpu"
-    )
-    trainer.projection = projection
-    loss, agreement = trainer.loss([one])
+    recipe = train_medusa.MedusaRecipe(negatives=12, guesses=2, dropout=0.0, fade=0.5)
+    made = train_medusa.MedusaLoss(heads, projection, torch.arange(12), recipe)
+    made.projection = projection
+    ((loss, agreement),) = made([one], 0)
     wanted, right = torch.zeros(()), []
     for head in range(2):
         parts: list[Tensor] = []
         for i in range(4 - 1 - head):
-            x = one.final[i].float()
+            x = one.hidden[i].float()
             logits = projection @ (x + F.silu(heads.weight[head, 0] @ x))
             truth = torch.zeros(12)
             truth[one.guesses[i + 1 + head, :2]] = torch.tensor([0.625, 0.375])
@@ -105,7 +89,7 @@ def test_the_loss_by_hand(tmp_path: Path) -> None:
 def test_figures_by_hand() -> None:
     """Rows say which heads are right; a verification takes all up to the first miss, and one more token."""
     right = [torch.tensor([[1, 1], [0, 1], [1, 0], [1, 0], [0, 0]], dtype=torch.bool)]
-    found = foresight.figures(right)
+    found = train_medusa.figures_of(right)
     assert found == {"acceptance_length_chain": 2.5, "head_0": 0.75, "head_1": round(2 / 3, 4)}
 
 
@@ -132,10 +116,8 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
     loaded = medusa_head.load(folder, config, "float32", decoder.ends)
     network = MedusaNetwork(3, lambda: loaded, CachedFeatures((LAYERS,), lambda: decoder, None))
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
-    heads, projection = foresight.load_heads(folder), target.get_output_embeddings().weight
-    (made,) = answers.answer_and_hidden(
-        target, [([5, 9, 7, 30], 0.0)], answers.Limits(answer=8), 0, 0, (LAYERS,)
-    )[0]
+    heads, projection = train_medusa.load_heads(folder), target.get_output_embeddings().weight
+    (made,) = answers.answer(target, [([5, 9, 7, 30], 0.0)], answers.Limits(answer=8), 0, 0)
     text = [*made.prompt.tolist(), *made.tokens.tolist()]
     final = target.model(torch.tensor([text])).last_hidden_state[0]
     said = heads(final) @ projection.T
@@ -145,35 +127,6 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
         step.layers(0, network.depth)
         for head, row in enumerate(step.rows()):
             torch.testing.assert_close(row.logits, said[head, at - 1], atol=1e-3, rtol=1e-3)
-
-
-class Killed(Exception):
-    """A process that ended."""
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on(
-    whole: Path,
-    places: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It ends with the very same heads."""
-    update, seen = foresight.ForesightTrainer._update, [0]
-
-    def fragile(self: foresight.ForesightTrainer, *given: object) -> tuple[float, float]:
-        seen[0] += 1
-        if seen[0] == 30:
-            raise Killed
-        return update(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(foresight.ForesightTrainer, "_update", fragile)
-        with pytest.raises(Killed):
-            train_medusa.main(command(places, tmp_path))
-    train_medusa.main(command(places, tmp_path))
-    once, twice = (load_file(at / "out" / "model.safetensors") for at in (whole, tmp_path))
-    assert all(torch.equal(once[name], twice[name]) for name in once)
 
 
 @pytest.mark.parametrize(

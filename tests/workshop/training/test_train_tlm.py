@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from repro.core.errors import InputError
 from repro.methods.serving.deciders import Oracle, ServiceRequest
@@ -18,30 +21,33 @@ from repro.models.encoders.token_spans import TextSpan
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense
 from tiny_encoder import Characters, write
-from workshop.training.decision_heads import decisions, meeting
-from workshop.training.decision_heads.decisions import DecisionGrid, Judge, Labels, spare, summary, weight
-from workshop.training.decision_heads.heads import (
-    UNJUDGED,
-    DecisionTrainer,
-    HeadExample,
-    ScoreTrainer,
-    auc,
+from workshop.training import score_head
+from workshop.training.decision_head import (
+    DecisionLoss,
+    Judge,
+    Labels,
     decided,
-    scored,
-    word_figures,
+    spare,
+    summary,
+    weight,
 )
-from workshop.training.decision_heads.surprisal import (
+from workshop.training.loop import Schedule, Training
+from workshop.training.score_head import (
+    UNJUDGED,
+    HeadExample,
     Marked,
-    label,
+    ScoreLoss,
+    auc,
+    marked_by_surprisal,
     matched,
     passages,
-    read_lines,
+    scored,
     surprisals,
     upper_half,
+    word_figures,
     word_nats,
     words,
 )
-from workshop.training.trainers.training import Schedule
 
 TEXT = Characters()
 
@@ -58,12 +64,9 @@ def test_a_words_surprisal_is_the_sum_of_its_shares_of_tokens() -> None:
     text = "the cat, so"
     tokens = TEXT.encode(text)  # "the ", then bytes
     nats = [float(i) for i in range(1, len(tokens))]
-    kept = word_nats(tokens, nats, TEXT.decode)
-    assert kept["text"] == text
-    assert kept["words"] == [(4, 7), (7, 8), (9, 11)]
-    assert kept["nats"] == [1.0 + 2.0 + 3.0, 4.0, 6.0 + 7.0]
+    assert word_nats(tokens, nats, TEXT.decode) == [(4, 7, 1.0 + 2.0 + 3.0), (7, 8, 4.0), (9, 11, 6.0 + 7.0)]
     shared = word_nats([1, 2], [6.0], lambda ids: "".join({1: "a ", 2: "b,c"}[i] for i in ids))
-    assert shared["nats"] == [2.0, 2.0, 2.0], "a token over three words"
+    assert [nats for _, _, nats in shared] == [2.0, 2.0, 2.0], "a token over three words"
 
 
 def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
@@ -73,19 +76,24 @@ def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
 
 
 def test_the_more_surprising_half_of_words_is_retained() -> None:
-    kept = {"text": "a b c d", "words": [[0, 1], [2, 3], [4, 5], [6, 7]], "nats": [4.0, 1.0, 3.0, 2.0]}
-    assert upper_half(kept).retained == (True, False, True, False)
+    surprising = [(0, 1, 4.0), (2, 3, 1.0), (4, 5, 3.0), (6, 7, 2.0)]
+    assert upper_half("a b c d", surprising).retained == (True, False, True, False)
 
 
 def test_texts_are_labelled_once_and_go_on_after_a_kill(tmp_path: Path) -> None:
-    made, path = dense("llama-2"), tmp_path / "words.jsonl"
+    made, path, opened = dense("llama-2"), tmp_path / "words.jsonl", list[int]()
+
+    def marked(sequences: list[list[int]]) -> list[Marked]:
+        return marked_by_surprisal(lambda: opened.append(1) or made, sequences, TEXT.decode, path)
+
     sequences = [[65 + i, 66, 67, 32, 68] for i in range(3)]
-    whole = label(made, sequences, TEXT.decode, path)
-    path.write_text(path.read_text(encoding="utf-8")[:-10], encoding="utf-8")
-    assert len(read_lines(path)) == 2
-    assert label(made, sequences, TEXT.decode, path)[2]["nats"] == whole[2]["nats"]
+    whole, text = marked(sequences), path.read_text(encoding="utf-8")
+    assert (marked(sequences), opened) == (whole, [1]), "nothing is computed twice"
+    path.write_text(text[:-10], encoding="utf-8")
+    assert (marked(sequences), opened) == (whole, [1, 1])
+    assert path.read_text(encoding="utf-8") == text
     other = [*sequences[:1], [90, 91, 92, 32, 93], *sequences[2:]]
-    assert [one["text"][0] for one in label(made, other, TEXT.decode, path)] == ["A", "Z", "C"]
+    assert [one.text[0] for one in marked(other)] == ["A", "Z", "C"]
 
 
 def test_short_texts_are_joined() -> None:
@@ -115,13 +123,13 @@ def test_rows_of_meetingbank_are_read_chunk_by_chunk(tmp_path: Path, monkeypatch
     }
     (tmp_path / "made_up.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     monkeypatch.setenv("REPRO_DATA", str(tmp_path))
-    (read,) = meeting.read("made_up.jsonl", 5).rows
-    first, second = meeting.marked(read)
+    (read,) = score_head.read_meetings("made_up.jsonl", 5).rows
+    first, second = score_head.marked_chunks(read)
     assert (first.retained, second.retained) == ((True, False, True, True), (False, True, False))
     whole = {"prompt": "All here.", "compressed_prompt": "here"}
-    assert meeting.marked(whole, ("prompt", "compressed_prompt")) == [second]
+    assert score_head.marked_chunks(whole, ("prompt", "compressed_prompt")) == [second]
     with pytest.raises(InputError, match="2 chunks and 1"):
-        meeting.marked({**row, "compressed_prompt_list": ["x"]})
+        score_head.marked_chunks({**row, "compressed_prompt_list": ["x"]})
 
 
 def test_pieces_have_the_labels_of_their_words(encoder: Path) -> None:
@@ -140,8 +148,13 @@ def test_auc_counts_pairs() -> None:
         auc([1.0], [True])
 
 
+def trainable(parameters: Mapping[str, nn.Parameter]) -> None:
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+
+
 def schedule(steps: int) -> Schedule:
-    return Schedule(steps=steps, tokens=64, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
+    return Schedule(steps=steps, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
 
 
 def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
@@ -153,20 +166,24 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
     pieces = WordPieces(encoder)
     examples = scored(marked, pieces, 24)
 
-    def trained(steps: int) -> tuple[DualHead, ScoreTrainer]:
+    def trained(steps: int, state: Path) -> tuple[DualHead, Training]:
         net = DualHead(load_encoder(encoder), HeadSettings(rank=2))
-        trainer = ScoreTrainer(net, schedule(steps), tmp_path / "state.pt", "cpu", pieces.padding)
-        trainer.run(lambda: examples, math.inf, 10, lambda: word_figures(net, examples, marked))
-        return net, trainer
+        trainable(net.part("score"))
+        training = Training(net, schedule(steps), state, "cpu")
+        loss = ScoreLoss(net, pieces.padding)
+        training.run(lambda epoch: [examples], loss, minutes=math.inf, every=10)
+        return net, training
 
-    first, _ = trained(20)
-    net, trainer = trained(40)
-    assert trainer.curve[0]["step"] == 10
-    assert trainer.curve[-1]["step"] == 40
+    first, _ = trained(20, tmp_path / "state.pt")
+    net, training = trained(40, tmp_path / "state.pt")
+    assert [point["step"] for point in training.curve] == [10, 20, 30, 40]
+    assert training.earlier == [{"until": 20, **asdict(schedule(20))}]
     net.eval()
     learned = word_figures(net, examples, marked)
     assert (learned["accuracy"], learned["auc"]) == (1.0, 1.0)
     assert not torch.equal(first.keep.weight, net.keep.weight)
+    again, _ = trained(20, tmp_path / "other.pt")
+    assert torch.equal(first.keep.weight, again.keep.weight), "dropout has the recipe's seed"
 
 
 # --- decisions ----------------------------------------------------------------------------------------------
@@ -174,18 +191,16 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
 RIGHT = frozenset({Decision(0.4, 0.3), Decision(0.2, 0.6), Decision(0.3, 0.6), Decision(1.0, 0.6)})
 
 
-def labels(order: str = "lightest", default: str = "largest", margin: float = 0.0) -> Labels:
-    return Labels(order, default, margin, 0)
+def labels(margin: float = 0.0) -> Labels:
+    return Labels(margin)
 
 
 def test_the_label_is_the_lightest_right_decision_that_meets_the_objective() -> None:
     made = labels()
-    assert made.label(0, (0.6, 0.6), RIGHT) == (Decision(0.4, 0.3), False), "0.12 both, and the smaller model"
-    assert made.label(0, (0.6, 0.6), RIGHT - {Decision(0.4, 0.3)}) == (Decision(0.2, 0.6), False)
-    assert made.label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
-    assert made.label(0, (0.2, 0.2), RIGHT) == (Decision(1.0, 0.2), True)
-    assert labels("release").label(0, (0.6, 0.6), RIGHT) == (Decision(0.2, 0.6), False)
-    assert labels("release").label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+    assert made.label((0.6, 0.6), RIGHT) == (Decision(0.4, 0.3), False), "0.12 both, and the smaller model"
+    assert made.label((0.6, 0.6), RIGHT - {Decision(0.4, 0.3)}) == (Decision(0.2, 0.6), False)
+    assert made.label((0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+    assert made.label((0.2, 0.2), RIGHT) == (Decision(1.0, 0.2), True)
 
 
 def test_the_label_is_the_oracles_decision() -> None:
@@ -193,18 +208,15 @@ def test_the_label_is_the_oracles_decision() -> None:
     for objective, feasible in made.feasible.items():
         if RIGHT & set(feasible):
             asked = ServiceRequest("a/1", (1,), 1, LatencySlo(*objective))
-            assert made.label(0, objective, RIGHT) == (oracle.decide(asked, feasible), False)
+            assert made.label(objective, RIGHT) == (oracle.decide(asked, feasible), False)
 
 
 def test_defaults_are_feasible() -> None:
-    for default in decisions.DEFAULTS:
-        made = labels(default=default)
-        for objective, feasible in made.feasible.items():
-            chosen, is_default = made.label(0, objective, frozenset())
-            assert is_default
-            assert chosen in feasible
-    assert labels(default="lightest").label(0, (0.6, 0.6), frozenset())[0] == Decision(0.2, 0.2)
-    assert labels().label(0, (0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
+    for objective, feasible in labels().feasible.items():
+        chosen, is_default = labels().label(objective, frozenset())
+        assert is_default
+        assert chosen in feasible
+    assert labels().label((0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
 
 
 def test_a_margin_leaves_room_below_an_objective() -> None:
@@ -218,39 +230,28 @@ def test_a_margin_leaves_room_below_an_objective() -> None:
 
 
 def test_decisions_are_judged_with_their_fallback() -> None:
-    made = labels()
+    class OneObjective(Labels):
+        feasible = {(0.2, 0.5): labels().feasible[0.2, 0.5]}  # noqa: RUF012
+
     right = {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}
-    judge = Judge(made, right, [0, 1])
-    good, bad = (0, (0.2, 0.5)), (1, (0.2, 0.5))
-    assert judge.judged({good: Decision(0.4, 0.3), bad: Decision(0.4, 0.3)})["right"] == 0.5
-    fallen = judge.judged({good: Decision(1.0, 1.0)})
-    assert fallen == {
-        "right": round(1 / len(made.feasible[0.2, 0.5]), 4),
-        "right_of_the_paper": round(1 / len(made.feasible[0.2, 0.5]), 4),
-        "fell_back": 1.0,
-    }
-    rivals = judge.rivals([0])
-    assert rivals["oracle"]["right"] >= max(one["right"] for one in rivals.values())
-    said = summary(made, right, [0, 1])
-    met = sum(Decision(1.0, 1.0) in feasible for feasible in made.feasible.values())
-    without = sum(not RIGHT & set(feasible) for feasible in made.feasible.values())
-    assert said["default_labels"] == round((81 - met + without) / 162, 4)
+    judge = Judge(OneObjective(0.0), right, [0, 1])
+    assert judge.judged([Decision(0.4, 0.3)] * 2) == {"right": 0.5, "fell_back": 0.0}
+    by_chance = round(1 / 2 / len(OneObjective.feasible[0.2, 0.5]), 4)
+    assert judge.judged([Decision(1.0, 1.0)] * 2) == {"right": by_chance, "fell_back": 1.0}
+    assert judge.rivals([0]) == {"random": by_chance, "majority": 0.5, "oracle": 0.5}
+
+
+def test_labels_are_summed_up() -> None:
+    said = summary(labels(), {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}, [0, 1])
+    feasible = labels().feasible.values()
+    without = sum(not RIGHT & {*met} for met in feasible) + sum(
+        Decision(1.0, 1.0) not in met for met in feasible
+    )
+    assert said["default_labels"] == round(without / 162, 4)
+    assert said["right_of_all_decisions"] == round(5 / 162, 4)
     assert said["right_of_the_whole"] == 0.5
-
-
-def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
-    path = tmp_path / "grid.jsonl"
-    lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro', encoding="utf-8")
-    assert DecisionGrid(path, "a").right == {3: {Decision(0.4, 0.3)}}
-
-
-def test_likelihoods_side_by_side_are_a_readers() -> None:
-    made = dense("llama-2")
-    contexts, choices = [(3, 17, 5), (3, 17), (9, 4, 4, 8)], [(7,), (8,), (8, 9)]
-    pairs = [(context, choice) for context in contexts for choice in choices]
-    wanted = [Reader(made).score([pair])[0].nats for pair in pairs]
-    assert decisions.likelihoods(made, pairs) == pytest.approx(wanted, abs=1e-4)
+    assert said["right_by_model"]["0.6"] == round(3 / 18, 4)
+    assert said["right_by_prompt"]["0.4"] == round(1 / 18, 4)
 
 
 def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:
@@ -263,7 +264,7 @@ def test_weight_is_by_product_and_then_by_model() -> None:
     assert weight(Decision(0.2, 0.6))[0] == weight(Decision(0.3, 0.4))[0]
 
 
-def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_path: Path) -> None:
+def test_the_decision_head_learns_to_follow_the_objective(encoder: Path) -> None:
     net, pieces = DualHead(load_encoder(encoder), HeadSettings(rank=4)), WordPieces(encoder)
     read = pieces.split("the cat")[0]
     examples = [
@@ -275,8 +276,10 @@ def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_pat
         for ttft, classes in ((0.2, [0, 1]), (1.0, [8, 3]))
     ] * 4
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    trainer = DecisionTrainer(net, schedule(60), tmp_path / "state.pt", "cpu", pieces.padding)
-    trainer.run(lambda: examples, math.inf, 60, dict)
+    trainable(net.part("decision") | {"objective": net.objective})
+    loss = DecisionLoss(net, pieces.padding)
+    training = Training(net, schedule(60), None, "cpu")
+    training.run(lambda epoch: [examples], loss, minutes=math.inf, every=60)
     net.eval()
     changed = {name for name, value in net.named_parameters() if not torch.equal(value, before[name])}
     assert changed <= {*net.part("decision"), "objective"}

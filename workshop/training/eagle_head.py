@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import write_tensors
+from workshop.training.command import write_json
 
 INITIAL_CONFIDENCE = 0.8
 """Factor of the target's final norm at which the linear guess has the lowest loss, on SmolLM2."""
@@ -29,7 +30,7 @@ SELF_SIGHT, TURNING = 28.0, 4
 
 @dataclass(frozen=True)
 class Start:
-    """Initial values of a head; see `unroll.beginning`.
+    """Initial values of a head; see `train_eagle.beginning`.
 
     `tokens [draft vocab]` are target ids in ascending order. The linear guess predicts what the target's
     output projection will read one token later (before its norm's weight): `fused [hidden, 3 * hidden]` times
@@ -295,9 +296,7 @@ def save_head(head: Head, folder: Path) -> None:
     tensors["d2t"] = tokens - torch.arange(len(tokens))
     tensors["t2d"] = (head.own >= 0).cpu()
     write_tensors(folder / "model.safetensors", tensors, {})
-    (folder / "config.json").write_text(
-        json.dumps(head.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    write_json(folder / "config.json", dict(sorted(head.config.items())))
 
 
 def load_head(folder: Path, target: PreTrainedModel) -> Head:

@@ -6,21 +6,26 @@ therefore continues with the same shards, and several processes can each generat
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StaticCache
 
-from workshop.training.texts.prompts import CODE_REQUEST, Item
+from repro.core.errors import InputError
+from repro.models.checkpoints.wheels import sha256_of
+from workshop.training.prompts import CODE_REQUEST, Item
 
 Prompt = tuple[list[int], float]  # token ids, temperature
 Layers = tuple[int, ...]
 SECONDS = "seconds.tsv"
+NOTHING = torch.empty(0)
 GROUP = 16  # batches sorted by length together: less padding, and the plan's mix of prompts is kept
 
 
@@ -34,18 +39,39 @@ class Limits:
     prompt: int = 288
 
 
+OWN = "own_questions"
+QUESTIONS = Limits(batch=64, answer=64, guesses=64)
+SHORTEST = 20  # characters of a question; shorter ones are greetings
+TRIES = 4  # samples per wanted question; about three in four end in time and are new
+PLACE = "\0"
+
+
 @dataclass(frozen=True)
 class Answer:
-    """A prompt and its answer as token ids, with the target's top-k tokens at each answer position.
+    """A prompt and its answer as token ids, with what the target computed on the way, where that is known.
 
-    `prompt [p]`, `tokens [n]`, `guesses [n, k]`, `logprobs [n, k]`; an answer ends with the end token or is
-    cut at the limit.
+    `prompt [p]`, `tokens [n]`; the target's top-k tokens at each answer position, `guesses [n, k]` and
+    `logprobs [n, k]`; its hidden states at every token but the last, bf16 `hidden [p + n - 1, layers *
+    width]`. An answer ends with the end token or is cut at the limit.
     """
 
     prompt: Tensor
     tokens: Tensor
-    guesses: Tensor
-    logprobs: Tensor
+    guesses: Tensor = NOTHING
+    logprobs: Tensor = NOTHING
+    hidden: Tensor = NOTHING
+
+    @property
+    def size(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.prompt) + len(self.tokens)
+
+
+def add_probabilities(counts: Tensor, answers: Iterable[Answer]) -> Tensor:
+    """The counts `[vocab]` with the target's probabilities at all positions of the answers added."""
+    for each in answers:
+        counts.index_add_(0, each.guesses.flatten(), each.logprobs.exp().flatten())
+    return counts
 
 
 def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -121,44 +147,39 @@ class _Decoding:
             layer.keys, layer.values = layer.keys[~ended], layer.values[~ended]
 
 
-def answer(
-    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int
-) -> list[Answer]:
-    """The target's answer to each prompt, decoded as one batch; sampling is seeded."""
-    return answer_and_hidden(target, prompts, limits, seed, end, ())[0]
-
-
 @torch.no_grad()
-def answer_and_hidden(
-    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int, layers: Layers
-) -> tuple[list[Answer], list[Tensor]]:
-    """As `answer`, also returning the target's hidden states.
+def answer(
+    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int, layers: Layers = ()
+) -> list[Answer]:
+    """The target's answer to each prompt, decoded as one batch; sampling is seeded.
 
-    These are the inputs of `layers` (the number of layers stands for the final norm's output), concatenated,
-    at every token but an answer's last: bf16 `[prompt + answer - 1, layers * hidden]`.
+    Their hidden states are the inputs of `layers` (the number of layers stands for the final norm's output).
     """
     generator = torch.Generator(target.device).manual_seed(seed)
     decoding = _Decoding(target, prompts, limits, end, layers)
-    parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in prompts]
+    parts: list[list[tuple[Tensor, ...]]] = [[] for _ in prompts]
     hidden: list[list[Tensor]] = [[] for _ in prompts]
     for _ in range(limits.answer):
-        made = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
+        chosen = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
         live = (~decoding.ended).nonzero()[:, 0].tolist()
         rows = decoding.rows.tolist()
-        made_here = [part.cpu() for part in made]
+        columns = [part.cpu() for part in chosen]
         for place in live:
-            parts[rows[place]].append(tuple(part[place] for part in made_here))
+            parts[rows[place]].append(tuple(column[place] for column in columns))
             if decoding.hidden is not None:
                 new = decoding.hidden[place, -len(prompts[rows[place]][0]) :]
                 hidden[rows[place]].append(new.to("cpu", torch.bfloat16, copy=True))
-        if not decoding.take(made[0]):
+        if not decoding.take(chosen[0]):
             break
-    joined = [_join(tokens, part) for (tokens, _), part in zip(prompts, parts, strict=True)]
-    return joined, [torch.cat(rows) for rows in hidden if rows]
+    said = []
+    for (prompt, _), part, states in zip(prompts, parts, hidden, strict=True):
+        tokens, guesses, logprobs = map(torch.stack, zip(*part, strict=True))
+        said.append(Answer(torch.tensor(prompt), tokens, guesses, logprobs, _joined(states)))
+    return said
 
 
-def _join(prompt: list[int], part: list[tuple[Tensor, Tensor, Tensor]]) -> Answer:
-    return Answer(torch.tensor(prompt), *(torch.stack(column) for column in zip(*part, strict=True)))
+def _joined(states: list[Tensor]) -> Tensor:
+    return torch.cat(states) if states else NOTHING
 
 
 def _choose(
@@ -174,44 +195,45 @@ def _choose(
 
 
 def write_shard(answers: list[Answer], path: Path) -> None:
-    """Write one `safetensors` file atomically."""
+    """Write one `safetensors` file atomically, and before it one of the hidden states, if there are any."""
+    if answers[0].hidden.numel():
+        lengths = torch.tensor([len(each.hidden) for each in answers])
+        _write(
+            {"hidden": torch.cat([each.hidden for each in answers]), "lengths": lengths}, hidden_path(path)
+        )
     flat = {
-        "prompt_lengths": torch.tensor([len(one.prompt) for one in answers]),
-        "answer_lengths": torch.tensor([len(one.tokens) for one in answers]),
-        "prompts": torch.cat([one.prompt for one in answers]).int(),
-        "tokens": torch.cat([one.tokens for one in answers]).int(),
-        "guesses": torch.cat([one.guesses for one in answers]).int(),
-        "logprobs": torch.cat([one.logprobs for one in answers]).half(),
+        "prompt_lengths": torch.tensor([len(each.prompt) for each in answers]),
+        "answer_lengths": torch.tensor([len(each.tokens) for each in answers]),
+        "prompts": torch.cat([each.prompt for each in answers]).int(),
+        "tokens": torch.cat([each.tokens for each in answers]).int(),
+        "guesses": torch.cat([each.guesses for each in answers]).int(),
+        "logprobs": torch.cat([each.logprobs for each in answers]).half(),
     }
+    _write(flat, path)
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
     partial = path.with_suffix(".partial")
-    save_file(flat, partial)
+    save_file(tensors, partial)
     partial.replace(path)
 
 
-def read_shard(path: Path) -> list[Answer]:
-    """Read the answers that `write_shard` wrote."""
+def read_answers(paths: Iterable[Path], hidden: bool = False) -> list[Answer]:
+    """The answers in these shards, with their hidden states if these are wanted."""
+    return [each for path in paths for each in _read_shard(path, hidden)]
+
+
+def _read_shard(path: Path, hidden: bool) -> Iterator[Answer]:
     flat = load_file(path)
     prompts = flat["prompts"].long().split(flat["prompt_lengths"].tolist())
     lengths = flat["answer_lengths"].tolist()
+    states: Iterable[Tensor] = [NOTHING] * len(prompts)
+    if hidden:
+        beside = load_file(hidden_path(path))
+        states = beside["hidden"].split(beside["lengths"].tolist())
     parts = [flat[name].split(lengths) for name in ("tokens", "guesses", "logprobs")]
-    return [
-        Answer(prompt, tokens.long(), guesses.long(), logprobs.float())
-        for prompt, tokens, guesses, logprobs in zip(prompts, *parts, strict=True)
-    ]
-
-
-def write_hidden(hidden: list[Tensor], path: Path) -> None:
-    """Write the hidden states of a shard's answers to a file beside the shard."""
-    lengths = torch.tensor([len(rows) for rows in hidden])
-    partial = path.with_suffix(".hidden.partial")
-    save_file({"hidden": torch.cat(hidden), "lengths": lengths}, partial)
-    partial.replace(hidden_path(path))
-
-
-def read_hidden(path: Path) -> list[Tensor]:
-    """Read the hidden states that `write_hidden` wrote, one tensor per answer; `path` is the shard's."""
-    flat = load_file(hidden_path(path))
-    return list(flat["hidden"].split(flat["lengths"].tolist()))
+    for prompt, tokens, guesses, logprobs, rows in zip(prompts, *parts, states, strict=True):
+        yield Answer(prompt, tokens.long(), guesses.long(), logprobs.float(), rows)
 
 
 def hidden_path(path: Path) -> Path:
@@ -227,6 +249,17 @@ def shards(folder: Path) -> list[Path]:
 def count_tokens(folder: Path) -> int:
     """Answer tokens in all complete shards."""
     return sum(int(load_file(path)["answer_lengths"].sum()) for path in shards(folder))
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Counts and a hash of the answers in a folder, for records."""
+    files = shards(folder)
+    return {
+        "answers": len(read_answers(files)),
+        "answer_tokens": count_tokens(folder),
+        "shards": len(files),
+        "shards_sha256": hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest(),
+    }
 
 
 def shard_path(folder: Path, index: int) -> Path:
@@ -255,11 +288,9 @@ def write_shards(
             return
         started = time.monotonic()
         asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
-        made, hidden = answer_and_hidden(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
-        if layers:
-            write_hidden(hidden, path)  # before the answers, whose file marks the shard as complete
-        write_shard(made, path)
-        seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
+        answered = answer(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
+        write_shard(answered, path)
+        seconds, count = time.monotonic() - started, sum(len(each.tokens) for each in answered)
         print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
         with (folder / SECONDS).open("a", encoding="utf-8") as log:
             log.write(f"{path.name}\t{seconds:.1f}\n")
@@ -269,3 +300,30 @@ def seconds_spent(folder: Path) -> float:
     """Seconds that generating the shards took, summed over processes."""
     lines = (folder / SECONDS).read_text(encoding="utf-8").splitlines() if (folder / SECONDS).exists() else []
     return round(sum(float(line.split("\t")[1]) for line in lines), 1)
+
+
+def own_questions(
+    target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
+) -> list[Item]:
+    """`count` different questions, sampled at temperature 1 after the chat template's start of a user turn.
+
+    An instruction-tuned model was also trained on user turns, so what it samples there is as varied as its
+    training data (the idea of Magpie). InputError if too few of the samples end in time and are new.
+    """
+    message = [{"role": "user", "content": PLACE}]
+    opening = tokenizer.apply_chat_template(message, tokenize=False).partition(PLACE)[0]
+    limits = QUESTIONS
+    prompts = [(list(tokenizer.encode(opening, add_special_tokens=False)), 1.0)] * limits.batch
+    questions: dict[str, None] = {}
+    for tried in range(0, TRIES * count, limits.batch):
+        if len(questions) >= count:
+            break
+        for said in answer(target, prompts, limits, seed + tried, tokenizer.eos_token_id):
+            text = tokenizer.decode(said.tokens[:-1]).strip()
+            if said.tokens[-1] == tokenizer.eos_token_id and len(text) >= SHORTEST:
+                questions[text] = None
+    if len(questions) < count:
+        raise InputError(
+            f"own {count}: the target gave {len(questions)} questions in {TRIES * count} samples"
+        )
+    return [Item("chat", OWN, text, 0.0) for text in list(questions)[:count]]
