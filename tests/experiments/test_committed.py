@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from difflib import unified_diff
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +26,7 @@ from repro.reports.files import FORMATS, PICTURES, written
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.bands import BANDS
 from same_text import FRACTION, same_text
 
@@ -84,9 +84,9 @@ def different_files(tables: Iterable[str]) -> list[str]:
         records = results.records(members)
         assert len({r.key for r in records}) == len({m.key for m in members}), name
         config = composed(*overrides_of(name, members))
-        section: dict[str, Any] = table_section(config) or {}
-        asked = asked_of(name, members, axes(config))
-        table = made_table(asked, section, members, records, older, samples, RESULTS)
+        spec, asked = table_section(config), asked_of(name, members, axes(config))
+        assert isinstance(spec, TableSpec)
+        table = made_table(asked, asked.spec(spec), members, records, older, samples, RESULTS)
         bibtex = citations(table.papers, bibliography)
         for format in TEXTS:
             path = RESULTS / name / f"table.{format}"

@@ -326,10 +326,8 @@ class _Builder:
         return [min(known, key=lambda pair: pair[0])[1]]
 
     def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
-        if column.relative_to:
-            return self._of(column.relative_to, column)
-        if column.against:
-            return self._of(self._row_against(row, column.against), column)
+        if base := column.relative_to:
+            return self._of(base if isinstance(base, str) else self._row_against(row, base), column)
         where = {**column.where, **column.over}
         return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
 
