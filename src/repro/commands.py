@@ -162,7 +162,7 @@ def table(
             errors[str(wrong)] = None
     for error in errors:
         tell(error, 2)
-    if not errors and paper is None and over is None:
+    if not errors and out is None and paper is None and over is None:
         update_index(store)
     return 2 if errors else 0
 

@@ -30,7 +30,6 @@ from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
-from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, PICTURES, SWEEPS, write_all, write_files, write_paper, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
@@ -123,10 +122,11 @@ def remake(
     if paper:
         return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
     files = write_all(table, out, bibliography, formats or tuple(FORMATS))
-    timeline = spec.timeline
-    if timeline and records:
-        rounds = results.rounds(chosen(timeline, records).key)
-        files |= write_timeline(table, timeline, records, rounds, out)
+    if spec.timeline and records:
+        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+
+        rounds = results.rounds(chosen(spec.timeline, records).key)
+        files |= write_timeline(table, spec.timeline, records, rounds, out)
     return page(table), files
 
 
