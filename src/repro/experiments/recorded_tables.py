@@ -15,7 +15,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import require_choice, unknown
-from repro.experiments.pages import write_read
+from repro.experiments.pages import write_read, written_out
 from repro.experiments.plan import axes, composed, experiment_names, table_section
 from repro.experiments.summaries.sweep_table import SweepCommand, own_table
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
@@ -38,6 +38,7 @@ from repro.reports.paper import PaperTable
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import load_cells
+from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import FigureSpec, TableSpec
 from repro.reports.tables.bands import draw_counts
 from repro.reports.tables.table import Table
@@ -79,12 +80,20 @@ def recorded_table(name: str, results: Results) -> RecordedTable:
         command = SweepCommand.read(name, results.root)
         own = own_table(name, command, results.records(members))
         return RecordedTable(Asked(name), Asked(name).spec(own), members)
-    config = composed(*overrides_of(name, members))
-    table = table_section(config)
-    if table is None:
-        raise InputError(f"experiment {name!r} has no `table` section")
-    asked = asked_of(name, members, axes(config))
+    overrides, content = overrides_of(name, members), experiment_file(name)
+    if overrides == [f"experiment={name}"] and is_complete(content):
+        table, asked = written_out(name, content["table"]), Asked(name)
+    else:
+        config = composed(*overrides)
+        if (section := table_section(config)) is None:
+            raise InputError(f"experiment {name!r} has no `table` section")
+        table, asked = section, asked_of(name, members, axes(config))
     return RecordedTable(asked, asked.spec(table) if isinstance(table, TableSpec) else table, members)
+
+
+def is_complete(content: Mapping[str, Any]) -> bool:
+    """Whether an experiment's file has its whole table, so that nothing needs to be composed (0.3 s)."""
+    return bool(content.get("table")) and "hydra" not in content and "${" not in str(content["table"])
 
 
 def remake(

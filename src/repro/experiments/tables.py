@@ -189,7 +189,11 @@ def made_table(
     records = [of_today(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
-    outside = {r.key: outside_ranges(r, samples.rounds) for r in records} if samples else {}
+    outside = {}
+    if samples:
+        for record in records:
+            samples.totals(record)  # so that its lines are read once
+            outside[record.key] = outside_ranges(record, samples.rounds)
     table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
     if root and any(entry.band for row in table.rows for entry in row.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))

@@ -46,26 +46,28 @@ class Samples:
         self._totals: dict[str, dict[str, Totals]] = {}
         self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
         self._examples: dict[str, int] = {}
+        self._last: tuple[str, list[dict[str, float | int | str | None]]] = ("", [])
 
     def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
-        """The rounds, examples or requests of a cell."""
-        return self._lines.rounds(key)
+        """The rounds, examples or requests of a cell; the last cell's are kept."""
+        if self._last[0] != key:
+            self._last = key, self._lines.rounds(key)
+        return self._last[1]
 
     def totals(self, record: Record) -> dict[str, Totals]:
         """The totals of a record's figures by prompt."""
         if not record.done:
             return {}
         if record.key not in self._totals:
-            lines, answers = self._lines.rounds(record.key), self._lines.answers(record.key)
+            lines, answers = self.rounds(record.key), self._lines.answers(record.key)
             self._totals[record.key] = totals(record, lines, answers)
+            self._examples[record.key] = len({line.get("row_hash") for line in answers} - {None})
         return self._totals[record.key]
 
     def examples(self, record: Record) -> int:
         """Different examples that the record's answers are to; 0 if its lines do not name them."""
-        if record.key not in self._examples:
-            hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
-            self._examples[record.key] = len(hashes)
-        return self._examples[record.key]
+        self.totals(record)
+        return self._examples.get(record.key, 0)
 
     def drawn(self, record: Record, name: str, among: Collection[str]) -> NDArray[np.float64] | None:
         """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
