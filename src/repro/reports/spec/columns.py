@@ -34,14 +34,16 @@ class Column(NamedTuple):
     metric: MetricSpec
 
 
-class Label(NamedTuple):
+class KnownLabels(NamedTuple):
     """What is known of labels: values that the grid determines, and display names by label and value."""
 
     values: Mapping[str, Sequence[str]]
     name: Callable[[str, str], str]
 
 
-def columns_of(settings: ColumnSettings, metric: MetricSpec, labels: Label, place: str) -> Iterator[Column]:
+def columns_of(
+    settings: ColumnSettings, metric: MetricSpec, labels: KnownLabels, place: str
+) -> Iterator[Column]:
     """The columns of an entry; `place` is the entry, for error messages.
 
     Raises:
@@ -60,7 +62,7 @@ def columns_of(settings: ColumnSettings, metric: MetricSpec, labels: Label, plac
             yield _column(key, heading, settings, metric, place, where={each: value})
 
 
-def _values(settings: ColumnSettings, labels: Label, place: str) -> Mapping[str, str]:
+def _values(settings: ColumnSettings, labels: KnownLabels, place: str) -> Mapping[str, str]:
     """The values of `each` by the key of their column."""
     each, of = settings.each, settings.of
     if isinstance(of, Mapping):
@@ -71,7 +73,7 @@ def _values(settings: ColumnSettings, labels: Label, place: str) -> Mapping[str,
 
 
 def _pair(
-    key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, labels: Label, place: str
+    key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, labels: KnownLabels, place: str
 ) -> Column:
     each, parts = settings.each, PAIR.fullmatch(pair)
     if not each or parts is None:

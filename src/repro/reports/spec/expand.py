@@ -16,7 +16,7 @@ from repro.core.registry import unknown
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import FIELDS, footnotes, load_names, load_notes
 from repro.reports.reference.reference import find, load_cells
-from repro.reports.spec.columns import Column, Label, columns_of
+from repro.reports.spec.columns import Column, KnownLabels, columns_of
 from repro.reports.spec.experiment import grid_of
 from repro.reports.spec.join import CONDITION, Entry, Texts, coordinates, published_ids
 from repro.reports.spec.labels import Labels, defaults_of, labels_of
@@ -64,19 +64,13 @@ class _Expansion:
         self.rows = self._rows()
 
     def table(self) -> TableSpec:
-        settings, metrics = self.settings, load_metrics()
-        columns = [
-            column
-            for number, entry in enumerate(settings.columns)
-            for column in columns_of(
-                entry,
-                metrics.find(entry.metric),
-                Label(self.values, self._name),
-                f"{self.where}, columns.{number}",
-            )
-        ]
+        settings, labels = self.settings, KnownLabels(self.values, self._name)
+        columns: list[Column] = []
+        for number, entry in enumerate(settings.columns):
+            metric, place = load_metrics().find(entry.metric), f"{self.where}, columns.{number}"
+            columns += columns_of(entry, metric, labels, place)
         if settings.rows.least:
-            metrics.find(settings.rows.least)
+            load_metrics().find(settings.rows.least)
         table = TableSpec(
             experiment=self.experiment,
             title=settings.title,
@@ -103,10 +97,9 @@ class _Expansion:
         rows = {tuple(cell[label] for label in by) for cell in self.cells}
         for at, label in enumerate(by):
             rows |= {(*row[:at], value, *row[at + 1 :]) for row in rows for value in also.get(label, ())}
-        ranks = [[*self.values.get(label, ()), *also.get(label, ())] for label in by]
-        ordered = sorted(
-            rows, key=lambda row: [rank.index(value) for rank, value in zip(ranks, row, strict=True)]
-        )
+        values = [dict.fromkeys((*self.values.get(label, ()), *also.get(label, ()))) for label in by]
+        ranks = [{value: rank for rank, value in enumerate(of_label)} for of_label in values]
+        ordered = sorted(rows, key=lambda row: [rank[text] for rank, text in zip(ranks, row, strict=True)])
         return {SEPARATOR.join(row): dict(zip(by, row, strict=True)) for row in ordered}
 
     def _row_names(self) -> dict[str, str]:

@@ -218,7 +218,7 @@ class _Builder:
     ) -> Entry:
         """The entry with our figure, its uncertainty and its marks, if there is one."""
         if column.value in AGAINST_TARGET:
-            for arithmetic in {*filter(None, map(other_arithmetic, records))}:
+            for arithmetic in sorted({*filter(None, map(other_arithmetic, records))}):
                 self.footnotes[not_compared(row, arithmetic)] = None
         draws = self.samples.together([*records, *baseline]) if self.samples else None
         try:
