@@ -19,6 +19,7 @@ from repro.experiments.composing import load_components
 from repro.experiments.plan import cell_config
 from repro.records.record import Record
 from repro.records.results import open_results
+from repro.reports.spec.spec import RowsSpec, TableSpec
 from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
 from workshop.validation.__main__ import main
@@ -227,9 +228,8 @@ def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: Committ
         for i, name in enumerate(("humaneval", "mbpp"))
         for one in quickstart.records
     ]
-    rows = {"by": ["scope"], "names": {"all": "All"}}
-    section = {"title": "Means", "rows": rows, "columns": quickstart.section["columns"][:1]}
-    means = replace(quickstart, records=both, section=section)
+    spec = TableSpec("quickstart", "Means", RowsSpec(("scope",), {"all": "All"}), quickstart.spec.columns[:1])
+    means = replace(quickstart, records=both, spec=spec)
     assert len(means.sampled(12).records) == 14
     one = means.sampled(1).records
     assert len(one) == 7
