@@ -18,7 +18,7 @@ from repro.reports.reference.names import FIELDS, footnotes, load_names, load_no
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.columns import Column, KnownLabels, columns_of
 from repro.reports.spec.experiment import grid_of
-from repro.reports.spec.join import CONDITION, Entry, Texts, coordinates, published_ids
+from repro.reports.spec.join import CONDITION, EntryCoordinates, Texts, coordinates, published_ids
 from repro.reports.spec.labels import Labels, defaults_of, labels_of
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.section import read_section
@@ -163,7 +163,7 @@ class _Expansion:
                 label = f"{chosen[entry.column].spec.heading}, {self._row_name(entry.row)}"
                 yield AsideSpec(name, aside.note, label, entry.row, entry.column)
 
-    def _entry(self, row: str, column: Column, texts: Texts, unit: str | None) -> Entry:
+    def _entry(self, row: str, column: Column, texts: Texts, unit: str | None) -> EntryCoordinates:
         """An entry with what its cells' labels, the column and the table say of its published value.
 
         A ratio of times is a speedup of its baseline.
@@ -179,7 +179,7 @@ class _Expansion:
                 system, base = base, system
             said |= {name: sides for name, sides in (("system", system), ("relative_to", base)) if sides}
         conditions = (*said.get(CONDITION, ()), *texts.get(CONDITION, ()))
-        return Entry(row, column.spec.key, {**said, **texts, CONDITION: conditions}, unit)
+        return EntryCoordinates(row, column.spec.key, {**said, **texts, CONDITION: conditions}, unit)
 
     def _texts(self, column: Column) -> Texts:
         """What a column's published cells must say beside its entries' labels; nothing if it has none."""

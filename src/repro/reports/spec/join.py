@@ -35,7 +35,7 @@ Texts = Mapping[str, tuple[str, ...]]
 """Accepted texts by field of a published cell."""
 
 
-class Entry(NamedTuple):
+class EntryCoordinates(NamedTuple):
     """An entry of a table: a row's id, a column's key, what its published cell must say, and its unit.
 
     It names an artifact. The texts of `condition` are parts that a cell's condition must all have; without a
@@ -48,7 +48,9 @@ class Entry(NamedTuple):
     unit: str | None
 
 
-def published_ids(entries: Sequence[Entry], cells: Collection[PublishedCell], where: str) -> list[str | None]:
+def published_ids(
+    entries: Sequence[EntryCoordinates], cells: Collection[PublishedCell], where: str
+) -> list[str | None]:
     """The id of the published cell that fits each entry; None if none does.
 
     Raises:
@@ -106,7 +108,7 @@ def _accepted(texts: Texts, name: str, printed: Collection[str]) -> list[str]:
     return [text for text in printed if text in fitting]
 
 
-def _fits(entry: Entry, unit: str, condition: str) -> bool:
+def _fits(entry: EntryCoordinates, unit: str, condition: str) -> bool:
     """Whether a unit can be the entry's, and a condition has all its parts; `-part` must not be in it."""
     if entry.unit is not None and factor(unit, entry.unit) is None:
         return False
