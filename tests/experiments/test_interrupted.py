@@ -122,6 +122,11 @@ class Swallowing:
 def test_a_stop_that_a_library_swallows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the run, and no cell is noted as failed."""
     monkeypatch.setattr(sweep, "made", lambda config: Swallowing())
-    with stopping(), pytest.raises(KeyboardInterrupt):
-        sweep.compute({})
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.getsignal(signal.SIGINT)
+    heeding_interrupts()
+    try:
+        with stopping(), pytest.raises(KeyboardInterrupt):
+            sweep.compute({})
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
