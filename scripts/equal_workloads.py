@@ -27,6 +27,7 @@ from repro.records.results import open_results
 from repro.reports.files import ALTERED
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file, grid_of
+from repro.reports.spec.spec import ColumnSpec
 
 WORKLOAD = ("method", "service", "compression", "probe", "device", "target", "dataset", "trace", "weights")
 """Labels that name a workload."""
@@ -108,10 +109,8 @@ def differences(root: Path) -> list[Difference]:
             members = results.records(results.members(name))
             for record in members:
                 records[record.key], homes[record.key] = record, (*homes[record.key], name)
-            written = expand(content["name"], section, content)
-            tables[name] = Figures(
-                _values(written["columns"], members), _axes(content), written.get("footnotes", ())
-            )
+            table = expand(content["name"], section, content)
+            tables[name] = Figures(_values(table.columns, members), _axes(content), table.footnotes)
     settings = {key: _settings(record.provenance.config) for key, record in records.items()}
     found: dict[tuple[Any, ...], tuple[float, str]] = {}
     for one, other in combinations(tables.values(), 2):
@@ -132,16 +131,16 @@ def differences(root: Path) -> list[Difference]:
 
 
 def _values(
-    columns: Sequence[Mapping[str, Any]], records: Sequence[Record]
+    columns: Sequence[ColumnSpec], records: Sequence[Record]
 ) -> dict[tuple[str, ...], dict[str, float]]:
     found: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for record, column in product([r for r in records if r.done], columns):
-        if any(record.labels.get(name) != label for name, label in column["where"].items()):
+        if any(record.labels.get(name) != label for name, label in column.where.items()):
             continue
-        value, metric = record.figure(column["value"]) if "value" in column else None, column.get("value", "")
-        if "total" in column:
-            total, per = record.figure(column["total"]), record.figure(column["per"])
-            metric = f"{column['total']} over {column['per']}"
+        metric = column.value or f"{column.total} over {column.per}"
+        value = record.figure(column.value) if column.value else None
+        if column.total and column.per:
+            total, per = record.figure(column.total), record.figure(column.per)
             value = float(total) / float(per) if total is not None and per else None
         if isinstance(value, (int, float)):
             blank = record.provenance.config.get("prompt_tokens")

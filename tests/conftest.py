@@ -29,7 +29,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of what `train_draft.py` begins with."""
+    """A folder of what trainings on a target's answers begin with."""
     from tiny_training import write_places
 
     root = tmp_path_factory.mktemp("places")
@@ -37,17 +37,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="session")
-def deep_places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of what `train_eagle.py` and `train_medusa.py` begin with."""
-    from tiny_training import write_deep_places
-
-    root = tmp_path_factory.mktemp("deep_places")
-    write_deep_places(root)
-    return root
-
-
 @pytest.fixture
-def training_rows(deep_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Datasets are those of `deep_places`."""
-    monkeypatch.setenv("REPRO_DATA", str(deep_places / "data"))
+def training_rows(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets are those of `places`."""
+    monkeypatch.setenv("REPRO_DATA", str(places / "data"))

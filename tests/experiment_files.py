@@ -7,6 +7,7 @@ from typing import Any
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.reports.spec.experiment import experiment_file, grid_of
+from repro.reports.spec.spec import TableSpec
 from tiny_project import composed, spec_of
 
 
@@ -15,9 +16,17 @@ def names(paper: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / "experiment" / paper).glob("*.yaml"))
 
 
+def table(paper: str, name: str) -> TableSpec:
+    """The table of an experiment that has cells."""
+    spec = spec_of(composed(f"experiment={paper}/{name}"))
+    assert isinstance(spec, TableSpec)
+    return spec
+
+
 def section(paper: str, name: str) -> dict[str, Any]:
-    """The `table:` section of an experiment."""
-    return spec_of(composed(f"experiment={paper}/{name}"))
+    """The section of an experiment without cells, written out; of another one nothing."""
+    spec = spec_of(composed(f"experiment={paper}/{name}"))
+    return spec if isinstance(spec, dict) else {}
 
 
 def swept(paper: str, name: str) -> dict[str, list[str]]:

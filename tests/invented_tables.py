@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from repro.core.typed import typed
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.spec.spec import TableSpec
 
 BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
 TEXTS = ("section", "device", "model", "draft_model", "dataset", "condition", "relative_to", "note")
@@ -21,6 +23,11 @@ def cell(name: str, low: float | None, high: float | None, unit: str = "x", **te
     return PublishedCell(
         **given, id=name, paper=paper, artifact=artifact, value_low=low, value_high=high, unit=unit
     )
+
+
+def table_spec(experiment: str, content: Mapping[str, Any]) -> TableSpec:
+    """A table of plain content, written out."""
+    return typed(TableSpec, {"experiment": experiment, **content}, f"table {experiment!r}")
 
 
 CELLS = {

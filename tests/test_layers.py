@@ -169,8 +169,8 @@ def libraries(path: Path) -> frozenset[str]:
 
 
 def importers(library: str) -> set[str]:
-    """Files of the product; training is written on libraries."""
-    return {n for p in FILES if library in libraries(p) and not (n := name(p)).startswith("training/")}
+    """Files of the product."""
+    return {name(p) for p in FILES if library in libraries(p)}
 
 
 def test_rooms_import_each_other_in_no_circle() -> None:
@@ -266,6 +266,10 @@ def test_a_second_opinion_knows_nothing_of_us() -> None:
     assert len(files) > 5
     for path in files:
         assert not [i for i in imports(tree(path)) if ours(f"{i}.")], path
+
+
+def test_the_product_imports_nothing_of_the_workshop() -> None:
+    assert importers("workshop") == set()
 
 
 def test_the_core_knows_no_torch() -> None:

@@ -41,6 +41,7 @@ from repro.experiments.tables import Asked, matter
 from repro.experiments.unread import UnreadWords
 from repro.records.record import Record
 from repro.records.results import Results
+from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import GROUPS
 from tiny_checkpoints import CONTROL, write_tokenizer
 
@@ -274,8 +275,8 @@ def _chooses(folder: Path, override: str) -> bool:
     )
 
 
-def spec_of(config: Any) -> dict[str, Any]:
-    """The `table:` section of a composed configuration, written out."""
+def spec_of(config: Any) -> TableSpec | dict[str, Any]:
+    """The table of a composed configuration; of a page without cells its section, written out."""
     section = plan.table_section(config)
     assert section is not None
     return section

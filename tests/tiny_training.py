@@ -1,10 +1,8 @@
-"""What trainings of drafts and heads begin with: a tiny target, sources, questions, held-out prompts."""
+"""What trainings of drafts and heads begin with: a tiny target, sources, and rows of datasets."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import zipfile
 from pathlib import Path
 
 import torch
@@ -37,7 +35,7 @@ TEMPLATE = (
 
 
 def write_places(root: Path) -> None:
-    """Fill a folder with a tiny target, sources to harvest, questions, and a wheel of held-out prompts."""
+    """Fill a folder with a tiny target, sources to harvest, and rows of datasets."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: index for index, letter in enumerate(["<u>", "<a>", "<e>", *letters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -47,32 +45,17 @@ def write_places(root: Path) -> None:
     fast.add_special_tokens({"additional_special_tokens": ["<u>", "<a>"]})
     fast.save_pretrained(root / "target")
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=48, num_hidden_layers=3, eos_token_id=2,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
+        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS,
+        eos_token_id=2, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        initializer_range=0.3,
     )  # fmt: skip
-    write_target(config, root, seed=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        LlamaForCausalLM(config).save_pretrained(root / "target")
     (root / "code").mkdir()
     for n in range(12):
         (root / "code" / f"module_{n:02d}.py").write_text(SOURCE.replace("{n}", str(n)), encoding="utf-8")
     (root / "code" / "broken.py").write_text("def (:", encoding="utf-8")
-    questions = [{"question": f"What is {n} and {n}?"} for n in range(6)]
-    (root / "questions.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in questions), encoding="utf-8"
-    )
-    rows = [{"prompt": f'def held_{n}(x):\n    """Give {n}."""\n'} for n in range(4)]
-    with zipfile.ZipFile(root / "heldout.whl", "w") as wheel:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        wheel.writestr("package/data/HumanEval.jsonl.gz", gzip.compress(text.encode()))
-
-
-def write_deep_places(root: Path) -> None:
-    """The same with a target that is deep enough to have three features, and with rows of datasets."""
-    write_places(root)
-    config = LlamaConfig(
-        vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, eos_token_id=2,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    write_target(config, root, seed=1)
     rows = {
         "gsm8k": [{"question": f"Ann has {n + 3} of {n + 20}. How many?", "answer": "4"} for n in range(6)],
         "mbpp": [
@@ -80,29 +63,18 @@ def write_deep_places(root: Path) -> None:
             for n in range(6)
         ],
     }
-    data = root / "data"
-    data.mkdir()
+    (root / "data").mkdir()
     for name, lines in rows.items():
-        (data / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8"
-        )
+        text = "".join(json.dumps(row) + "\n" for row in lines)
+        (root / "data" / f"{name}.jsonl").write_text(text, encoding="utf-8")
 
 
-def write_target(config: LlamaConfig, root: Path, seed: int) -> None:
-    """A random target, the same whatever tests ran before."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        LlamaForCausalLM(config).save_pretrained(root / "target")
-
-
-def draft_command(places: Path, where: Path, **changed: object) -> list[str]:
-    """Arguments of `train_draft.py` that take seconds."""
+def training_command(places: Path, where: Path, **changed: object) -> list[str]:
+    """Arguments of a training on a target's answers that take seconds."""
     options: dict[str, object] = {
         "target": places / "target", "out": where / "out", "work": where / "work",
-        "code-root": places / "code",
-        "prompts": f"{places / 'questions.jsonl'}:2:6", "heldout": f"{places / 'heldout.whl'}:0:3",
-        "heldout-chat": f"{places / 'questions.jsonl'}:0:2", "tokens": 10**6, "batch": 4, "answer": 12,
-        "layers": 2, "width": 40, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
+        "code-root": places / "code", "rows": "mbpp:2:6:1", "heldout": "gsm8k:0:2", "tokens": 10**6,
+        "batch": 4, "answer": 12, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
     }  # fmt: skip
     options.update({name.replace("_", "-"): value for name, value in changed.items()})
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]

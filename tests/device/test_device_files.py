@@ -125,7 +125,7 @@ def test_few_are_fitted_and_on_baseline_cells_alone() -> None:
         {"jetson_tx2", "jetson_orin_nx", "jetson_orin_16gb"},
         {"xiaomi_10", "xiaomi_11", "xiaomi_14"},
     )
-    by_script = boards | phones  # held by tests/fitting
+    by_script = boards | phones  # held by tests/workshop/fitting
     redmi = {"redmi_k60_pro", "redmi_k60_champion", "redmi_k70_pro"}
     assert {name for name, ids in fitted.items() if ids} == {
         *("oneplus_12", "jetson_xavier_nx"),

@@ -29,7 +29,6 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.experiments.command_words import checked
 from repro.experiments.guide.choices import names, option_names
-from repro.experiments.pages import computes_nothing
 from repro.experiments.plan import plain, table_section
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.scenarios.registry import made
@@ -85,7 +84,7 @@ FORMATS = {
     "method=mllm_npu": "model@target=qwen1_5_1_8b_int8",
 }
 """Models whose format an NPU computes in, for methods that need one."""
-ABSENT = {"ortools", "lm_eval", "xllamacpp", "llama_cpp"}
+ABSENT = {"lm_eval", "xllamacpp"}
 """Packages of the extras, which this environment may lack."""
 BLANK = re.compile(r"\.\.\.|GROUP=\S+|SETTING=\S+|OMP_NUM_THREADS=\d+")
 ROLES = ("target", "draft")
@@ -184,7 +183,7 @@ def taken(arguments: list[str]) -> None:
             now = OmegaConf.select(config, key)
             assert word(now) == value or float(now) == float(value)
     section = table_section(config) if experiment else None
-    if not (section and computes_nothing(section)):
+    if not isinstance(section, dict):
         for name, label in OmegaConf.to_container(
             config.labels
         ).items():  # choices are known in Hydra's run only

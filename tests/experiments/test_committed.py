@@ -11,7 +11,6 @@ from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -28,6 +27,7 @@ from repro.reports.files import write_all, written
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.bands import BANDS
 from same_text import FRACTION, same_text
 
@@ -85,9 +85,9 @@ def different_files(tables: Iterable[str]) -> list[str]:
         records = results.records(members)
         assert len({r.key for r in records}) == len({m.key for m in members}), name
         config = composed(*overrides_of(name, members))
-        section: dict[str, Any] = table_section(config) or {}
-        asked = asked_of(name, members, axes(config))
-        table = made_table(asked, section, members, records, older, samples, RESULTS)
+        spec, asked = table_section(config), asked_of(name, members, axes(config))
+        assert isinstance(spec, TableSpec)
+        table = made_table(asked, asked.spec(spec), members, records, older, samples, RESULTS)
         with TemporaryDirectory() as folder:
             for path in write_all(table, Path(folder), bibliography, TEXTS).values():
                 place = path.relative_to(folder)

@@ -15,10 +15,10 @@ from repro.experiments import plan
 from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
-from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 
-section, swept = partial(experiment_files.section, "ghidorah"), partial(experiment_files.swept, "ghidorah")
+section, table = partial(experiment_files.section, "ghidorah"), partial(experiment_files.table, "ghidorah")
+swept = partial(experiment_files.swept, "ghidorah")
 NAMES = experiment_files.names("ghidorah")
 WORKLOADS = ("ghidorah_mt_bench", "ghidorah_gsm8k", "ghidorah_mbpp", "ghidorah_humaneval")
 ROWS = {"humaneval": "human_eval"}
@@ -37,9 +37,9 @@ def published_in(name: str) -> list[str]:
         return [claim["id"] for claim in content["claims"]]
     if "facts" in content:
         return [fact["id"] for fact in content["facts"] if "id" in fact]
-    if "columns" not in content:
+    if content:
         return []
-    columns = TableSpec.parse(f"ghidorah/{name}", content).columns
+    columns = table(name).columns
     return [published for column in columns for published in column.reference.values()]
 
 
@@ -66,7 +66,7 @@ def test_fig_9_sweeps_all_four_rows_and_five_widths(name: str) -> None:
 def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
     datasets = [name.removeprefix("ghidorah_") for name in WORKLOADS]
     made = {" / ".join(labels) for labels in product(datasets, swept("fig9")["labels.width"])}
-    assert set(section("fig9")["rows"]["names"]) == made
+    assert set(table("fig9").rows.names) == made
 
 
 @pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from invented_tables import table_spec
 from repro.core.errors import InputError
 from repro.experiments.summaries.notes import Note
 from repro.experiments.tables import Asked
+from repro.reports.spec.spec import RowsSpec
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
 from tiny_project import Project, write_project
@@ -65,11 +67,8 @@ def test_one_record_under_two_labels_is_two_rows_of_the_table(project: Project) 
     first = project.cell("method=std", "+labels.task=translation")
     second = project.cell("method=std", "+labels.task=summary")
     assert (second.key, second.state) == (first.key, "cached")
-    spec = {
-        "title": "T",
-        "rows": {"by": ["task"]},
-        "columns": [{"key": "calls", "heading": "Calls", "value": "target_calls"}],
-    }
+    calls = {"key": "calls", "heading": "Calls", "value": "target_calls"}
+    spec = table_spec("tasks", {"title": "T", "rows": {"by": ["task"]}, "columns": [calls]})
 
     def rows(*notes: Note) -> list[str]:
         asked = Asked(
@@ -90,16 +89,13 @@ def test_one_record_under_two_labels_is_two_rows_of_the_table(project: Project) 
 
 
 def test_cells_that_no_label_tells_apart_are_an_error_and_not_a_choice(project: Project) -> None:
-    spec = {
-        "title": "T",
-        "rows": {"by": ["method"]},
-        "columns": [{"key": "c", "heading": "C", "value": "ttft"}],
-    }
+    column = {"key": "c", "heading": "C", "value": "ttft"}
+    spec = table_spec("lengths", {"title": "T", "rows": {"by": ["method"]}, "columns": [column]})
     notes = [project.cell("method=chain_sd", f"method.length={length}") for length in (2, 3)]
     with pytest.raises(InputError, match=r"two cells have the same labels, chain_sd .* name the setting"):
         project.sweep().finish(Asked("lengths"), spec, notes)
     told = [replace(note, labels={**note.labels, "length": str(i)}) for i, note in enumerate(notes)]
-    assert "csv" in project.sweep().finish(Asked("lengths"), {**spec, "rows": {"by": ["length"]}}, told)
+    assert "csv" in project.sweep().finish(Asked("lengths"), replace(spec, rows=RowsSpec(("length",))), told)
 
 
 @pytest.mark.parametrize(
@@ -117,5 +113,5 @@ def test_a_column_is_of_the_weights_that_it_or_the_command_names(
     speed = {"key": "speed", "heading": "Speed", "value": "decode_speed"}
     pair = {**speed, "key": "pair", "where": {"weights": "qwen2_5_coder"}}
     section = {"title": "Speed", "rows": {"by": ["method"]}, "columns": [speed, pair]}
-    spec = Asked("lever/table5", overrides).spec(section)
+    spec = Asked("lever/table5", overrides).spec(table_spec("lever/table5", section))
     assert {column.key: column.where.get("weights") for column in spec.columns} == columns

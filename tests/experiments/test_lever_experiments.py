@@ -15,10 +15,10 @@ from repro.core.paths import conf_dir
 from repro.experiments.plan import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
-from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 
-section, swept = partial(experiment_files.section, "lever"), partial(experiment_files.swept, "lever")
+section, table = partial(experiment_files.section, "lever"), partial(experiment_files.table, "lever")
+swept = partial(experiment_files.swept, "lever")
 NAMES = experiment_files.names("lever")
 PAIRS = {
     "lever_llama_3_1_8b": ("Llama-3.1-8B", "llama_3_1_8b"),
@@ -43,7 +43,7 @@ def published_in(name: str) -> list[str]:
         return [claim["id"] for claim in content["claims"]]
     if "facts" in content:
         return [fact["id"] for fact in content["facts"] if "id" in fact]
-    columns = TableSpec.parse(f"lever/{name}", content).columns
+    columns = table(name).columns
     return [published for column in columns for published in column.reference.values()]
 
 
@@ -67,7 +67,7 @@ GROUPS = {"datasets": DATASETS, "devices": PHONES, "models": tuple(PAIRS)}
 @pytest.mark.parametrize("by", ["mean", *GROUPS])
 def test_the_means_are_over_the_cells_of_fig_10(by: str) -> None:
     assert swept(f"fig10_{by}") == swept("fig10")
-    assert section(f"fig10_{by}")["footnotes"][0].startswith("Geometric means")
+    assert table(f"fig10_{by}").footnotes[0].startswith("Geometric means")
 
 
 def test_fig_10_has_48_configurations() -> None:
@@ -83,7 +83,7 @@ def test_fig_10_has_48_configurations() -> None:
         "engine.verifies": ["cpu"],
         "labels.variant": ["usual", "printed", "cpu"],
     }
-    assert len(section("fig10")["rows"]["names"]) == 48
+    assert len(table("fig10").rows.names) == 48
 
 
 def labelled(name: str) -> dict[str, list[str]]:
@@ -94,17 +94,17 @@ def labelled(name: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", tables())
 def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
     """Of labels that are settings themselves; the others come of interpolation."""
-    rows, sweep = section(name)["rows"], labelled(name)
-    if not set(rows["by"]) <= {"workload", "dataset", "method"}:
+    rows, sweep = table(name).rows, labelled(name)
+    if not set(rows.by) <= {"workload", "dataset", "method"}:
         return
-    made = {" / ".join(labels) for labels in product(*(sweep[label] for label in rows["by"]))}
-    assert set(rows["names"]) == made
+    made = {" / ".join(labels) for labels in product(*(sweep[label] for label in rows.by))}
+    assert set(rows.names) == made
 
 
 @pytest.mark.parametrize("name", tables())
 def test_columns_look_for_methods_and_datasets_that_are_swept(name: str) -> None:
     sweep = labelled(name)
-    for column in TableSpec.parse(f"lever/{name}", section(name)).columns:
+    for column in table(name).columns:
         for where in (column.where, column.over):
             for label in {"method", "dataset", "workload"} & set(where):
                 assert where[label] in sweep[label], f"{column.key} wants {label} {where[label]}"
@@ -139,7 +139,7 @@ def test_both_forms_of_the_engine_run_the_same_methods() -> None:
     }
     assert methods["overlapped"] == methods["serial"] == ["flash_ar", "chain_sd", "lever"]
     assert methods["serial_npu"] == ["chain_sd"]
-    beside = {(aside["id"], aside["column"]) for aside in section("engines")["aside"]}
+    beside = {(aside.id, aside.column) for aside in table("engines").aside}
     assert {column for published, column in beside if published == "lever.table5.eagle3.lever.gsm8k"} == {
         "overlapped",
         "serial",

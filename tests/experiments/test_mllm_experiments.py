@@ -17,11 +17,11 @@ from repro.experiments.tables import Asked
 from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
-from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
-from workshop.studies.mllm_closed_forms import FITTED
+from workshop.studies.fit_mllm.closed_forms import FITTED
 
-section, swept = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.swept, "mllm_npu")
+section, table = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.table, "mllm_npu")
+swept = partial(experiment_files.swept, "mllm_npu")
 NAMES = experiment_files.names("mllm_npu")
 DRAWN = ("fig3", "fig5", "fig6", "fig7", "fig9")
 """Diagrams, without a number."""
@@ -47,7 +47,7 @@ def published_in(name: str) -> set[str]:
         return {claim["id"] for claim in content["claims"]}
     if "facts" in content:
         return {fact["id"] for fact in content["facts"] if "id" in fact}
-    spec = TableSpec.parse(f"mllm_npu/{name}", content)
+    spec = table(name)
     named = [published for column in spec.columns for published in column.reference.values()]
     return {*named, *(aside.id for aside in spec.aside)}
 
@@ -82,7 +82,7 @@ def test_every_artifact_has_its_experiment() -> None:
 
 
 def test_table_4_has_the_paper_s_rows_and_dashes() -> None:
-    spec = TableSpec.parse("mllm_npu/table4", section("table4"))
+    spec = table("table4")
     assert len(spec.rows.names) == 20
     shown = {column.where["method"]: len(column.reference) for column in spec.columns[:6]}
     engines = ("mlc_gpu", "llama_cpp_cpu", "mnn_cpu", "powerinfer2_npu", "tflite_gpu", "mllm_npu")
@@ -98,7 +98,7 @@ def test_table_4_has_the_paper_s_rows_and_dashes() -> None:
 
 
 def test_table_5_has_our_models_and_the_paper_s() -> None:
-    spec, sweep = TableSpec.parse("mllm_npu/table5", section("table5")), swept("table5")
+    spec, sweep = table("table5"), swept("table5")
     ours = [str(composed(f"model@target={name}").target.name) for name in sweep["model@target"]]
     theirs = ("qwen1_5_1_8b", "gemma_2b", "phi_2", "llama_2_7b", "mistral_7b")
     models = [*ours, *(str(composed(f"model@target={name}").target.name) for name in theirs)]
@@ -111,15 +111,15 @@ def test_table_5_has_our_models_and_the_paper_s() -> None:
 @pytest.mark.parametrize(("name", "of"), [("table4_mean", "table4"), ("fig14_mean", "fig14")])
 def test_means_are_over_the_cells_of_their_table(name: str, of: str) -> None:
     assert swept(name) == swept(of)
-    for column in section(name)["columns"]:
-        assert (column["aggregate"], column["over"]) == ("geomean", {"method": "mllm_npu"})
+    for column in table(name).columns:
+        assert (column.aggregate, column.over) == ("geomean", {"method": "mllm_npu"})
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if swept(name)])
 def test_columns_look_for_what_is_swept(name: str) -> None:
     sweep = swept(name)
     methods = set(sweep.get("method", ()))
-    for column in TableSpec.parse(f"mllm_npu/{name}", section(name)).columns:
+    for column in table(name).columns:
         for where in (column.where, column.over):
             assert where.get("workload", sweep.get("setup", [""])[0]) in sweep.get("setup", [""])
             if methods and "method" in where:
@@ -136,8 +136,8 @@ def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
         "length": sweep.get("prompt_tokens", []),
         "device": [str(composed(f"device={d}").device.name) for d in sweep.get("device", [])],
     }
-    rows = section(name)["rows"]
-    assert set(rows["names"]) == {" / ".join(row) for row in product(*(values[by] for by in rows["by"]))}
+    rows = table(name).rows
+    assert set(rows.names) == {" / ".join(row) for row in product(*(values[by] for by in rows.by))}
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -6,11 +6,13 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import records
+from invented_tables import table_spec
 from repro import commands
 from repro.core.errors import InputError
 from repro.experiments.recorded_tables import NumberLines
@@ -42,7 +44,7 @@ def made(tmp_path: Path, cells: list[tuple[dict[str, str], dict[str, str]]], **v
 
 
 def rows(table: SweepTable) -> list[str]:
-    return list(table.section["rows"]["by"])
+    return list(table.table.rows.by)
 
 
 def test_rows_are_named_by_the_labels_of_what_varies(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_a_setting_that_varies_becomes_a_label(tmp_path: Path) -> None:
     assert table.command.rows == {"length": "method.length"}
     assert [note.labels["length"] for note in table.notes] == ["2", "4", "8"]
     assert table.name.startswith("sweeps/length-2-4-8-")
-    assert table.section["title"] == "length 2, 4 and 8 (Chain-SD, OnePlus 12)"
+    assert table.table.title == "length 2, 4 and 8 (Chain-SD, OnePlus 12)"
 
 
 def test_a_choice_that_several_labels_tell_apart_uses_them_all(tmp_path: Path) -> None:
@@ -91,12 +93,12 @@ def test_a_choice_without_a_label_gets_one(tmp_path: Path) -> None:
 
 def test_columns_are_what_the_cells_have_with_enough_digits(tmp_path: Path) -> None:
     table = made(tmp_path, [({"method": "std"}, {"method": "std"})], time_per_token=0.00123)
-    columns = {column["key"]: column for column in table.section["columns"]}
+    columns = {column.key: column for column in table.table.columns}
     assert [*columns] == ["decode_tokens_per_s", "time_per_token", "ttft", "prompts"]
-    assert columns["ttft"]["digits"] == 3
-    assert columns["time_per_token"]["digits"] == 5
-    assert columns["decode_tokens_per_s"]["unit"] == "tokens/s"
-    assert columns["decode_tokens_per_s"]["better"] == "higher"
+    assert columns["ttft"].digits == 3
+    assert columns["time_per_token"].digits == 5
+    assert columns["decode_tokens_per_s"].unit == "tokens/s"
+    assert columns["decode_tokens_per_s"].better == "higher"
 
 
 def test_folders_are_no_part_of_a_sweep_s_name_or_command(tmp_path: Path) -> None:
@@ -127,21 +129,24 @@ def over_lengths(tmp_path: Path, lengths: Sequence[str]) -> SweepTable:
 def test_a_number_over_devices_is_drawn_as_lines(tmp_path: Path) -> None:
     """42 rows, and 84 of which bars would show nothing."""
     for count in (7, 14):
-        figure = over_lengths(tmp_path / str(count), [str(1 + i) for i in range(count)]).section["figure"]
-        assert {"kind": "lines", "x": "length", "columns": ["decode_tokens_per_s"]}.items() <= figure.items()
-        assert figure["heading"] == "Decode (tokens/s)"
+        figure = over_lengths(tmp_path / str(count), [str(1 + i) for i in range(count)]).table.figure
+        assert figure
+        assert (figure.kind, figure.x, figure.columns) == ("lines", "length", ("decode_tokens_per_s",))
+        assert figure.heading == "Decode (tokens/s)"
 
 
 @pytest.mark.parametrize("lengths", [("2", "4"), ("2", "4", "auto"), ("2", "4", "nan"), ("1.2.3", "1", "2")])
 def test_two_numbers_and_words_are_drawn_as_bars(tmp_path: Path, lengths: tuple[str, ...]) -> None:
-    assert "kind" not in over_lengths(tmp_path, lengths).section["figure"]
+    figure = over_lengths(tmp_path, lengths).table.figure
+    assert figure
+    assert figure.kind == "bars"
 
 
 def test_the_whole_answer_has_columns(tmp_path: Path) -> None:
     """Two prompts: a mean latency of 3 s; 4 J of prompts and 6 J of decoding are 5 J an answer."""
     joules = {"latency": 3.0, "prefill_joules": 4.0, "decode_joules": 6.0}
     table = made(tmp_path, [({"method": "std"}, {"method": "std"})], **joules)
-    names = [column["key"] for column in table.section["columns"]]
+    names = [column.key for column in table.table.columns]
     assert {"answer_seconds", "answer_joules"} <= {*names}
     record = Results(tmp_path).get(table.notes[0].key)
     assert record is not None
@@ -242,17 +247,18 @@ def test_a_table_is_drawn_over_a_number_by_devices(project: Project, tmp_path: P
 
 
 def test_lines_and_panels_are_the_labels_that_are_named() -> None:
-    section = {
-        "title": "T",
-        "rows": {"by": ["method", "device", "length"]},
-        "columns": [
-            {"key": "speed", "unit": "x", "heading": "Speed"},
-            {"key": "joules", "unit": "J", "heading": "J"},
-        ],
-    }
-    figure = NumberLines("length", "device").drawn(section)["figure"]
-    assert (figure["x"], figure["panel"], figure["columns"]) == ("length", "method", ["speed"])
-    assert NumberLines("length").drawn(section)["figure"]["panel"] == ""
-    section["rows"] = {"by": ["method", "device", "dataset", "length"]}
+    columns = [
+        {"key": "speed", "unit": "x", "heading": "Speed", "value": "speed"},
+        {"key": "joules", "unit": "J", "heading": "J", "value": "joules"},
+    ]
+    rows = {"by": ["method", "device", "length"]}
+    spec = table_spec("t", {"title": "T", "rows": rows, "columns": columns})
+    figure = NumberLines("length", "device").drawn(spec).figure
+    assert figure
+    assert (figure.x, figure.panel, figure.columns) == ("length", "method", ("speed",))
+    lines = NumberLines("length").drawn(spec).figure
+    assert lines
+    assert lines.panel == ""
+    four = replace(spec, rows=replace(spec.rows, by=("method", "device", "dataset", "length")))
     with pytest.raises(InputError, match="--by device leaves method, dataset"):
-        NumberLines("length", "device").drawn(section)
+        NumberLines("length", "device").drawn(four)

@@ -16,14 +16,13 @@ import pytest
 import wandb
 
 import wandb_logs
-from invented_tables import BIBTEX, cell
+from invented_tables import BIBTEX, cell, table_spec
 from records import record
 from repro import __file__ as package
 from repro.core.errors import InputError
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.record import Record
 from repro.reports.files import write_all
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from tiny_project import Project, write_project
@@ -193,7 +192,7 @@ def invented_table(*records: Record) -> Table:
         ],
     }
     published = {"edgellm.fig1.std": cell("edgellm.fig1.std", 1.0, 3.0, "s")}
-    return build(TableSpec.parse("table", section), list(records), published)
+    return build(table_spec("table", section), list(records), published)
 
 
 def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_path: Path) -> None:

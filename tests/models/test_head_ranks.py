@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models.drafting.head_ranks import Calibration, HeadRanks, answer_ranks, joined
+from repro.models.drafting.head_ranks import Calibration, HeadRanks
 from repro.models.forward.network import RANKED, Logits
+from workshop.training.head_ranks import answer_ranks, joined
 
 
 def record(rows: list[list[int]], begins: tuple[int, ...] = (0,)) -> HeadRanks:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from invented_tables import table_spec
 from records import record
 from repro.core.errors import InputError
 from repro.reports.figures.figure import draw
 from repro.reports.intervals.samples import Samples
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.table import Table
@@ -132,7 +132,7 @@ def table() -> Table:
         "uprights": {"a paper's": ["edgellm.table1.squad", "52.5"]},
     }  # fmt: skip
     section = {"title": "T", "rows": {"by": ["place", "point"]}, "columns": columns, "figure": figure}
-    return build(TableSpec.parse("table", section), records, {}, samples=Samples(Lines(rounds)))
+    return build(table_spec("table", section), records, {}, samples=Samples(Lines(rounds)))
 
 
 def test_a_table_of_curves_says_what_crosses_and_draws_it() -> None:
@@ -160,4 +160,4 @@ def test_a_wrong_picture_is_said(figure: dict[str, object], sentence: str) -> No
         "columns": [{"key": "a", "heading": "A", "value": "a"}], "figure": figure,
     }  # fmt: skip
     with pytest.raises(InputError, match=sentence):
-        TableSpec.parse("table", section)
+        table_spec("table", section)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from repro.core.paths import project_root
+from repro.reports.spec.spec import TableSpec
 from scripts import equal_workloads
 from scripts.equal_workloads import Difference, differences
 
@@ -34,8 +36,8 @@ def test_every_difference_has_a_footnote() -> None:
 def test_without_footnotes_the_first_page_contradicts_lever(monkeypatch: pytest.MonkeyPatch) -> None:
     expand = equal_workloads.expand
 
-    def bare(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-        return expand(experiment, section, content) | {"footnotes": ["Emulated."]}
+    def bare(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> TableSpec:
+        return replace(expand(experiment, section, content), footnotes=("Emulated.",))
 
     monkeypatch.setattr(equal_workloads, "expand", bare)
     found = differences(project_root() / "results")

@@ -58,7 +58,7 @@ TABLE: dict[str, Any] = {
 
 def made(grid: Any = GRID, experiment: str = "mine/one", labels: Any = None, **table: Any) -> TableSpec:
     content = {"name": experiment, "grid": grid, "labels": labels or {}}
-    return TableSpec.parse(experiment, expand(experiment, TABLE | table, content))
+    return expand(experiment, TABLE | table, content)
 
 
 def published(package: Path, *lines: str, names: str = "mine: {method: {sp: SP, edgellm: Ours}}") -> None:
@@ -123,10 +123,8 @@ class TestRowsAndColumns:
     def test_a_table_like_another_takes_what_it_lacks(self) -> None:
         own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
         content = {"name": "edgellm/own", "grid": "edgellm/table4"}
-        spec = TableSpec.parse("edgellm/own", expand("edgellm/own", own, content))
-        other = TableSpec.parse(
-            "edgellm/table4", expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
-        )
+        spec = expand("edgellm/own", own, content)
+        other = expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
         assert (spec.title, spec.footnotes) == ("Own", ())
         assert spec.columns == other.columns
         with pytest.raises(InputError, match=r"no experiment .*44'\. Did you mean edgellm/table4"):
@@ -147,7 +145,13 @@ class TestRowsAndColumns:
         ("table", "sentence"),
         [
             ({"columns": ["rouge"]}, "no metric 'rouge'. Did you mean rouge_l"),
-            ({"columns": [{"each": "method"}]}, "names no metric"),
+            ({"columns": [{"each": "method"}]}, r"columns\.0: the field 'metric' is lacking"),
+            ({"footnotes": ["Ours."]}, "has the key 'footnotes', which is no more: write `notes`"),
+            ({"metric": "ttft"}, "has the key 'metric', which is no more: name the metric in each column"),
+            (
+                {"columns": [{"metric": "ttft", "against": {"method": "sp"}}]},
+                r"columns\.0 has the key 'against', which is no more: write `relative_to` with labels",
+            ),
             ({"columns": [{"metric": "ttft", "unit": "GB"}]}, "ttft is in 's', not in 'GB'"),
             ({"columns": [{"metric": "ttft", "value": "ttft"}]}, "stand in conf/metric/; name a `metric`"),
             ({"columns": [{"metric": "ttft", "each": "dev"}]}, "the grid does not tell the values of 'dev'"),
@@ -159,9 +163,9 @@ class TestRowsAndColumns:
                 {"columns": [{"metric": "ttft", "each": "method", "pairs": {"x": "sp over bld"}}]},
                 "no method 'bld'",
             ),
-            ({"rows": {"label": "a"}}, "rows: .* must be a label, a list of labels, or a mapping with `by`"),
+            ({"rows": {"label": "a"}}, "rows: there is no field 'label'. .*Choices: also, apart, by"),
             ({"notes": ["nothing_like_it"]}, "no shared footnote 'nothing_like_it'"),
-            ({"paper": "table4"}, "paper: 'table4' must be a mapping"),
+            ({"paper": "table4"}, "paper is 'table4'; it must be a mapping"),
             (
                 {"paper": {"paper": "edgellm", "artefact": "table4"}},
                 "no field of a published cell 'artefact'. Did you mean artifact",
@@ -283,19 +287,25 @@ class TestPackages:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"cite": "nope"}, "cite: 'nope' must be a list"),
-    ({"cite": [5]}, r"cite\.0: 5 must be a text"),
+    ({"cite": "nope"}, "cite is 'nope'; it must be a list"),
+    ({"cite": [5]}, r"cite\.0 is 5; it must be a text"),
     ({"cite": ["nope"]}, "cites 'nope': there is no BibTeX entry"),
-    ({"aside": 5}, "aside: 5 must be a list"),
+    ({"aside": 5}, "aside is 5; it must be a list"),
     ({"aside": [{"id": "nope", "note": "x"}]}, "there is no table or figure 'nope'"),
-    ({"notes": "word"}, "notes: 'word' must be a list"),
-    ({"notes": [{"a": 1}]}, r"notes\.0: {'a': 1} must be a text"),
-    ({"figure": {"columns": 5}}, "figure, columns: 5 must be a list"),
+    ({"notes": "word"}, "notes is 'word'; it must be a list"),
+    ({"notes": [{"a": 1}]}, r"notes\.0 is {'a': 1}; it must be a text"),
+    ({"figure": {"columns": 5}}, r"figure\.columns is 5; it must be a list"),
     ({"figure": {"without": ["nope"]}}, "figure, without: there is no row 'nope'"),
     ({"title": ["a"]}, "title is .* must be a text"),
     ({"columns": []}, "has no columns"),
-    ({"columns": [{"metric": "ttft", "digits": -3}]}, "column 'ttft' has -3 digits; choose 0 to 15"),
-    ({"columns": [{"metric": "ttft", "digits": 400}]}, "column 'ttft' has 400 digits"),
+    (
+        {"columns": [{"metric": "ttft", "digits": -3}]},
+        r"columns\.0\.digits is -3; .* number from 0 to 15",
+    ),
+    (
+        {"columns": [{"metric": "ttft", "digits": 400}]},
+        r"columns\.0\.digits is 400; .* number from 0 to 15",
+    ),
     ({"columns": [{"metric": "ttft", "scale": 0}]}, "has the scale 0"),
     ({"columns": [{"metric": "ttft", "relative_to": "nope"}]}, "there is no row 'nope'. Choices: sp, std"),
     ({"columns": [{"metric": "ttft", "over": {"method": "nope"}}]}, "there is no method 'nope'"),
@@ -303,13 +313,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"columns": [{"metric": "ttft", "reference": "nope"}]}, "there is no table or figure 'nope'"),
     ({"columns": [{"metric": "ttft", "reference": {"nope": "edgellm.table1"}}]}, "there is no row 'nope'"),
     ({"paper": {"paper": "edgellm", "artifact": "nope"}}, "there is no artifact 'nope'. Choices: fig1, "),
-    ({"rows": {"by": 5}}, r"rows\.by: 5 must be a list of single values"),
-    ({"rows": {"by": []}}, r"rows\.by: \[\] must be a list"),
-    ({"rows": {"by": "method", "names": ["std"]}}, r"rows\.names: \['std'\] must be a mapping"),
-    ({"rows": {"by": "method", "names": {"std": [1]}}}, r"rows\.names\.std: \[1\] must be a text"),
-    ({"rows": {"by": "method", "also": {"method": 5}}}, r"rows\.also\.method: 5 must be a list"),
+    ({"rows": {"by": 5}}, r"rows\.by is 5; it must be a list"),
+    ({"rows": {"by": []}}, r"rows\.by is \[\]; it must be a list that is not empty"),
+    ({"rows": {"by": "method", "names": ["std"]}}, r"rows\.names is \['std'\]; it must be a mapping"),
+    ({"rows": {"by": "method", "names": {"std": [1]}}}, r"rows\.names\.std is \[1\]; it must be a text"),
+    ({"rows": {"by": "method", "also": {"method": 5}}}, r"rows\.also\.method is 5; it must be a list"),
     ({"rows": {"by": "method", "name": "{nope}"}}, r"rows\.name: '{nope}' may name method in braces"),
-    ({"rows": {"by": "method", "name": 5}}, r"rows\.name: 5 must be a text"),
+    ({"rows": {"by": "method", "name": 5}}, r"rows\.name is 5; it must be a text"),
 ]
 
 

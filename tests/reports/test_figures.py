@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from invented_tables import table_spec
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -20,7 +21,6 @@ from repro.reports.figures.paint import BASELINES, OURS, canvas, colour
 from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
 from repro.reports.figures.shown import Shown, figure_title, origin, shown, words_of
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
@@ -49,7 +49,7 @@ def table(figure: dict[str, Any], **changes: Any) -> Table:
     ]
     columns[1]["reference"] = {"phone / 256": "p.range"}
     section = {"title": "T", "rows": {"by": ["device", "length"]}, "columns": columns, "figure": figure}
-    return build(TableSpec.parse("table", {**section, **changes}), records, {"p.range": PUBLISHED})
+    return build(table_spec("table", {**section, **changes}), records, {"p.range": PUBLISHED})
 
 
 PALETTE = Palette("edgellm", ("EdgeLLM", "Std", "SP"))
@@ -139,7 +139,7 @@ def test_a_bar_that_would_be_invisible_beside_others_is_a_dot(values: tuple[floa
     records = [record(m, {"x": value}) for m, value in zip(METHODS, values, strict=True)]
     columns = [{"key": "x", "heading": "X", "value": "x"}]
     section = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, "figure": {"columns": ["x"]}}
-    given = build(TableSpec.parse("t", section), records, {}, {each.key for each in records})
+    given = build(table_spec("t", section), records, {}, {each.key for each in records})
     picture, _ = KINDS["bars"](content(given))
     (panel,) = picture.axes
     assert (panel.get_xscale(), bool(panel.patches)) == (scale, scale == "linear")
@@ -216,7 +216,7 @@ def row_of(values: dict[str, Any], figure: dict[str, Any], column: dict[str, Any
     uncertainty = {"x": values["spread"]} if "spread" in values else {}
     section = {"title": "EdgeLLM Fig. 1: T", "rows": {"by": ["method"]}, "columns": columns, "figure": figure}
     one = record("edgellm", {"x": values["ours"]}, uncertainty=uncertainty, **changes)
-    return build(TableSpec.parse("edgellm/t", section), [one], cells, {one.key})
+    return build(table_spec("edgellm/t", section), [one], cells, {one.key})
 
 
 def drawn(given: Table) -> tuple[str, Axes]:
@@ -354,7 +354,7 @@ def test_the_line_below_says_which_values_have_a_mark() -> None:
     column = {"heading": "S", "value": "load", "unit": "s"}
     columns = [{**column, "key": m, "heading": m, "where": {"method": m}} for m in METHODS]
     section = {"title": "T", "rows": {"by": ["device"]}, "columns": columns, "figure": {"columns": METHODS}}
-    given = build(TableSpec.parse("table", section), records, {})
+    given = build(table_spec("table", section), records, {})
     said = origin(given, content(given)).removeprefix(given.how_made + " ").split("; ")
     assert said[:2] == [
         "sp: costs only, no weights computed",

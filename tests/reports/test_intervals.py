@@ -10,9 +10,9 @@ import pytest
 import records
 from repro.records.record import Round
 from repro.records.results import Results
-from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, figure, interval, paired
+from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, ends, figure, interval, paired
 from repro.reports.intervals.rounds import totals, with_interval
-from repro.reports.intervals.samples import Samples, distinct
+from repro.reports.intervals.samples import LineSource, Samples, distinct
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables import aggregate
 
@@ -170,8 +170,17 @@ TTFT = ColumnSpec(key="ttft", heading="TTFT", value="ttft", unit="s", aggregate=
 def width(cells: Sequence[records.Record], values: Sequence[Mapping[str, float]], times: int = 1) -> float:
     """Width of the interval of the cells' mean."""
     lines = Requests({c.key: v for c, v in zip(cells, values, strict=True)}, times)
-    low, high = aggregate.interval(TTFT, cells, [], Samples(lines)) or (math.nan, math.nan)
+    low, high = interval_of(TTFT, cells, [], lines)
     return high - low
+
+
+def interval_of(
+    column: ColumnSpec, cells: Sequence[records.Record], baseline: Sequence[records.Record], lines: LineSource
+) -> tuple[float, float]:
+    """The interval of the cells' figure, relative to the baseline's."""
+    draws = aggregate.drawn(column, cells, baseline, Samples(lines).together([*cells, *baseline]))
+    assert draws is not None
+    return ends(draws) or (math.nan, math.nan)
 
 
 def test_the_mean_over_independent_cells_is_surer_than_one_by_the_root_of_their_number() -> None:
@@ -220,12 +229,12 @@ def test_seeds_are_drawn_with_the_prompts() -> None:
     column = ColumnSpec(
         key="speed", heading="Speed", value="decode_tokens_per_s", unit="tokens/s", aggregate="mean"
     )
-    assert aggregate.figure(column, cells) == pytest.approx(4.0)
-    assert aggregate.interval(column, cells, [], Samples(Lines())) == pytest.approx((3.0, 5.0))
+    assert aggregate.figures(column, cells) == pytest.approx([4.0])
+    assert interval_of(column, cells, [], Lines()) == pytest.approx((3.0, 5.0))
     one_seed = [replace(cell, provenance=replace(cell.provenance, seed=0)) for cell in cells]
-    assert aggregate.interval(column, one_seed, [], Samples(Lines())) == pytest.approx((4.0, 4.0))
+    assert interval_of(column, one_seed, [], Lines()) == pytest.approx((4.0, 4.0))
     ratio = replace(column, relative_to="std")
-    assert aggregate.interval(ratio, cells, cells, Samples(Lines())) == pytest.approx((1.0, 1.0)), "paired"
+    assert interval_of(ratio, cells, cells, Lines()) == pytest.approx((1.0, 1.0)), "paired"
 
 
 def test_a_text_that_several_cells_read_counts_once() -> None:

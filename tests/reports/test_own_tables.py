@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from invented_tables import table_spec
 from records import record
 from repro.core.errors import InputError
 from repro.reports.formats.latex import to_latex
@@ -16,7 +17,6 @@ from repro.reports.formats.layout import page
 from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.best import with_best
 from repro.reports.tables.build import build
 from repro.reports.tables.known import known_values
@@ -58,7 +58,7 @@ def made(**changes: Any) -> Table:
         )
     ]
     section = {"title": "Mine", "rows": {"by": ["method", "device"], "apart": True}, "columns": COLUMNS}
-    return build(TableSpec.parse("mine", {**section, **changes}), cells, {}, {cell.key for cell in cells})
+    return build(table_spec("mine", {**section, **changes}), cells, {}, {cell.key for cell in cells})
 
 
 def on_screen(table: Table, width: int) -> list[str]:
@@ -172,7 +172,7 @@ def test_a_text_that_another_arithmetic_computed_is_not_compared_with_the_target
         record(name, {"exact_match": 1.0, "speed": 1.0}, config={"method": {"name": name}})
         for name in ("std", "mllm_npu")
     ]
-    spec = TableSpec.parse("mine", {"title": "Mine", "rows": {"by": ["method"]}, "columns": [column]})
+    spec = table_spec("mine", {"title": "Mine", "rows": {"by": ["method"]}, "columns": [column]})
     table = build(spec, cells, {}, {cell.key for cell in cells})
     assert {row.id: row.entries[0].ours for row in table.rows} == {"std": 1.0, "mllm_npu": None}
     (reason,) = [note for note in table.footnotes if note.startswith("mllm_npu computes with 8-bit")]
@@ -191,9 +191,9 @@ def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same() ->
             for d, n, s in (("A", "2", 20.0), ("B", "4", 20.0))
         ),
     ]
-    column = {**COLUMNS[0], "key": "speedup", "against": {"method": "std"}}
+    column = {**COLUMNS[0], "key": "speedup", "relative_to": {"method": "std"}}
     section = {"title": "Mine", "rows": {"by": ["method", "device", "length"]}, "columns": [column]}
-    table = build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+    table = build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
     assert {row.id: row.entries[0].ours for row in table.rows} == {
         "std / A / ": 1.0,
         "std / B / ": 1.0,
@@ -205,7 +205,7 @@ def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same() ->
 def test_of_a_long_table_the_screen_has_the_first_rows() -> None:
     cells = [record("std", {"speed": 1.0 + n}, labels={"n": f"{n:04}"}) for n in range(MOST_ROWS + 7)]
     section = {"title": "Mine", "rows": {"by": ["n"]}, "columns": COLUMNS[:1]}
-    table = build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+    table = build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
     shown = on_screen(table, 120)
     rows = [line for line in shown if len(line.split()) == 2 and line.split()[0].isdigit()]
     assert len(rows) == MOST_ROWS

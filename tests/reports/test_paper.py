@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from invented_tables import table_spec
 from latex_structure import problems, tabulars
 from records import record
 from repro.core.errors import InputError
@@ -14,7 +15,7 @@ from repro.reports.figures.figure import draw
 from repro.reports.files import write_all, write_paper
 from repro.reports.paper import TWO_COLUMNS, PaperTable, paper_table
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.spec.spec import FigureSpec, TableSpec
+from repro.reports.spec.spec import FigureSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
@@ -37,7 +38,7 @@ def made(**columns: object) -> Table:
         "cite": ["lever"],
         "best": True,
     }
-    return build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+    return build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
 
 
 def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_sweep_over_methods_and_phones_is_pivoted(tmp_path: Path) -> None:
         "columns": [{"key": key, "heading": f"Speed {key}", "value": key} for key in "ab"],
         "figure": {"title": "Mine", "columns": ["a"]},
     }
-    table = build(TableSpec.parse("sweeps/mine", section), cells, {}, {cell.key for cell in cells})
+    table = build(table_spec("sweeps/mine", section), cells, {}, {cell.key for cell in cells})
     text = PaperTable().latex(table)
     body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
     assert r"\multicolumn{2}{c}{\shortstack{Speed a" in text

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from invented_tables import table_spec
 from latex_structure import cells, problems, tabulars
 from records import record
 from repro import commands
@@ -19,7 +20,6 @@ from repro.reports.formats.latex import breakable, latex, to_latex
 from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
@@ -46,7 +46,7 @@ def made(
         **rest,
     }
     records = [record(name, values) for name, values in rows.items() if values]
-    return build(TableSpec.parse("table", section), records, given)
+    return build(table_spec("table", section), records, given)
 
 
 def grid(columns: int, rows: int, triple: bool = False) -> Grid:
@@ -156,7 +156,7 @@ def test_only_footnotes_that_a_value_refers_to_have_a_number() -> None:
     table = made({"std": {"a": 1.0}}, [SHARE], {}, footnotes=["Invented."])
     assert "Invented." in page(table).notes
     failed = record("bad", {}, status="failed", error="OSError: gone")
-    spec = TableSpec.parse(
+    spec = table_spec(
         "table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE], "footnotes": ["Invented."]}
     )
     table = build(spec, [record("std", {"a": 1.0}), failed], {})
@@ -168,7 +168,7 @@ def test_that_no_draft_was_accepted_is_said_only_where_some_were_verified() -> N
     note = "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"
     for width, said in ((1.0, False), (1.004, False), (8.0, True)):
         one = record("m", {"a": 1.0, "verification_width": width}, notes=(note,))
-        spec = TableSpec.parse("table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE]})
+        spec = table_spec("table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE]})
         assert (note in page(build(spec, [one], {})).notes) is said
 
 

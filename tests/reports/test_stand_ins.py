@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from invented_tables import table_spec
 from records import record
 from repro.records.record import Record
 from repro.reports.reference.names import OF_STAND_INS
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 
 SMOL = {"name": "smollm2_135m_instruct", "hub": {"repo": "HuggingFaceTB/SmolLM2-135M-Instruct"}}
@@ -39,14 +39,14 @@ def of(checkpoint: dict[str, Any], **config: Any) -> Record:
 def test_a_title_names_the_weights_that_computed(checkpoint: dict[str, Any], named: str) -> None:
     """A checkpoint's file whose folder or repository was changed has still its own name."""
     computed = of(checkpoint)
-    table = build(TableSpec.parse("t", SECTION), [computed], {}, {computed.key})
+    table = build(table_spec("t", SECTION), [computed], {}, {computed.key})
     assert table.stand_ins == f"{named} computes in place of Qwen3-8B"
 
 
 def test_footnotes_about_stand_ins_are_left_out_of_own_weights() -> None:
     computed, own = of(SMOL), of(SMOL, weights="own")
     made = {
-        name: build(TableSpec.parse("t", SECTION), [one], {}, {one.key}).footnotes
+        name: build(table_spec("t", SECTION), [one], {}, {one.key}).footnotes
         for name, one in (("stand_in", computed), ("own", own))
     }
     assert made == {"stand_in": ("SmolLM2 computes.", "Five prompts."), "own": ("Five prompts.",)}

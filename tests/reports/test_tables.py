@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from invented_tables import table_spec
 from records import record
 from repro import commands
 from repro.core import paths
@@ -75,7 +76,7 @@ def spec(**changes: Any) -> TableSpec:
         },
         "columns": [SPEED],
     }
-    return TableSpec.parse("table", {**section, **changes})
+    return table_spec("table", {**section, **changes})
 
 
 def run(method: str, tokens: int, seconds: float, prompts: int = 10, **changes: Any) -> Record:
@@ -193,7 +194,7 @@ class TestBuild:
             run("edgellm", 9, 1.0, labels={"workload": "mt5"}),
             run("std", 9, 1.0, labels={"workload": "mt5"}, prompts=8),
         ]
-        column = {**SPEEDUP, "relative_to": None, "where": {"method": "edgellm"}, "over": {"method": "std"}}
+        column = {**SPEEDUP, "relative_to": "", "where": {"method": "edgellm"}, "over": {"method": "std"}}
         table = build(spec(rows={"by": ["workload"]}, columns=[column]), records, CELLS)
         assert [row.entries[0].ours for row in table.rows] == [None, None]
         assert table.footnotes == (

@@ -26,7 +26,7 @@ EXAMPLES: list[dict[str, Any]] = [yaml.safe_load(text) for text in TEXTS]
 
 def spec(example: dict[str, Any]) -> TableSpec:
     """The table of an example, as if it were an experiment of EdgeLLM."""
-    return TableSpec.parse("edgellm/page", expand("edgellm/page", example["table"], example))
+    return expand("edgellm/page", example["table"], example)
 
 
 TABLES = [one for one in EXAMPLES if "table" in one and not computes_nothing(one["table"])]

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from invented_tables import table_spec
 from perfetto_rule import dropped
 from records import record
 from repro.core.errors import InputError
+from repro.core.typed import typed
 from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
@@ -161,7 +163,7 @@ def table(of: Record, **timeline: Any) -> tuple[Table, TableSpec]:
         "columns": [{"key": "calls", "heading": "Calls", "value": "calls"}],
         "timeline": {**SPEC, **timeline},
     }
-    spec = TableSpec.parse("fig21", section)
+    spec = table_spec("fig21", section)
     return build(spec, [of], {}, {of.key}), spec
 
 
@@ -203,7 +205,7 @@ def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
     [
         ({"where": {"method": "sp"}}, "finds 0 finished cells, not one"),
         ({"where": {}}, "finds 2 finished cells, not one"),
-        ({"windows": []}, "a timeline needs lanes and windows"),
+        ({"windows": []}, r"timeline\.windows is \[\]; it must be a list that is not empty"),
         ({"lanes": [{"name": "D", "spans": ["d"], "during": "T"}]}, "in lane 'D' there is no lane 'T'"),
     ],
 )
@@ -224,20 +226,17 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
     project = write_project(tmp_path)
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     notes = [project.cell("experiment=quickstart", f"method={method}") for method in ("std", "edgellm")]
-    section = {
-        "title": "A trace",
-        "rows": {"by": ["method"]},
-        "columns": [{"key": "calls", "heading": "Calls", "value": "target_calls"}],
-        "timeline": SPEC,
-    }
-    files = project.sweep().finish(Asked("fig21"), section, notes)
+    columns = [{"key": "calls", "heading": "Calls", "value": "target_calls"}]
+    section = {"title": "A trace", "rows": {"by": ["method"]}, "columns": columns, "timeline": SPEC}
+    spec = table_spec("fig21", section)
+    files = project.sweep().finish(Asked("fig21"), spec, notes)
     assert {"md", "csv", "tex", "excerpt", "spans", "diagram"} <= set(files)
     spans = list(csv.DictReader(io.StringIO(files["spans"].read_text(encoding="utf-8"))))
     assert {row["lane"] for row in spans} == {"Flash", "Target", "Draft"}
     assert {row["round"] for row in spans} == {"0", "1"}
     screen = io.StringIO()
     sweep = Sweep(project.config(), Console(file=screen, width=200))
-    files = sweep.finish(Asked("fig22"), section, notes[:1])
+    files = sweep.finish(Asked("fig22"), spec, notes[:1])
     assert "No timeline: the timeline's `where` {'method': 'edgellm'} finds 0 finished" in screen.getvalue()
     assert files["md"].exists()
     assert "excerpt" not in files
@@ -254,5 +253,5 @@ def test_round_minus_1_is_the_prefill_and_a_part_of_it_can_be_shown() -> None:
     assert dropped(json.loads(both)["traceEvents"]) == [], "the first round begins before the prefill ends"
     part = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1, part=0.4)], "k"), lane)
     assert [block.start for block in part] == [0.0]
-    with pytest.raises(InputError, match="part is 0; it is a share"):
-        WindowSpec(0, 0, part=0)
+    with pytest.raises(InputError, match=r"part is 0; it must be a number above 0 and at most 1"):
+        typed(WindowSpec, {"part": 0}, "window")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committed_results import RESULTS, cells
+from invented_tables import table_spec
 from records import record
 from repro.experiments.plan import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, overrides_of
@@ -84,7 +85,7 @@ def test_of_several_cells_of_a_row_the_one_with_the_least_counts() -> None:
         )
     ]
     rows = {"by": ["method"], "least": "answer_seconds"}
-    table = build(TableSpec.parse("table", {"title": "t", "rows": rows, "columns": columns}), placed, {})
+    table = build(table_spec("table", {"title": "t", "rows": rows, "columns": columns}), placed, {})
     assert [entry.ours for entry in table.rows[0].entries] == [2.0, 9.0, 8.0, "gpu", "cpu"]
 
 
@@ -115,10 +116,10 @@ def test_every_committed_table_says_what_it_leaves_out() -> None:
         records = {r.key: r for r in results.records(members)}
         drafting = {key for key, r in records.items() if "draft" in r.provenance.inputs and r.done}
         config = composed(*overrides_of(name, members))
-        asked, section = asked_of(name, members, axes(config)), table_section(config) or {}
-        if not drafting or "columns" not in section:
+        asked, spec = asked_of(name, members, axes(config)), table_section(config)
+        if not drafting or not isinstance(spec, TableSpec):
             continue
-        table = made_table(asked, section, members, list(records.values()), older=())
+        table = made_table(asked, asked.spec(spec), members, list(records.values()), older=())
         notes = [note for note in table.footnotes if note.startswith("Of a request with a draft")]
         had = shown_values(table.columns, [row.entries for row in table.rows], drafting)
         missing = set()

@@ -23,7 +23,7 @@ from repro.methods.ghidorah.verification_tree import (
     searched,
 )
 from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
-from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
+from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
 from repro.models.forward.network import Logits, Network
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells
@@ -32,7 +32,7 @@ from repro.scenarios.generation.draft_calibration import HeadMatch, head_match
 from tiny import TableNetwork
 from tiny_heads import VOCAB, TableHeads, beside
 from tiny_project import composed
-from workshop.training.head_recording import recorded
+from workshop.training.head_ranks import joined, recorded
 
 ROWS = ("mt_bench", "gsm8k", "mbpp", "human_eval")
 COUNT = 12

@@ -5,7 +5,10 @@ Owns the emulated machine and its runs. Must not see a measured answer: it gets 
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,10 +16,12 @@ from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.written import Section, engine_of_costs
 from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
+from repro.records.record import content_hash, write_atomically
 from repro.scenarios.base import Progress
 from repro.scenarios.generation.answers import ended
 from repro.scenarios.generation.prefixes import prepared
-from workshop.benchmarks.pair_run import Answer, PairCell, cell_of
+from workshop.benchmarks.pair_parts import PARTS, Plan
+from workshop.benchmarks.pair_run import NULL, Answer, PairCell, Unit, cell_of
 from workshop.validation.this_machine.cells import CellGroup
 from workshop.validation.this_machine.measuring import MeasuredGroup
 from workshop.validation.this_machine.predicting import best_bandwidth, device_of
@@ -36,13 +41,16 @@ class Predicted(NamedTuple):
     passes: int
 
 
+PACE = 1e9
+"""Bytes a second that reads are held to (conf/device/local_cpu.yaml)."""
+
+
 class EmulatedMachine:
     """This machine as its probes say."""
 
-    def __init__(self, probes: Sequence[Mapping[str, Any]], pace: float) -> None:
-        """Fit costs to probes; reads are held to `pace` bytes a second."""
+    def __init__(self, probes: Sequence[Mapping[str, Any]]) -> None:
+        """Fit costs to probes."""
         self.measured = [_group(probe) for probe in probes]
-        self.pace = pace
         self.costs: FittedCosts = fit(timing for one in self.measured for timing in one.probe_timings())
 
     @property
@@ -53,10 +61,30 @@ class EmulatedMachine:
     def sections(self, streamed: bool, budget: float) -> dict[str, Section]:
         """Device and engine of a part: with layers as stored if they are streamed, else reordered."""
         disks = [rate for one in self.measured for rate in one.disk]
-        latency, disk = self.costs.reads or (0.0, min([self.pace, median(disks)] if disks else [self.pace]))
+        latency, disk = self.costs.reads or (0.0, min([PACE, median(disks)] if disks else [PACE]))
         device = device_of(self.costs, disk, self.bandwidth, latency)
         device["dram"]["budget"]["value"] = budget
         return {"device": device, "engine": engine_of_costs("repro here", self.costs, packed=not streamed)}
+
+
+class Predictions:
+    """Emulated answers, in a file that an earlier page may have written."""
+
+    def __init__(self, machine: EmulatedMachine, plan: Plan, file: Path, progress: Progress) -> None:
+        self.machine, self._plan, self._file, self._progress = machine, plan, file, progress
+        self._stored: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+    def of(self, unit: Unit) -> list[Predicted]:
+        """The emulated answers of a unit's arm to its dataset's prompts."""
+        part, arm = PARTS[unit.part], unit.arm.removesuffix(NULL)
+        machine = self.machine.sections(part.streamed, part.budget)
+        settings = [*self._plan.settings(unit.part), f"max_tokens={unit.asked}"]
+        key = content_hash([arm, unit.dataset, settings, machine])
+        if key not in self._stored:
+            print(f"emulating {unit.part} {unit.dataset} {arm}", file=sys.stderr, flush=True)
+            self._stored[key] = predicted(arm, unit.dataset, settings, machine, self._progress)
+            write_atomically(self._file, json.dumps(self._stored))
+        return [Predicted(*answer) for answer in self._stored[key]]
 
 
 def _group(probe: Mapping[str, Any]) -> MeasuredGroup:

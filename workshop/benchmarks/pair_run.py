@@ -13,14 +13,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from hydra import compose, initialize_config_dir
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.device.emulated import Device
 from repro.device.trace import Trace
-from repro.experiments.composing import publish
-from repro.experiments.plan import plain
+from repro.experiments.plan import cell_config
 from repro.methods.base import Generation, Serving
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.model import Model
@@ -152,9 +149,7 @@ def cell_of(
 
 
 def _composed(overrides: Sequence[str], machine: Mapping[str, Any] | None) -> PairCell:
-    publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return PairCell(plain(compose("config", overrides=list(overrides))) | dict(machine or {}))
+    return PairCell(cell_config(*overrides) | dict(machine or {}))
 
 
 class OpenArm:

@@ -6,66 +6,30 @@ python -m workshop.benchmarks.switching --checkpoint qwen2_5_coder_0_5b_instruct
 ElastiLM 3.2's measurements of the matrix on a phone are in conf/reference (elastilm.text.3_2.switch_*).
 `pointer` takes views; `gather` copies the kept rows, which are scattered before a reordering; `relay` also
 packs them for the matrix product's kernel. Then a pass over views is compared with one over a contiguous copy
-of the level. All arms of a round run in turn, in another order each round; ratios are taken within a round,
-with a 95% interval over all rounds.
-Owns the arms and their clock. Must not know what a level is worth.
+of the level. Must not know what a level is worth.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.elastic.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
-from workshop.benchmarks.paired import ends, interval, mean_ratio
+from workshop.benchmarks.alternating import checkpoint_folder, command_line, show, take_turns, timed
 
 Arms = Mapping[str, Callable[[], object]]
-Seconds = dict[str, list[float]]
 
 PASSES = (1, 64)
 """Tokens of the timed passes: a decoding step, a short prompt."""
-
-
-def timed(arms: Arms, rounds: int, pause: float, seed: int = 0) -> Seconds:
-    """Seconds of each arm in each round, after a warm-up round.
-
-    An arm's result is freed within its time, because freeing memory is part of a change.
-    """
-    chance, found = random.Random(seed), Seconds({name: [] for name in arms})
-    for number in range(rounds + 1):
-        for name in chance.sample(sorted(arms), len(arms)):
-            started = time.perf_counter()
-            arms[name]()
-            elapsed = time.perf_counter() - started
-            if number:
-                found[name].append(elapsed)
-        time.sleep(pause)
-    return found
-
-
-def lines(what: str, found: Seconds, base: str) -> Iterator[str]:
-    """The median of each arm, and its ratio to the base."""
-    for name, seconds in found.items():
-        line = f"{what:<34} {name:<8} {1e3 * median(seconds):>10.4f} ms"
-        if name != base:
-            ratios = [[a / b for a, b in zip(seconds, found[base], strict=True)]]
-            line += f"   {mean_ratio(ratios):>10.2f} times {base} ({ends(interval(ratios, mean_ratio))})"
-        yield line
 
 
 def matrix_arms(size: int, dtype: torch.dtype) -> Arms:
@@ -114,51 +78,37 @@ def _passing(decoder: Decoder, rows: int, prompt: int = 64) -> Callable[[], Tens
     return once
 
 
-def opened(name: str) -> Decoder:
-    """A checkpoint of `conf/model/checkpoint`, dense in fp32."""
-    path = conf_dir() / "model" / "checkpoint" / f"{name}.yaml"
-    if not path.is_file():
-        raise InputError(f"checkpoint {name!r} is not in {path.parent.name}; choose a file of it")
-    return weights.load(open_checkpoint(Checkpoint.from_yaml(path)), "float32", packed=False)
-
-
 @torch.inference_mode()
-def report(args: argparse.Namespace) -> Iterator[str]:
-    """All output lines."""
-    dtype = getattr(torch, args.dtype)
-    what = f"{args.size} x {args.size} matrix, {args.dtype}"
-    yield from lines(what, timed(matrix_arms(args.size, dtype), args.rounds, args.pause), "pointer")
-    decoder = opened(args.checkpoint)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark and print."""
+    parser = command_line(__doc__, rounds=20)
+    add = parser.add_argument
+    add("--levels", type=float, nargs="+", default=[0.3, 0.5, 0.8])
+    add("--size", type=int, default=4096, help="of the matrix (4096)")
+    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the matrix")
+    add("--pause", type=float, default=0.2, help="seconds between rounds")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+
+    def compare(what: str, arms: Arms, base: str) -> None:
+        print(what)
+        seconds = take_turns({name: timed(arm) for name, arm in arms.items()}, args.rounds, args.pause)
+        show(seconds, {}, (base,))
+
+    arms = matrix_arms(args.size, getattr(torch, args.dtype))
+    compare(f"{args.size} x {args.size} matrix, {args.dtype}", arms, "pointer")
+    try:
+        decoder = weights.load(checkpoint_folder(args.checkpoint), "float32", packed=False)
+    except InputError as wrong:
+        sys.exit(f"error: {wrong}")
     whole = reordered(decoder, random_order(decoder))
     del decoder
     for level in args.levels:
         kept = kept_at(whole.config, level, ())
-        what = f"{args.checkpoint}, level {level:g}"
-        yield from lines(what, timed(level_arms(whole, kept), args.rounds, args.pause), "pointer")
+        compare(f"{args.checkpoint}, level {level:g}", level_arms(whole, kept), "pointer")
         for rows in PASSES:
-            found = timed(pass_arms(whole, kept, rows), args.rounds, args.pause)
-            yield from lines(f"  pass of {rows} rows", found, "copy")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add = parser.add_argument
-    add("--checkpoint", default="smollm2_135m_instruct", help="a name of conf/model/checkpoint")
-    add("--levels", type=float, nargs="+", default=[0.3, 0.5, 0.8])
-    add("--size", type=int, default=4096, help="of the matrix")
-    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the matrix")
-    add("--rounds", type=int, default=20)
-    add("--pause", type=float, default=0.2, help="seconds between rounds")
-    add("--threads", type=int, default=1)
-    args = parser.parse_args(argv)
-    torch.set_num_threads(args.threads)
-    for line in report(args):
-        print(line, flush=True)
+            compare(f"a pass of {rows} rows at level {level:g}", pass_arms(whole, kept, rows), "copy")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    main()

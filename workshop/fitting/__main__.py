@@ -17,14 +17,22 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 
 from repro.core.errors import InputError
 from repro.core.output import prepare_process
+from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from workshop.fitting.device_fit import differences, fit_device
-from workshop.fitting.fact_text import write_number
-from workshop.fitting.result_tables import cells_table, numbers_table, sentence
-from workshop.fitting.specification import conf_file, specification, specifications
+from workshop.fitting.device_fit import FitResult, differences, fit_device
+from workshop.fitting.errors import errors
+from workshop.fitting.specification import (
+    conf_file,
+    leaf,
+    number_at,
+    specification,
+    specifications,
+    write_number,
+)
 from workshop.validation.phones.engine_files import check_engines, write_engines
 
 PHONES = "phones"
@@ -69,6 +77,41 @@ def _one(name: str, options: argparse.Namespace, console: Console) -> list[str]:
             value = carried.ratio * result.solution.values[carried.of.name]
             write_number(conf_file(carried.file), carried.at, value)
     return differences(result)
+
+
+def numbers_table(name: str, result: FitResult) -> Table:
+    """The fitted numbers beside those of the files."""
+    table = Table("place", "fit", "in the file", "unit", title=f"{name}: numbers", title_justify="left")
+    for number in result.specification.numbers:
+        content = read_mapping(conf_file(number.file))
+        fitted, written = result.solution.values[number.name], number_at(content, number.at)
+        bound = " (at its bound)" if number.name in result.solution.at_bound else ""
+        unit = str(leaf(content, number.at)[0].get("unit", ""))
+        table.add_row(number.name, f"{fitted:.4g}{bound}", f"{written:.4g}", unit)
+    return table
+
+
+def cells_table(name: str, result: FitResult) -> Table:
+    """Each fitted cell: published, ours, from a fit that did not see it."""
+    heads = "cell (s, J, or as printed)", "published", "fitted", "left out"
+    table = Table(*heads, title=f"{name}: cells", title_justify="left")
+    for cell, published in result.aims.items():
+        values = result.fitted.get(cell), result.left_out.get(cell)
+        shown = ["-" if value is None else f"{value:.4g} ({value / published - 1:+.0%})" for value in values]
+        table.add_row(cell, f"{published:.4g}", *shown)
+    return table
+
+
+def sentence(result: FitResult) -> str:
+    """The errors on one line, and what gave the files' numbers if not the fit."""
+    parts = []
+    for what, values in (("fitted", result.fitted), ("left out", result.left_out)):
+        summary = errors(values, result.aims, [*result.aims])
+        words = f"{summary.median:.1%} median, {summary.p90:.1%} p90 (n={summary.n})" if summary.n else "none"
+        parts.append(f"{what}: {words}")
+    if result.specification.origin:
+        parts.append(f"the files' numbers are of {result.specification.origin}")
+    return "; ".join(parts)
 
 
 def _phones(write: bool) -> list[str]:

@@ -174,18 +174,18 @@ def product_seconds(
     return measure
 
 
-def _request(on: Machine, method: str, model: str, prompt: int, tokens: int) -> tuple[float, float]:
+def request(on: Machine, method: str, model: str, prompt: int, tokens: int) -> tuple[float, float]:
     """Seconds of a request's prefill and of the whole request, with a method."""
     discover("repro.methods")
     known = registered("method")
     if method not in known:
         raise InputError(unknown("method", method, known))
-    runs = known[method]()
-    device = EmulatedDevice(on)
+    device, runs = EmulatedDevice(on), known[method]()
     session = Session(Engine("target", device, model_cost(model), NoNetwork(), runs.places()["target"]))
-    request = Request("fit", (0,) * prompt, tokens)
-    session.start(Prefix.of(request.prompt))
-    done = device.play(runs.serve(request, device, {"target": session}))
+    serving = device.play(runs.prepare(device, {"target": session}))
+    asked = Request("fit", (0,) * prompt, tokens)
+    session.start(Prefix.of(asked.prompt))
+    done = device.play(serving.serve(asked, device, {"target": session}))
     return done.first - done.arrived, done.ended - done.arrived
 
 
@@ -207,13 +207,13 @@ def request_seconds(method: str, model: str, setup: str, tokens: int = 0) -> Mea
     The answer has `tokens` tokens; 0 for the setup's.
     """
     prompt, answer = _lengths(setup)
-    return lambda on: _request(on, method, model, prompt, tokens or answer)[1]
+    return lambda on: request(on, method, model, prompt, tokens or answer)[1]
 
 
 def prefill_seconds(method: str, model: str, setup: str) -> Measure:
     """Seconds from a prompt of a setup's length to its first token."""
     prompt, answer = _lengths(setup)
-    return lambda on: _request(on, method, model, prompt, answer)[0]
+    return lambda on: request(on, method, model, prompt, answer)[0]
 
 
 def decode_seconds(method: str, model: str, setup: str) -> Measure:
@@ -221,8 +221,8 @@ def decode_seconds(method: str, model: str, setup: str) -> Measure:
     prompt, answer = _lengths(setup)
 
     def measure(on: Machine) -> float:
-        prefill, request = _request(on, method, model, prompt, answer)
-        return request - prefill
+        prefill, whole = request(on, method, model, prompt, answer)
+        return whole - prefill
 
     return measure
 

@@ -14,6 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
@@ -172,14 +174,19 @@ def conf_file(name: str) -> Path:
     return path
 
 
+def _place(at: str) -> tuple[str, int | None]:
+    """A fact's place, and the index of a curve's point if the place names one (`...efficiency[-1]`)."""
+    match = POINT.fullmatch(at)
+    return (match[1], int(match[2])) if match else (at, None)
+
+
 def leaf(content: Mapping[str, Any], at: str) -> tuple[dict[str, Any], int | None]:
     """The fact at a place, and the index of the curve's point if the place names one.
 
     Raises:
         InputError: there is no fact.
     """
-    match = POINT.fullmatch(at)
-    place, point = (match[1], int(match[2])) if match else (at, None)
+    place, point = _place(at)
     found: Any = content
     for key in place.split("."):
         if not isinstance(found, Mapping) or key not in found:
@@ -205,3 +212,36 @@ def with_number(content: Mapping[str, Any], at: str, value: float) -> dict[str, 
     else:
         fact["points"][point][1] = value
     return changed
+
+
+def changed_text(text: str, at: str, value: float, digits: int = 3) -> str:
+    """The text of a YAML file with another number at a place.
+
+    Raises:
+        InputError: there is no number at the place.
+    """
+    place, point = _place(at)
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key in (*place.split("."), "value" if point is None else "points"):
+        node = _child(node, key, at)
+    if point is not None:
+        if not isinstance(node, yaml.SequenceNode):
+            raise InputError(f"{at}: points is no list")
+        node = node.value[point].value[1]
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError(f"{at}: there is no number")
+    start, end = node.start_mark.index, node.end_mark.index
+    return f"{text[:start]}{value:.{digits}g}{text[end:]}"
+
+
+def _child(node: yaml.Node | None, key: str, at: str) -> yaml.Node:
+    if isinstance(node, yaml.MappingNode):
+        for name, child in node.value:
+            if name.value == key:
+                return child  # type: ignore[no-any-return]
+    raise InputError(f"{at}: there is no {key!r}")
+
+
+def write_number(path: Path, at: str, value: float) -> None:
+    """Change a number of a file to three digits."""
+    path.write_text(changed_text(path.read_text(encoding="utf-8"), at, value), encoding="utf-8")

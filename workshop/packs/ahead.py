@@ -2,7 +2,8 @@
 
 A greedy method drafts after places of its target's own text, and which places depends on its costs. So a
 draft's likely continuations of every place are computed together: a pass for each level of all trees, instead
-of one for each tree and level. Owns which continuations are likely. Must not know methods or devices.
+of one for each tree and level; and the early exit's scores there. Owns which continuations are likely. Must
+not know methods, devices or packs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from repro.core.late import late
+import torch
+from torch import Tensor
+
 from repro.models.drafting.eagle import DraftRow
 from repro.models.drafting.eagle_head import EagleHead
 from repro.models.drafting.early_exit import ExitPredictor
@@ -26,12 +29,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 TOGETHER = 16
 """Places of a text whose trees a decoder computes in one cache: more share a pass, fewer see fewer slots."""
@@ -249,3 +246,11 @@ def rows_ahead(draft: Model, text: GreedyText, places: int, memo: LogitCache, li
         for prefix, row in one.rows.items()
     )
     return found
+
+
+def exits_ahead(target: Model, found: Sequence[Ahead], memo: LogitCache, likely: Likely) -> None:
+    """Compute and store the early exit's scores of candidates after likely sequences of one text."""
+    scores: dict[Prefix, dict[int, float]] = {}
+    for prefix, more in exit_scores(target.exit_predictor, target.decoder(), found, likely):
+        scores.setdefault(prefix, {}).update(more)
+    memo.add_scores((prefix.digest, more) for prefix, more in scores.items())

@@ -6,8 +6,8 @@ goes on where it stood. Must not know how a text is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,8 +20,7 @@ from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import cache_root
-from workshop.packs.ahead import Likely, rows_ahead
-from workshop.packs.exits import exits_ahead
+from workshop.packs.ahead import Likely, exits_ahead, rows_ahead
 from workshop.packs.plan import Planned
 
 LIKELY = Likely()
@@ -73,8 +72,7 @@ def compute(one: Planned, piece: Piece, told: Callable[[int, int], None]) -> lis
         Paused: the piece's time is over; what was computed is stored.
     """
     target, prompts, total = one.cell.target, one.prompts, one.tokens * len(one.prompts)
-    with closing(target.texts(cache_root())) as store:
-        transfer.fill_texts(store, target.observed())
+    with known_texts(target) as store:
         return own_text.own_texts(
             store, piece.compute(target), prompts, one.tokens, lambda done: told(done, total)
         )
@@ -94,10 +92,9 @@ def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) ->
         return
     target, texts, done = one.cell.target, stored(one), 0
     with ExitStack() as opened:
-        exits = opened.enter_context(closing(exits_of(target))) if target.has_exit else None
+        exits = opened.enter_context(known_rows(target, target.exits)) if target.has_exit else None
         for draft in drafts:
-            memo = opened.enter_context(closing(draft.memo(cache_root())))
-            transfer.fill(memo, draft.observed())
+            memo = opened.enter_context(known_rows(draft))
             for text in texts:
                 which = text.prompt.digest + repr((one.places, LIKELY, exits is not None)).encode()
                 if memo.file.get(AHEAD, which) is None:
@@ -110,18 +107,25 @@ def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) ->
                 told(done, len(drafts) * len(texts))
 
 
-def exits_of(target: Model) -> LogitCache:
-    """The cache of the scores of a target's early exit, with those of packs."""
-    memo = target.memo(cache_root(), target.exits)
-    transfer.fill(memo, target.observed(target.exits))
-    return memo
+@contextmanager
+def known_rows(model: Model, of: str = "") -> Iterator[LogitCache]:
+    """The machine's cache of a model's rows, or of its early exit's scores, with those of packs."""
+    with closing(model.memo(cache_root(), of)) as memo:
+        transfer.fill(memo, model.observed(of))
+        yield memo
+
+
+@contextmanager
+def known_texts(target: Model) -> Iterator[own_text.TextStore]:
+    """The machine's cache of a target's own texts, with those of packs."""
+    with closing(target.texts(cache_root())) as store:
+        transfer.fill_texts(store, target.observed())
+        yield store
 
 
 def stored(one: Planned) -> list[GreedyText]:
     """The own texts of a planned pack that this machine knows; InputError if one is missing."""
-    target = one.cell.target
-    with closing(target.texts(cache_root())) as store:
-        transfer.fill_texts(store, target.observed())
+    with known_texts(one.cell.target) as store:
         found = [store.get(prompt, one.tokens) for prompt in one.prompts]
     texts = [text for text in found if text is not None]
     if len(texts) < len(found):
@@ -140,17 +144,12 @@ def export(one: Planned, folder: Path) -> list[Path]:
     """
     texts, target = stored(one), one.cell.target
     written = [transfer.text_pack(one.name, target.observed(), one.cell.host, texts).write(folder)]
-    for name, kind, draft in one.models():
-        with closing(draft.memo(cache_root())) as memo:
-            transfer.fill(memo, draft.observed())
+    models = [(*named, "") for named in one.models()]
+    models += [(f"{one.name}.exit", "exit", target, target.exits)] if target.has_exit else []
+    for name, kind, model, of in models:
+        with known_rows(model, of) as memo:
             known = memo.known()
-        pack = transfer.branch_pack(name, kind, draft.observed(), one.cell.host, texts, known)
-        if pack.rows:
-            written.append(pack.write(folder))
-    if target.has_exit:
-        with closing(exits_of(target)) as memo:
-            known, observed = memo.known(), target.observed(target.exits)
-        pack = transfer.branch_pack(f"{one.name}.exit", "exit", observed, one.cell.host, texts, known)
+        pack = transfer.branch_pack(name, kind, model.observed(of), one.cell.host, texts, known)
         if pack.rows:
             written.append(pack.write(folder))
     return written

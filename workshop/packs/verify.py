@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from repro.core.errors import InputError
+from repro.models.forward.cached_features import lowest
 from repro.models.forward.exactness import rounding
-from repro.models.forward.network import Logits, Network, rows_of
+from repro.models.forward.network import DecoderNetwork, Logits, Network, rows_of
 from repro.models.observations.pack import ObservedRow, Pack, read
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
-from workshop.packs.exits import scores_again
 from workshop.packs.plan import Planned
 
 SHARE = 0.01
@@ -66,7 +66,7 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
         row = pack.rows[index]
         prefix = _place(pack, row, prompts).extend(_path(pack, row))
         if is_exit:
-            scores = scores_again(model, prefix, row.tokens)
+            scores = _scores_again(model, prefix, row.tokens)
             tally["equal" if _apart(row, scores) <= EXIT_BOUND else "different"] += 1
             continue
         tally[compared(row, _again(pack, row, prefix, prompts, network), rounding(dtype))] += 1
@@ -97,6 +97,15 @@ def _again(
         network.keep(text.extend([0]))
         prefix = text.extend([0] * row.source)
     return rows_of(network, [prefix])[0]
+
+
+def _scores_again(target: Model, prefix: Prefix, tokens: Sequence[int]) -> dict[int, float]:
+    """An early exit's scores of some tokens after a sequence, from an empty key-value cache."""
+    predictor = target.exit_predictor
+    step = DecoderNetwork(lowest(target.decoder(), predictor.layer)).begin([prefix])
+    step.layers(0, predictor.layer)
+    (scores,) = predictor.scores(step.hidden(), [tuple(tokens)])
+    return dict(zip(tokens, scores.tolist(), strict=True))
 
 
 def _path(pack: Pack, row: ObservedRow) -> list[int]:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from datasets import Dataset, DatasetDict
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
@@ -30,16 +29,13 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from repro import data
-from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.core.registry import unknown
 from repro.data.config import scoring_of
 from repro.experiments.composing import load_components
 from repro.models.analysis.likelihood import Reader
-from repro.models.checkpoints.checkpoint import open_checkpoint, tokenizer
-from repro.models.checkpoints.origin import Checkpoint
+from repro.models.checkpoints.checkpoint import tokenizer
 from repro.scenarios.accuracy import choice, metric_of
 from repro.scenarios.offline import dense
+from workshop.benchmarks.alternating import checkpoint_folder
 
 TASKS = {
     "lambada_openai": "lambada_openai",
@@ -145,19 +141,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def checkpoint(name: str) -> Path:
-    """The folder of one of `conf/model/checkpoint`; InputError if there is none of that name."""
-    files = {path.stem: path for path in (conf_dir() / "model" / "checkpoint").glob("*.yaml")}
-    if name not in files:
-        raise InputError(unknown("checkpoint", name, files))
-    return open_checkpoint(Checkpoint.from_mapping(yaml.safe_load(files[name].read_text(encoding="utf-8"))))
-
-
 def main() -> int:
     """Compare and print; exit code 1 if a verdict differs."""
     asked = arguments()
     load_components()
-    folder = checkpoint(asked.model)
+    folder = checkpoint_folder(asked.model)
     model = HFLM(str(folder), dtype=torch.float32, device="cpu", batch_size=1)
     reader = Reader(dense(folder))
     differing = 0

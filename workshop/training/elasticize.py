@@ -1,46 +1,38 @@
 """Order a checkpoint's units by importance and find its anchor layers (ElastiLM 3.2), once for all levels.
 
-    REPRO_DATA=<folder> python -m workshop.training.elasticize --target smollm2_135m --out <folder>
+    REPRO_DATA=FOLDER python -m workshop.training.elasticize --target smollm2_135m --out FOLDER
 
-Writes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (the source of
-both). `--target` is a name of `conf/model/`. Prints the line for `models/elastic_profile.COMMITTED` that
-makes runs use the written folder; without that line they profile their own corpus. Adapters that
-`workshop.training.train_lora` made for another order are no longer used.
-
-Owns the order of the steps and the record of them; the steps themselves are in `models/`.
+Makes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (the source of
+both) from a checkpoint and ten texts, in a minute for SmolLM2-135M. Prints the line for
+`models/elastic_profile.COMMITTED` that makes runs use the written folder; without that line they profile
+their own corpus. Adapters that `workshop.training.train_lora` made for another order are no longer used.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 
-from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.experiments.composing import publish
-from repro.experiments.plan import plain
+from repro.experiments.plan import cell_config
 from repro.methods.compression.pruning.elastic_levels import anchors_of
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile
-from repro.models.elastic.elastic_profile import PROFILE, ElasticProfile
+from repro.models.elastic.elastic_profile import PROFILE
 from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
+from workshop.training import command
 
 ANCHORS = 0.2  # share of the layers, as in the paper; all losses are stored, so any other share can be used
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; the defaults are those of the committed profiles."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command.parser_of(__doc__)
     add = parser.add_argument
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
     add("--out", type=Path, required=True, help="where the profile goes")
@@ -57,38 +49,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
+def scenario(target: str, *overrides: str) -> AccuracyScenario:
     """An accuracy scenario of this target, which can open its checkpoint and a corpus."""
-    publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        given = [f"model@target={target}", "compression=elastilm", "dataset=arc_easy", *overrides]
-        return AccuracyScenario(plain(compose("config", overrides=given)))
+    named = (f"model@target={target}", "compression=elastilm", "dataset=arc_easy")
+    return AccuracyScenario(cell_config(*named, *overrides))
 
 
-def about(
-    cell: AccuracyScenario, decoder: Decoder, found: ElasticProfile, args: argparse.Namespace
-) -> dict[str, Any]:
-    """Content of `config.json`; no paths and no machine names."""
-    return {
-        "target": {"name": cell.labels["target"], "digest": cell.target.digest},
-        "fingerprint": elastic_profile.fingerprint(decoder),
-        "corpus": {
-            "dataset": args.dataset,
-            "texts": args.texts,
-            "tokens": args.tokens,
-            "rows": cell.corpus.digest,
-        },
-        "order": found.order.digest,
-        "loss": round(found.whole, 4),
-        "anchors": list(anchors_of(found.losses, ANCHORS)),
-        "command": f"python -m workshop.training.elasticize --target {args.target} --out {args.out.name} "
-        f"--dataset {args.dataset} --texts {args.texts} --tokens {args.tokens}",
-    }
-
-
-def noted(decoder: Decoder, folder: Path, place: str) -> str:
-    """The line for `COMMITTED` with a folder's current digest."""
-    return f'"{elastic_profile.fingerprint(decoder)}": Parts("{place}", "{digest(folder)}"),'
+def committed_line(decoder: Decoder, folder: Path) -> str:
+    """What to write to `COMMITTED` for a folder with its current content."""
+    line = f'"{elastic_profile.fingerprint(decoder)}": Parts("{folder.as_posix()}", "{digest(folder)}"),'
+    return f"For models/elastic_profile.COMMITTED:\n    {line}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -96,21 +66,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     settings = [f"corpus.texts={args.texts}", f"corpus.tokens={args.tokens}"]
-    cell = asked(args.target, [f"dataset@corpus.dataset={args.dataset}", *settings, *args.more])
+    cell = scenario(args.target, f"dataset@corpus.dataset={args.dataset}", *settings, *args.more)
     decoder = dense(cell.folder)
-    found = elastic_profile.profiled(decoder, cell.sequences, Measure())
+    profile = elastic_profile.profiled(decoder, cell.sequences, Measure())
     args.out.mkdir(parents=True, exist_ok=True)
-    elastic_profile.save(found, args.out / PROFILE)
-    said = about(cell, decoder, found, args)
-    (args.out / "config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-    print(f"loss {found.whole:.3f} nats; without each layer:")
-    for layer, nats in enumerate(found.losses):
-        print(f"  {layer:3d}  {nats:.3f}{'  anchor' if layer in said['anchors'] else ''}")
-    print("For models/elastic_profile.COMMITTED:\n    " + noted(decoder, args.out, args.out.as_posix()))
+    elastic_profile.save(profile, args.out / PROFILE)
+    anchors = anchors_of(profile.losses, ANCHORS)
+    corpus = {name: getattr(args, name) for name in ("dataset", "texts", "tokens")}
+    named = argparse.Namespace(target=args.target, out=args.out, **corpus)
+    about = {
+        "target": {"name": cell.labels["target"], "digest": cell.target.digest},
+        "fingerprint": elastic_profile.fingerprint(decoder),
+        "corpus": corpus | {"rows": cell.corpus.digest},
+        "order": profile.order.digest,
+        "loss": round(profile.whole, 4),
+        "anchors": list(anchors),
+        "command": " ".join([command.command_of(named, "elasticize"), *args.more]),
+    }
+    command.write_json(args.out / "config.json", about)
+    print(f"loss {profile.whole:.3f} nats; without each layer:")
+    for layer, nats in enumerate(profile.losses):
+        print(f"  {layer:3d}  {nats:.3f}{'  anchor' if layer in anchors else ''}")
+    print(committed_line(decoder, args.out))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    command.run(main)

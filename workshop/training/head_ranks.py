@@ -2,59 +2,110 @@
 
     REPRO_DATA=FOLDER python -m workshop.training.head_ranks --target smollm2_135m --draft smollm2_135m_medusa
 
-The target answers rows of MT-Bench that no table evaluates, greedily. The ranks are written beside the heads'
-weights as `ranks.safetensors`, where every run that drafts with them reads them. Target and draft are names
-of `conf/model/`. Recorded ranks are part of the heads' checkpoint: other ranks give cells with other keys.
+Makes `ranks.safetensors` beside the heads' weights, where every run that drafts with them reads it, from the
+target's greedy answers to rows of MT-Bench that no table evaluates, in minutes. Target and draft are names of
+`conf/model/`. Recorded ranks are part of the heads' checkpoint: other ranks give cells with other keys.
 Prints each head's accuracies.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from hydra import compose, initialize_config_dir
+import torch
 from rich.console import Console
 from rich.progress import Progress
+from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.device.cost import FREE
-from repro.device.emulated import EmulatedDevice
-from repro.experiments.composing import publish
-from repro.experiments.plan import plain
-from repro.models.drafting.head_ranks import FILE, HeadRanks, joined
+from repro.device.emulated import Device, EmulatedDevice
+from repro.experiments.plan import cell_config
+from repro.methods.base import Request
+from repro.methods.speculative.speculative import begin
+from repro.models.drafting.head_ranks import FILE, HeadRanks
+from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
+from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation.scenario import GenerationScenario
-from workshop.training.head_recording import recorded
+from workshop.training import command
+from workshop.training.prompts import Share
 
 SHOWN = 5
 
 
-def asked(args: argparse.Namespace) -> GenerationScenario:
+def scenario(args: argparse.Namespace) -> GenerationScenario:
     """The scenario that provides dataset rows, models and tokenizer."""
-    first, last = args.rows
-    publish()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose(
-            "config",
-            overrides=[
-                f"model@target={args.target}",
-                f"model@draft={args.draft}",
-                f"dataset={args.dataset}",
-                f"skip={first}",
-                f"prompts={last - first}",
-                f"max_tokens={args.tokens}",
-                f"host={args.host}",
-                "method=corrected",
-                "calibrate_draft_to=null",
-                *args.more,
-            ],
-        )
-    return GenerationScenario(plain(config))
+    share = Share.parse(args.rows)
+    config = cell_config(
+        f"model@target={args.target}",
+        f"model@draft={args.draft}",
+        f"dataset={share.name}",
+        f"skip={share.start}",
+        f"prompts={share.stop - share.start}",
+        f"max_tokens={args.tokens}",
+        f"host={args.host}",
+        "method=corrected",
+        "calibrate_draft_to=null",
+        *args.more,
+    )
+    return GenerationScenario(config)
+
+
+async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:
+    """Decode with the target and run all heads at each token but the last: a part of `HeadRanks.ranks`."""
+    decoding = await begin(request, device, target, draft)
+    said: list[list[Logits]] = []
+    with device.phase("decode"):
+        while not decoding.done:
+            said.append(await draft.forward(levels(decoding.text, draft.heads)))
+            (row,) = await target.forward([decoding.text])
+            text = decoding.text.then(decoding.chooser.first(row))
+            for session in (target, draft):
+                session.keep(text)
+            decoding.round(text)
+    return answer_ranks(decoding.generation.tokens, said)
+
+
+def levels(text: Prefix, heads: int) -> list[Prefix]:
+    """One prefix per head after a text; filler tokens stand in, since heads do not read draft tokens."""
+    out = [text]
+    while len(out) < heads:
+        out.append(out[-1].then(0))
+    return out[:heads]
+
+
+def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Tensor:
+    """One answer's part of `HeadRanks.ranks`.
+
+    Args:
+        tokens: the target's greedy answer.
+        said: the logits of all heads at each of its tokens but the last.
+    """
+    out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
+    for position, rows in enumerate(said):
+        for head, (row, token) in enumerate(zip(rows, tokens[position + 1 :], strict=False)):
+            ranked = row.ranked()[0]
+            if token in ranked:
+                out[position, head] = ranked.index(token)
+    return out
+
+
+def joined(answers: Sequence[Tensor]) -> HeadRanks:
+    """Concatenate the ranks of several answers; answers without positions are skipped.
+
+    Raises:
+        InputError: no answer has a position.
+    """
+    kept = [ranks for ranks in answers if len(ranks)]
+    if not kept:
+        raise InputError("no answer has a second token, so heads have nothing to say; raise max_tokens")
+    lengths = [len(ranks) for ranks in kept]
+    return HeadRanks(torch.cat(kept), tuple(sum(lengths[:i]) for i in range(len(lengths))))
 
 
 def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
@@ -78,57 +129,39 @@ def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
     return joined(answers)
 
 
-def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:
-    """Source of the ranks, for the file's metadata."""
-    return {
-        "dataset": args.dataset,
-        "dataset_digest": cell.rows.digest,
-        "rows": "{}:{}".format(*args.rows),
-        "tokens": str(args.tokens),
-        "target": cell.target.config.name,
-        "target_digest": cell.target.digest,
-    }
-
-
-def rows(text: str) -> tuple[int, int]:
-    """Parse A:B into the first row and the one after the last."""
-    try:
-        first, last = map(int, text.split(":"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no A:B") from None
-    if not 0 <= first < last:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no row; give A:B with A below B")
-    return first, last
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; the defaults are those of the committed ranks."""
+    parser = command.parser_of(__doc__)
     add = parser.add_argument
     add("--target", required=True, help="name of the target's model file")
     add("--draft", required=True, help="name of the heads' model file")
-    add("--dataset", default="mt_bench", help="(default %(default)s, as Ghidorah has it)")
-    add("--rows", type=rows, default=(20, 40), metavar="A:B", help="rows A to B - 1 (default 20:40)")
+    add("--rows", default="mt_bench:20:40", metavar="DATASET:A:B", help="(default %(default)s)")
     add("--tokens", type=int, default=128, help="longest answer (default %(default)s)")
     add("--host", default="cpu", help="cpu or cuda (default %(default)s)")
     add("--no-memo", action="store_true", help="compute all of it, whatever is remembered")
     add("more", nargs="*", help="overrides of the configuration, such as data_dir=<folder>")
-    args = parser.parse_args(argv)
-    try:
-        cell = asked(args)
-        found = record(cell, memo=not args.no_memo)
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    folder = cell.draft.folder
-    assert folder is not None
-    found.save(folder / FILE, about(cell, args))
-    print(f"{found.positions} positions of {len(found.begins)} answers, {folder / FILE}")
-    for head, accuracies in enumerate(found.accuracies(SHOWN)):
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Record the ranks, and write them beside the heads."""
+    args = arguments(argv)
+    cell = scenario(args)
+    ranks = record(cell, memo=not args.no_memo)
+    assert cell.draft.folder is not None
+    file = cell.draft.folder / FILE
+    about = {
+        "rows": args.rows,
+        "dataset_digest": cell.rows.digest,
+        "tokens": str(args.tokens),
+        "target": cell.target.config.name,
+        "target_digest": cell.target.digest,
+    }
+    ranks.save(file, about)
+    print(f"{ranks.positions} positions of {len(ranks.begins)} answers, {file}")
+    for head, accuracies in enumerate(ranks.accuracies(SHOWN)):
         print(f"head {head}: " + " ".join(f"{share:.3f}" for share in accuracies))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -1,28 +1,26 @@
 """Recover the accuracy of an elastic model's level with LoRA adapters (ElastiLM 3.2), on task-agnostic data.
 
-    REPRO_DATA=<folder> python -m workshop.training.train_lora --out assets/elastic/smollm2-135m --level 0.5
+    REPRO_DATA=FOLDER python -m workshop.training.train_lora --out assets/elastic/smollm2-135m --level 0.5
         --texts wikitext2_train,cnn_dailymail,bookcorpus
 
-`--out` holds the profile that `elasticize.py` wrote; the adapters are written beside it. A killed run
-continues with the same command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096
---minutes 1e9. Prints the line for `models/elastic_profile.COMMITTED` that makes runs use the folder with
-these adapters.
-
-Owns the order of the steps and the training record; the training itself is in `trainers`.
+Makes adapters beside the profile that `elasticize` wrote to `--out`, from questions with references and from
+texts. The committed ones took 20 to 25 minutes each on one core; a killed run continues with the same
+command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096 --minutes 1e9. Prints the
+line for `models/elastic_profile.COMMITTED` that makes runs use the folder with these adapters.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from repro import data
@@ -30,30 +28,196 @@ from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.models.elastic import elastic_profile, lora
+from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows
 from repro.models.elastic.elastic_profile import PROFILE, lora_file
-from repro.models.elastic.submodels import reordered, submodel
+from repro.models.elastic.lora import Adapter, Lora, Site
+from repro.models.elastic.submodels import Kept, Order, UnitDecoder, reordered, submodel
 from repro.models.transformer import weights
 from repro.scenarios.accuracy import AccuracyScenario
-from workshop.training.elasticize import ANCHORS, asked, noted
-from workshop.training.texts import record
-from workshop.training.texts.answers import Answer
-from workshop.training.trainers.recovery import Adapters, RecoveryTrainer, answered, continued
-from workshop.training.trainers.training import Schedule
+from workshop.training import command
+from workshop.training.answers import Answer
+from workshop.training.elasticize import ANCHORS, committed_line, scenario
+from workshop.training.loop import Figures, Part, Schedule, Training, by_length, packed
 
 SYSTEMS = ("elastilm", "llm_pruner")
 PAPER = tuple(name for name in lora.MATRICES if name != "gate")  # 3.2 names q, k, v, o, up and down
 HELDOUT = 0.05
 
 
+# --- texts --------------------------------------------------------------------------------------------------
+
+
+def answered(
+    prompts: Sequence[Prompt], references: Sequence[Sequence[int]], end: int, longest: int
+) -> list[Answer]:
+    """Questions with their references and the end token as answers, cut at `longest` tokens in all."""
+    answers = []
+    for prompt, reference in zip(prompts, references, strict=True):
+        tokens = [*reference, end][: longest - len(prompt.token_ids)]
+        if tokens and len(prompt.token_ids) < longest:
+            answers.append(Answer(torch.tensor(prompt.token_ids), torch.tensor(tokens)))
+    if len(answers) < 2:
+        raise InputError(
+            f"{len(answers)} of {len(prompts)} rows fit {longest} tokens; raise --length or --rows"
+        )
+    return answers
+
+
+def continued(texts: Iterable[Sequence[int]], end: int, length: int, most: int) -> list[Answer]:
+    """Texts with end tokens, concatenated and cut into pieces of `length` tokens, `most` tokens in all.
+
+    The first token of a piece is its prompt and the rest its answer, so every other token is learned, as in
+    pre-training.
+    """
+    if length < 2:
+        raise InputError(f"length is {length}; a piece of text predicts something from 2 tokens on")
+    flat = itertools.islice(itertools.chain.from_iterable([*text, end] for text in texts), most)
+    whole = torch.tensor(list(flat), dtype=torch.long)
+    pieces = whole[: len(whole) // length * length].view(-1, length)
+    if len(pieces) < 2:
+        raise InputError(
+            f"the texts have {len(whole)} tokens, fewer than two pieces of {length}; lower --length"
+        )
+    return [Answer(piece[:1], piece[1:]) for piece in pieces]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Training texts, held-out ones, and the digests of the rows by dataset."""
+
+    trained: list[Answer] = field(default_factory=list)
+    heldout: list[Answer] = field(default_factory=list)
+    rows: dict[str, str] = field(default_factory=dict)
+
+
+def read_texts(args: argparse.Namespace, cell: AccuracyScenario) -> Texts:
+    """The questions of `--dataset` and the `--texts`; the last twentieth of each is held out."""
+    bare, texts = AutoTokenizer.from_pretrained(cell.folder), Texts()
+
+    def encode(text: str) -> list[int]:
+        return list(bare.encode(text, add_special_tokens=False))
+
+    for name in filter(None, [args.dataset, *args.texts.split(",")]):
+        config = data.read_config(name)
+        rows = data.load_rows(config, args.rows, cell.config.get("data_dir"))
+        prompts = data.prompts(config, rows, cell.target.tokenizer)
+        if name == args.dataset:
+            references = [encode(prompt.reference) for prompt in prompts]
+            read = answered(prompts, references, bare.eos_token_id, args.length)
+        else:
+            encoded = (encode(prompt.text) for prompt in prompts)
+            read = continued(encoded, bare.eos_token_id, args.length, args.text_tokens)
+        count = max(1, round(HELDOUT * len(read)))
+        texts.trained.extend(read[:-count])
+        texts.heldout.extend(read[-count:])
+        texts.rows[name] = rows.digest
+    return texts
+
+
+# --- the adapters and their loss ----------------------------------------------------------------------------
+
+
+class Adapters(nn.Module):
+    """Adapters as parameters, initialized to add nothing."""
+
+    def __init__(self, sub: UnitDecoder, kept: Kept, matrices: Sequence[str], rank: int, seed: int) -> None:
+        super().__init__()
+        chance = torch.Generator().manual_seed(seed)
+        self.sites = {}
+        for site, (inputs, outputs) in lora.shapes(sub.config, kept, matrices).items():
+            bound = 1.0 / math.sqrt(inputs)
+            narrow = nn.Parameter((2.0 * torch.rand(rank, inputs, generator=chance) - 1.0) * bound)
+            wide = nn.Parameter(torch.zeros(outputs, rank))
+            self.register_parameter(f"{site.layer}_{site.matrix}_narrow", narrow)
+            self.register_parameter(f"{site.layer}_{site.matrix}_wide", wide)
+            self.sites[site] = Adapter(narrow, wide)
+
+    def lora(self, kept: Kept, order: Order) -> Lora:
+        """The current adapters, sharing memory with the parameters."""
+        return Lora(dict[Site, Adapter](self.sites), kept, order.digest)
+
+
+@dataclass(frozen=True)
+class RecoveryLoss:
+    """The loss on answer tokens, in passes of at most `at_once` tokens."""
+
+    decoder: DifferentiableDecoder
+    at_once: int
+    device: str
+
+    def __call__(self, texts: list[Answer], step: int) -> Iterator[Part]:
+        """Each pass's part of the mean loss per answer token, and of the share predicted correctly."""
+        count = sum(len(text.tokens) for text in texts)
+        for some in packed(texts, self.at_once):
+            loss, right = packed_loss(self.decoder, some, self.device)
+            yield loss / count, right * sum(len(text.tokens) for text in some) / count
+
+    @torch.no_grad()
+    def heldout(self, texts: Sequence[Answer]) -> float:
+        """Mean loss per answer token, in nats, in fp32."""
+        losses = [packed_loss(self.decoder, some, self.device)[0] for some in packed(texts, self.at_once)]
+        return float(sum(losses)) / sum(len(text.tokens) for text in texts)
+
+
+def packed_loss(
+    decoder: DifferentiableDecoder, texts: Sequence[Answer], device: str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Summed loss of answer tokens, and the share predicted correctly; texts do not attend to each other."""
+    joined = [torch.cat((text.prompt, text.tokens)) for text in texts]
+    lengths = [text.size for text in texts]
+    ids, positions = (torch.cat(parts).to(device) for parts in (joined, list(map(torch.arange, lengths))))
+    mask = torch.block_diag(*(torch.ones(n, n).tril() for n in lengths)).bool().to(device)
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    # Each answer token is predicted at the token before it.
+    places = torch.cat(
+        [
+            torch.arange(start + len(text.prompt) - 1, start + length - 1)
+            for text, start, length in zip(texts, starts, lengths, strict=True)
+        ]
+    ).to(device)
+    labels = torch.cat([text.tokens for text in texts]).to(device)
+    logits = decoder.head(hidden_rows(decoder, ids, positions, mask)[places])
+    loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+    return loss, (logits.argmax(-1) == labels).float().mean()
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def train(
+    args: argparse.Namespace, sub: UnitDecoder, kept: Kept, order: Order, texts: Texts, file: Path
+) -> tuple[Training, Schedule]:
+    """Train the adapters of a sub-model and save them to `file`."""
+    adapters = Adapters(sub, kept, lora.MATRICES if args.gate else PAPER, args.rank, args.seed)
+    schedule = command.schedule_of(args, texts.trained)
+    training = Training(adapters, schedule, args.work / f"{args.system}-{args.level:g}.pt", args.device)
+    adapted = lora.attached(sub, adapters.lora(kept, order))
+    decoder = DifferentiableDecoder(adapted.config, adapted.layers, adapted.ends)
+    loss = RecoveryLoss(decoder, args.at_once, args.device)
+    before = training.curve[0]["before"] if training.step else loss.heldout(texts.heldout)
+
+    def measure() -> Figures:
+        lora.save(adapters.lora(kept, order), file)  # a killed run leaves some
+        return {"before": round(before, 4), "heldout_loss": round(loss.heldout(texts.heldout), 4)}
+
+    training.run(
+        lambda epoch: by_length(texts.trained, schedule, epoch),
+        loss,
+        minutes=args.minutes,
+        every=args.every,
+        measure=measure,
+    )
+    return training, schedule
+
+
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; defaults are the release's where the paper gives no value."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command.parser_of(__doc__)
+    command.add_resumed(parser, ".cache/lora", every=50)
     add = parser.add_argument
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
-    add("--out", type=Path, required=True, help="folder with the profile; the adapters go there")
     add("--system", choices=SYSTEMS, default="elastilm", help="whose sub-model (default %(default)s)")
     add("--level", type=float, default=0.5, help="share of the blocks' weights kept (default %(default)s)")
-    add("--work", type=Path, default=Path(".cache/lora"), help="checkpoints (default %(default)s)")
     add("--dataset", default="alpaca", help="questions with reference answers (default %(default)s)")
     add("--rows", type=int, default=10**6, help="of it, at most; one in twenty is held out")
     add(
@@ -65,140 +229,46 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--length", type=int, default=256, help="longest question and answer, and every text, in tokens")
     add("--rank", type=int, default=lora.RANK)
     add("--gate", action="store_true", help="adapters beside gates too, as in the release")
-    add("--rate", type=float, default=1e-4, help="learning rate")
-    add("--epochs", type=float, default=2.0, help="the schedule ends here, or with --minutes")
-    add("--batch-tokens", type=int, default=2048, help="an update; the release has 64 answers")
     add("--at-once", type=int, default=512, help="tokens in one pass; memory grows with the square")
-    add("--warmup", type=int, default=100, help="updates")
-    add("--every", type=int, default=50, help="updates between checkpoints and held-out losses")
-    add("--minutes", type=float, default=1e9, help="limit for the training")
-    add("--device", default="cpu")
-    add("--threads", type=int, default=torch.get_num_threads())
-    add("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
+    command.add_epochs(parser, 1e-4, epochs=2.0, batch_tokens=2048, warmup=100)  # the release: 64 answers
+    args = command.parsed(parser, argv)
     if not (args.out / PROFILE).is_file():
         raise InputError(f"out {args.out}: no {PROFILE} there; run workshop.training.elasticize first")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {args.device}: this machine has no CUDA device; choose cpu")
     return args
-
-
-class Given(NamedTuple):
-    """Training data, held-out data, and the digests of the rows by dataset."""
-
-    trained: list[Answer]
-    heldout: list[Answer]
-    rows: dict[str, str]
-
-
-class LoraTraining:
-    """One run of the command: its sub-model, its questions and texts."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.cell: AccuracyScenario = asked(args.target, [])
-        self.bare = AutoTokenizer.from_pretrained(self.cell.folder)
-        self.given = self.data()
-        self.decoder = weights.load(self.cell.folder, "float32", packed=False, device=args.device)
-        self.profile = elastic_profile.load(args.out / PROFILE)
-        locked = anchors_of(self.profile.losses, ANCHORS) if args.system == "elastilm" else ()
-        self.kept = kept_at(self.decoder.config, args.level, locked)
-        self.file = args.out / lora_file(args.system, args.level)
-
-    def data(self) -> Given:
-        """Load all datasets and hold out the last twentieth of each."""
-        given = Given([], [], {})
-        for name in filter(None, [self.args.dataset, *self.args.texts.split(",")]):
-            config = data.read_config(name)
-            rows = data.load_rows(config, self.args.rows, self.cell.config.get("data_dir"))
-            prompts = data.prompts(config, rows, self.cell.target.tokenizer)
-            found = self.questions(prompts) if name == self.args.dataset else self.texts(prompts)
-            count = max(1, round(HELDOUT * len(found)))
-            given.trained.extend(found[:-count])
-            given.heldout.extend(found[-count:])
-            given.rows[name] = rows.digest
-        return given
-
-    def questions(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Prompts with their references as answers; only the answers are trained on."""
-        references = [self.bare.encode(one.reference, add_special_tokens=False) for one in prompts]
-        return answered(prompts, references, self.bare.eos_token_id, self.args.length)
-
-    def texts(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Concatenated texts, cut into pieces; every token but a piece's first is trained on."""
-        encoded = (self.bare.encode(one.text, add_special_tokens=False) for one in prompts)
-        return continued(encoded, self.bare.eos_token_id, self.args.length, self.args.text_tokens)
-
-    def train(self) -> dict[str, Any]:
-        """Train and save the adapters; returns what the record says of it."""
-        args = self.args
-        sub = submodel(reordered(self.decoder, self.profile.order), self.kept)
-        matrices = lora.MATRICES if args.gate else PAPER
-        adapters = Adapters(sub, self.kept, matrices, args.rank, args.seed)
-        tokens = self.tokens()
-        schedule = Schedule(
-            steps=max(1, round(args.epochs * tokens / args.batch_tokens)),
-            tokens=args.batch_tokens,
-            rate=args.rate,
-            warmup=args.warmup,
-            decay=1.0,
-            weight_decay=0.01,
-            seed=args.seed,
-        )
-        args.work.mkdir(parents=True, exist_ok=True)
-        state = args.work / f"{args.system}-{args.level:g}.pt"
-        adapted = lora.attached(sub, adapters.lora(self.kept, self.profile.order))
-        trainer = RecoveryTrainer(adapters, adapted, schedule, args.at_once, state, args.device)
-        before = trainer.heldout_loss(self.given.heldout) if not trainer.step else trainer.curve[0]["before"]
-
-        def measure() -> dict[str, float]:
-            lora.save(adapters.lora(self.kept, self.profile.order), self.file)  # a killed run leaves some
-            return {
-                "before": round(before, 4),
-                "heldout_loss": round(trainer.heldout_loss(self.given.heldout), 4),
-            }
-
-        trainer.run(lambda: self.given.trained, args.minutes, args.every, measure)
-        return {"curve": trainer.curve, "updates": trainer.step, "planned_updates": schedule.steps}
-
-    def tokens(self) -> int:
-        """Number of training tokens, questions included."""
-        return sum(len(one.prompt) + len(one.tokens) for one in self.given.trained)
-
-    def write(self, found: dict[str, Any]) -> None:
-        """Write the training record beside the adapters."""
-        args = self.args
-        whole = {
-            "command": record.command(args, "train_lora"),
-            "commit": record.git_commit(),
-            "date": datetime.now(UTC).date().isoformat(),
-            "target": {"name": self.cell.labels["target"], "digest": self.cell.target.digest},
-            "adapters": {"file_bytes": self.file.stat().st_size, "sha256": record.sha256(self.file)},
-            "true_ratio": round(self.kept.true_ratio(self.decoder.config), 4),
-            "data": {
-                "rows": self.given.rows,
-                "trained": len(self.given.trained),
-                "trained_tokens": self.tokens(),
-                "heldout": len(self.given.heldout),
-            },
-            **found,
-            "machine": record.machine(args),
-            "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
-        }
-        self.file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train the adapters of one level."""
     args = arguments(argv)
-    torch.set_num_threads(args.threads)
-    run = LoraTraining(args)
-    run.write(run.train())
-    print("For models/elastic_profile.COMMITTED:\n    " + noted(run.decoder, args.out, args.out.as_posix()))
+    args.work.mkdir(parents=True, exist_ok=True)
+    cell = scenario(args.target)
+    texts = read_texts(args, cell)
+    decoder = weights.load(cell.folder, "float32", packed=False, device=args.device)
+    profile = elastic_profile.load(args.out / PROFILE)
+    locked = anchors_of(profile.losses, ANCHORS) if args.system == "elastilm" else ()
+    kept = kept_at(decoder.config, args.level, locked)
+    file = args.out / lora_file(args.system, args.level)
+    sub = submodel(reordered(decoder, profile.order), kept)
+    training, schedule = train(args, sub, kept, profile.order, texts, file)
+    command.write_record(
+        file.with_suffix(".json"),
+        args,
+        "train_lora",
+        file,
+        target={"name": cell.labels["target"], "digest": cell.target.digest},
+        true_ratio=round(kept.true_ratio(decoder.config), 4),
+        data={
+            "rows": texts.rows,
+            "trained": len(texts.trained),
+            "trained_tokens": sum(text.size for text in texts.trained),
+            "heldout": len(texts.heldout),
+        },
+        recipe=asdict(schedule),
+        curve=training.curve,
+        updates=training.step,
+    )
+    print(committed_line(decoder, args.out))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    command.run(main)

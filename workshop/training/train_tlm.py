@@ -1,32 +1,27 @@
 """Train the heads of ElastiLM's dual-head model (3.3): the score head first, then the decision head.
 
-    REPRO_DATA=<folder> python -m workshop.training.train_tlm score --out assets/tlm/minilm
-    REPRO_DATA=<folder> python -m workshop.training.train_tlm decision --out assets/tlm/minilm
+    REPRO_DATA=FOLDER python -m workshop.training.train_tlm score --out assets/tlm/minilm
+    REPRO_DATA=FOLDER python -m workshop.training.train_tlm decision --out assets/tlm/minilm
 
-Words are labelled by their surprisal under the target: those above the median of their text are retained.
-Deviation: the paper uses GPT-4's labels of MeetingBank, `--labels microsoft/MeetingBank-LLMCompressed`.
-Decisions are labelled by the elasticized target's own answers on MMLU-Pro. A killed run continues with the
-same command; labels are stored in `--work` and are not part of the project. Each head is written to `--out`
-with its record.
+Makes heads on a frozen encoder, from texts whose words the target labels by their surprisal (those above the
+median of their text are retained), then from questions of MMLU-Pro that the elasticized target answers at
+every level. Deviation: the paper uses GPT-4's labels of MeetingBank, `--labels
+microsoft/MeetingBank-LLMCompressed`. The committed heads took 8 and 10 minutes of training on one core. A
+killed run continues with the same command; labels are stored in `--work` and are not part of the project.
+Each head is written to `--out` with its record.
 
 Prints the line for `models/trained_heads.COMMITTED` that makes runs use the folder with this head.
-
-Owns the order of the steps and the training records; the training itself is in `decision_heads`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import nn
 
 from repro import data
 from repro.core.errors import InputError
@@ -34,72 +29,53 @@ from repro.methods.serving.score_head import Reading, ScoreHead
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG
+from repro.models.checkpoints.wheels import sha256_of
 from repro.models.encoders import dual_head
 from repro.models.encoders.dual_head import DualHead, HeadSettings
 from repro.models.encoders.trained_heads import fingerprint, head_file
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from repro.models.transformer import weights
 from repro.records.record import content_hash
-from workshop.training.decision_heads import decisions, heads, meeting, surprisal
-from workshop.training.decision_heads.surprisal import Marked
-from workshop.training.elasticize import asked
-from workshop.training.texts import record
-from workshop.training.trainers.training import Schedule
+from workshop.training import command, decision_head, score_head
+from workshop.training.elasticize import scenario
+from workshop.training.loop import Figures, Part, Training, by_length
+from workshop.training.score_head import HeadExample, Marked
 
 HELDOUT = 10  # every tenth text, every fifth question
 HELDOUT_QUESTIONS = 5
+DATASETS = ["bookcorpus", "wikitext2_train"]
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; the defaults are those of the committed heads."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command.parser_of(__doc__)
     both = argparse.ArgumentParser(add_help=False)
+    command.add_resumed(both, ".cache/tlm", every=50)
     add = both.add_argument
-    add(
-        "--encoder",
-        default="minilm",
-        help="minilm, mobilebert, a folder or a repository (default %(default)s)",
-    )
+    encoders = "minilm, mobilebert, a folder or a repository (default %(default)s)"
+    add("--encoder", default="minilm", help=encoders)
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
-    add("--out", type=Path, required=True, help="folder of both heads")
-    add("--work", type=Path, default=Path(".cache/tlm"), help="labels and checkpoints (default %(default)s)")
     add("--shared", type=float, default=0.5, help="share of the layers that both heads share")
     add("--rank", type=int, default=16, help="of the updates of upper layers; 0 trains them whole")
-    add("--warmup", type=int, default=20, help="updates")
-    add("--every", type=int, default=50, help="updates between checkpoints and held-out figures")
-    add("--minutes", type=float, default=1e9, help="limit for the training")
-    add("--device", default="cpu")
-    add("--threads", type=int, default=torch.get_num_threads())
-    add("--seed", type=int, default=0)
     commands = parser.add_subparsers(dest="head", required=True)
     score = commands.add_parser("score", parents=[both], help="tokens to drop and to retain")
     add = score.add_argument
-    add(
-        "--labels", default="surprisal", help="or where rows of MeetingBank are: a repository, folder or file"
-    )
-    add("--columns", nargs=2, default=meeting.COLUMNS, help="of such rows (default %(default)s)")
-    add("--datasets", nargs="+", default=["bookcorpus", "wikitext2_train"], help="of texts for surprisal")
+    meetings = "or where rows of MeetingBank are: a repository, folder or file"
+    add("--labels", default="surprisal", help=meetings)
+    add("--columns", action="append", help="two of such rows: a text, and its compressed form")
+    add("--datasets", action="append", help=f"of texts for surprisal (default {DATASETS})")
     add("--texts", type=int, default=640, help="of all datasets together; rows of MeetingBank")
     add("--tokens", type=int, default=160, help="of the target, the longest text for surprisal")
     add("--length", type=int, default=512, help="longest text in word pieces")
-    add("--rate", type=float, default=1e-3)
-    add("--epochs", type=float, default=4.0)
-    add("--batch-tokens", type=int, default=2048)
+    command.add_epochs(score, 1e-3, epochs=4.0, batch_tokens=2048, warmup=20)
     decision = commands.add_parser("decision", parents=[both], help="levels of prompt and model")
     add = decision.add_argument
     add("--dataset", default="mmlu_pro", help="questions of a choice (default %(default)s)")
     add("--questions", type=int, default=100, help="the shortest of the dataset's rows")
     add("--adapters", action="store_true", help="label with the levels' committed adapters")
-    add("--order", choices=decisions.ORDERS, default="lightest", help="which right decision is the label")
-    add("--default", choices=decisions.DEFAULTS, default="largest", help="the label where none is right")
     add("--margin", type=float, default=0.02, help="left of an objective for what is the same on every level")
-    add("--rate", type=float, default=5e-4)
-    add("--epochs", type=float, default=2.0)
-    add("--batch-tokens", type=int, default=4096)
-    args = parser.parse_args(argv)
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {args.device}: this machine has no CUDA device; choose cpu")
-    return args
+    command.add_epochs(decision, 5e-4, epochs=2.0, batch_tokens=4096, warmup=20)
+    return command.parsed(parser, argv)
 
 
 class HeadTraining:
@@ -111,148 +87,142 @@ class HeadTraining:
         self.pieces = WordPieces(self.encoder)
         self.form = HeadSettings(args.shared, args.rank, args.seed)
         self.net = DualHead(load_encoder(self.encoder), self.form)
-        self.cell = asked(args.target, [])
+        self.cell = scenario(args.target)
         self.text = self.cell.target.tokenizer
         args.work.mkdir(parents=True, exist_ok=True)
         args.out.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def state(self) -> Path:
-        """The checkpoint of the training."""
-        return Path(self.args.work) / f"{self.args.head}.pt"
+    def train(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        examples: Sequence[HeadExample],
+        loss: Callable[[list[HeadExample], int], Iterator[Part]],
+        measure: Callable[[], Figures],
+    ) -> dict[str, Any]:
+        """Train these parameters, in as many updates as the epochs have batches.
 
-    def schedule(self, examples: Sequence[heads.HeadExample]) -> Schedule:
-        """A schedule with as many updates as the epochs have batches."""
+        Returns what the record says of it.
+        """
         args = self.args
-        tokens = sum(len(one.prompt) for one in examples)
-        steps = max(1, round(args.epochs * tokens / args.batch_tokens))
-        return Schedule(steps, args.batch_tokens, args.rate, args.warmup, 1.0, 0.01, args.seed)
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        schedule = command.schedule_of(args, examples)
+        training = Training(self.net, schedule, args.work / f"{args.head}.pt", args.device)
+        training.run(
+            lambda epoch: by_length(examples, schedule, epoch),
+            loss,
+            minutes=args.minutes,
+            every=args.every,
+            measure=measure,
+        )
+        return {"recipe": asdict(schedule), "curve": training.curve}
 
     def score(self) -> dict[str, Any]:
         """Train the score head; returns what the record says of it."""
-        args = self.args
+        args, net = self.args, self.net
         marked, about = self._meetings() if args.labels != "surprisal" else self._surprising()
+        longest = min(args.length, net.positions)
         held = marked[::HELDOUT]
-        trained = [one for i, one in enumerate(marked) if i % HELDOUT]
-        longest = min(args.length, self.net.positions)
-        examples, heldout = (heads.scored(some, self.pieces, longest) for some in (trained, held))
-        schedule = self.schedule(examples)
-        padding = self.pieces.padding
-        trainer = heads.ScoreTrainer(self.net, schedule, self.state, args.device, padding)
-        trainer.run(
-            lambda: examples, args.minutes, args.every, lambda: heads.word_figures(self.net, heldout, held)
+        learned = [text for i, text in enumerate(marked) if i % HELDOUT]
+        examples, heldout = (score_head.scored(some, self.pieces, longest) for some in (learned, held))
+        loss = score_head.ScoreLoss(net, self.pieces.padding)
+        trained = self.train(
+            net.part("score"), examples, loss, lambda: score_head.word_figures(net, heldout, held)
         )
-        words = sum(len(one.words) for one in marked)
-        retained = sum(sum(one.retained) for one in marked)
-        data_used = {**about, "texts": len(examples), "heldout_texts": len(heldout)}
-        data_used |= {"words": words, "retained": round(retained / words, 4)}
-        return {"data": data_used, "recipe": asdict(schedule), "curve": trainer.curve}
+        words = sum(len(text.words) for text in marked)
+        retained = sum(sum(text.retained) for text in marked)
+        about |= {"texts": len(examples), "heldout_texts": len(heldout)}
+        return {"data": about | {"words": words, "retained": round(retained / words, 4)}, **trained}
 
     def _surprising(self) -> tuple[list[Marked], dict[str, Any]]:
-        args, path = self.args, self.args.work / "words.jsonl"
-        digests, found = {}, []
-        share = -(-args.texts // len(args.datasets))
-        for name in args.datasets:
+        """Texts with words marked by surprisal, and what the record says of them."""
+        args, text = self.args, self.text
+        digests, sequences = {}, []
+        datasets = args.datasets or DATASETS
+        share = -(-args.texts // len(datasets))
+        for name in datasets:
             config = data.read_config(name)
-            rows = data.load_rows(config, surprisal.ROWS_A_TEXT * share)
+            rows = data.load_rows(config, score_head.ROWS_A_TEXT * share)
             digests[name] = rows.digest
-            read = [self.text.decode(one.token_ids) for one in data.prompts(config, rows, self.text)]
-            texts = [*surprisal.passages(read, surprisal.CHARACTERS_A_TOKEN * args.tokens)][:share]
-            found.append([self.text.encode(one)[: args.tokens] for one in texts])
+            read = [text.decode(prompt.token_ids) for prompt in data.prompts(config, rows, text)]
+            passages = [*score_head.passages(read, score_head.CHARACTERS_A_TOKEN * args.tokens)][:share]
+            sequences.append([text.encode(passage)[: args.tokens] for passage in passages])
         # The datasets are interleaved, so that every part of the texts has all of them.
-        sequences = [one for turn in zip(*found, strict=False) for one in turn][: args.texts]
-        decoder = weights.load(self.cell.folder, "float32")
-        kept = surprisal.label(decoder, sequences, self.text.decode, path)
-        return [surprisal.upper_half(one) for one in kept], {"labels": "surprisal", "rows": digests}
+        mixed = [tokens for turn in zip(*sequences, strict=False) for tokens in turn][: args.texts]
+        marked = score_head.marked_by_surprisal(
+            lambda: weights.load(self.cell.folder, "float32"),
+            mixed,
+            text.decode,
+            args.work / "word_labels.jsonl",
+        )
+        return marked, {"labels": "surprisal", "rows": digests}
 
     def _meetings(self) -> tuple[list[Marked], dict[str, Any]]:
-        args = self.args
-        rows = meeting.read(args.labels, args.texts, args.columns)
-        found = [one for row in rows.rows for one in meeting.marked(row, args.columns)]
-        return found, {"labels": "MeetingBank", "rows": {"meetingbank": rows.digest}}
+        """Texts with words marked by GPT-4, and what the record says of them."""
+        columns = self.args.columns or score_head.COLUMNS
+        rows = score_head.read_meetings(self.args.labels, self.args.texts, columns)
+        marked = [chunk for row in rows.rows for chunk in score_head.marked_chunks(row, columns)]
+        return marked, {"labels": "MeetingBank", "rows": {"meetingbank": rows.digest}}
 
     def decision(self) -> dict[str, Any]:
         """Create the labels and train the decision head; returns what the record says of it."""
         args, net, pieces = self.args, self.net, self.pieces
         score = args.out / head_file("score")
         if not score.is_file():
-            raise InputError(f"out {args.out}: no score head there; run `train_tlm.py score` first")
+            raise InputError(f"out {args.out}: no score head there; run `train_tlm score` first")
         net.load("score", score)
-        requests = decisions.requests(args.dataset, self.text)
-        rows = decisions.shortest(requests, args.questions)
-        inputs = [self.cell.target.digest, requests.rows.digest, record.sha256(score), args.adapters]
-        grid = decisions.DecisionGrid(args.work / "grid.jsonl", content_hash(inputs))
+        requests = decision_head.requests(args.dataset, self.text)
+        rows = decision_head.shortest(requests, args.questions)
+        inputs = [self.cell.target.digest, requests.rows.digest, sha256_of(score), args.adapters]
         scorer = ScoreHead("in training", "mobilebert", False, Reading(net, pieces, self.text))
-        grid.fill(requests, rows, lambda: decisions.levels(self.cell, args.adapters), scorer)
-        labels = decisions.Labels(args.order, args.default, args.margin, args.seed)
-        made = labels.examples(grid.right, requests, rows, net, pieces)
-        held, examples = (
-            [one for one in made if (not one.text % HELDOUT_QUESTIONS) is kind] for kind in (True, False)
+        right = decision_head.right_decisions(
+            args.work / "decision_labels.jsonl",
+            content_hash(inputs),
+            requests,
+            rows,
+            lambda: decision_head.levels(self.cell, args.adapters),
+            scorer,
         )
-        judge = decisions.Judge(labels, grid.right, rows[::HELDOUT_QUESTIONS])
-        pairs = [(row, objective) for row in judge.rows for objective in labels.feasible]
-        schedule, padding = self.schedule(examples), pieces.padding
-        trainer = heads.DecisionTrainer(net, schedule, self.state, args.device, padding)
+        labels = decision_head.Labels(args.margin)
+        made = labels.examples(right, requests, rows, net, pieces)
+        examples = [example for example in made if example.text % HELDOUT_QUESTIONS]
+        held = [example for example in made if not example.text % HELDOUT_QUESTIONS]
+        judge = decision_head.Judge(labels, right, rows[::HELDOUT_QUESTIONS])
 
-        def measure() -> dict[str, float]:
-            said = heads.decided(net, held, padding)
-            return judge.judged(dict(zip(pairs, said, strict=True)))
+        def measure() -> Figures:
+            return judge.judged(decision_head.decided(net, held, pieces.padding))
 
-        trainer.run(lambda: examples, args.minutes, args.every, measure)
+        loss = decision_head.DecisionLoss(net, pieces.padding)
+        trained = self.train(net.part("decision") | {"objective": net.objective}, examples, loss, measure)
         about = {"dataset": args.dataset, "rows": requests.rows.digest, "questions": len(rows)}
         about |= {"heldout_questions": len(judge.rows), "objectives": len(labels.feasible)}
-        about |= {"adapters": args.adapters}
-        return {
-            "data": about | decisions.summary(labels, grid.right, rows),
-            "rivals": judge.rivals([row for row in rows if row not in judge.rows]),
-            "recipe": asdict(schedule),
-            "curve": trainer.curve,
-        }
-
-    @property
-    def command(self) -> str:
-        """The command for the record, without options that were not used."""
-        given = {
-            name: value for name, value in vars(self.args).items() if name != "head" and value is not False
-        }
-        if given.get("labels") == "surprisal":
-            del given["columns"]
-        for name in ("encoder", "labels"):
-            if name in given:
-                given[name] = Path(given[name]).name
-        listed = {name: list(one) if isinstance(one, tuple) else one for name, one in given.items()}
-        said = record.command(argparse.Namespace(**listed), f"train_tlm {self.args.head}")
-        return said.replace(" --adapters True", " --adapters")
+        about |= decision_head.summary(labels, right, rows)
+        rivals = judge.rivals([row for row in rows if row not in judge.rows])
+        return {"data": about, "rivals": rivals, **trained}
 
     def write(self, found: dict[str, Any]) -> None:
         """Write the head, its record, and the configuration that both heads share."""
         args = self.args
         file = args.out / head_file(args.head)
         self.net.save(args.head, file)
-        name = Path(args.encoder).name
         common = {
-            "encoder": {"name": name, "fingerprint": fingerprint(self.encoder)},
+            "encoder": {"name": Path(args.encoder).name, "fingerprint": fingerprint(self.encoder)},
             "form": asdict(self.form),
             "levels": list(dual_head.LEVELS),
         }
-        (args.out / CONFIG).write_text(json.dumps(common, indent=2) + "\n", encoding="utf-8")
-        whole = {
-            "command": self.command,
-            "commit": record.git_commit(),
-            "date": datetime.now(UTC).date().isoformat(),
-            "target": {"name": self.cell.labels["target"], "digest": self.cell.target.digest},
-            "head": {"file_bytes": file.stat().st_size, "sha256": record.sha256(file)},
-            **found,
-            "machine": record.machine(args),
-            "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
+        command.write_json(args.out / CONFIG, common)
+        named = vars(args) | {
+            name: Path(getattr(args, name)).name for name in ("encoder", "labels") if name in args
         }
-        file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        del named["head"]
+        target = {"name": self.cell.labels["target"], "digest": self.cell.target.digest}
+        options, script = argparse.Namespace(**named), f"train_tlm {args.head}"
+        command.write_record(file.with_suffix(".json"), options, script, file, target=target, **found)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train one head."""
     args = arguments(argv)
-    torch.set_num_threads(args.threads)
     run = HeadTraining(args)
     run.write(run.score() if args.head == "score" else run.decision())
     place = f'"{fingerprint(run.encoder)}": Parts("{args.out.as_posix()}", "{digest(args.out)}"),'
@@ -260,7 +230,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    command.run(main)

@@ -34,7 +34,6 @@ from repro.experiments.composing import load_components, publish
 from repro.experiments.guide.choices import KEEP_AT, completed
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
-from repro.experiments.pages import computes_nothing
 from repro.experiments.plan import PlannedCell, asked, plain, plan_cell, sweep_plan, table_section, typed
 from repro.experiments.progress import Watcher, alone
 from repro.experiments.summaries.cell_screen import show_note
@@ -46,6 +45,7 @@ from repro.experiments.tables import Asked
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed
+from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
 
 OF_A_COMMAND = ("name", "sweep", "results", "outputs", "wandb", "table")
@@ -81,7 +81,7 @@ class Command:
             _require_one_cell(config)
             section, unread = table_section(config), UnreadWords(typed(HydraConfig.get()))
             settings = plain(config)
-            if section and computes_nothing(section):
+            if isinstance(section, dict):
                 unread.see_unread(OF_NO_CELL)
                 unread.require_none()
                 page = Sweep(settings, screen())
@@ -168,8 +168,9 @@ def _require_sweep(config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     for key in sorted({override.lstrip("+~").partition("=")[0] for override in varied}):
         if key.partition(".")[0] in OF_A_COMMAND:
             raise InputError(f"{key} has several values, and a sweep has one {key}; run the command for each")
-    if (section := table_section(config)) and not computes_nothing(section):
-        asked(config).require_rows(asked(config).spec(section))
+    table = table_section(config)
+    if isinstance(table, TableSpec):
+        asked(config).require_rows(asked(config).spec(table))
 
 
 def _require_one_folder(about: Any) -> None:
@@ -205,10 +206,10 @@ def _planned(
     for number, overrides in enumerate(jobs):
         yield plan_cell(plan, number, overrides, unread)
     unread.require_none()
-    section = table_section(config)
-    if section is None or computes_nothing(section) or not asked(config).whole:
+    table = table_section(config)
+    if not isinstance(table, TableSpec) or not asked(config).whole:
         return
-    names, spec = watched.label_names(), asked(config).spec(section)
+    names, spec = watched.label_names(), asked(config).spec(table)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
         if name not in names:
@@ -246,12 +247,12 @@ def _is_unfinished(config: DictConfig, sweep: Sweep, watched: Watcher) -> bool:
 
 def _write_table(config: DictConfig, sweep: Sweep, notes: list[Note]) -> None:
     """Write the table of the experiment, or of the sweep's own."""
-    about, section = asked(config), table_section(config)
+    about, table = asked(config), table_section(config)
     overrides = _by_key(typed(config.hydra))
-    if section is None and sweep.mode != "list" and (own := sweep_table(notes, sweep.store, overrides)):
+    if table is None and sweep.mode != "list" and (own := sweep_table(notes, sweep.store, overrides)):
         own.command.write(own.name, sweep.results)
-        about, section, notes = Asked(own.name), own.section, own.notes
-    show_files(sweep.console, sweep.finish(about, section, notes))
+        about, table, notes = Asked(own.name), own.table, own.notes
+    show_files(sweep.console, sweep.finish(about, table if isinstance(table, TableSpec) else None, notes))
 
 
 def _by_key(words: Sequence[str]) -> dict[str, str]:

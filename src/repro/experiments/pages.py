@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.paths import conf_dir
+from repro.core.typed import require
 from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
@@ -20,10 +21,12 @@ from repro.reports.formats.layout import Page
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import OF_STAND_INS
+from repro.reports.reference.names import OF_STAND_INS, footnotes, load_notes
 from repro.reports.reference.reference import load_cells
-from repro.reports.spec.expand import expand, with_notes
+from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file
+from repro.reports.spec.section import WITHDRAWN, require_present
+from repro.reports.spec.spec import TableSpec
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
@@ -31,16 +34,18 @@ def computes_nothing(section: Mapping[str, Any]) -> bool:
     return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
 
 
-def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
-    if computes_nothing(section):
-        written = with_notes(section)
-        if notes := written.get("footnotes"):
-            written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in notes]
-        if "claims" in written:
-            return claims_written_out(experiment, written)
-        return facts_written_out(written) if "facts" in written else written
-    return expand(experiment, section, experiment_file(experiment))
+def written_out(experiment: str, section: Mapping[str, Any]) -> TableSpec | dict[str, Any]:
+    """The table of a `table:` section; of a page without cells the section as its parser reads it."""
+    if not computes_nothing(section):
+        return expand(experiment, section, experiment_file(experiment))
+    require_present(section, WITHDRAWN, f"table {experiment!r}")
+    written = dict(section)
+    if notes := written.pop("notes", None):
+        require(tuple[str, ...], notes, f"table {experiment!r}: notes")
+        written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
+    if "claims" in written:
+        return claims_written_out(experiment, written)
+    return facts_written_out(written) if "facts" in written else written
 
 
 def write_read(

@@ -43,6 +43,7 @@ from repro.experiments.tables import Asked, matter
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
 from repro.reports.spec.beside import as_typed, carried
 from repro.reports.spec.experiment import experiments
+from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
 from repro.scenarios.sections import WEIGHTS
 
@@ -304,7 +305,7 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
     try:
         with hydra_lock:
             config = composed(*carried(overrides, sweep=False))
-            if (section := table_section(config)) and computes_nothing(section):
+            if isinstance(table_section(config), dict):
                 raise InputError(f"{config.name} has no cells; the command makes its page")
             if axes(config):
                 with planning(conf_dir()) as plan:
@@ -333,8 +334,8 @@ def asked(config: DictConfig) -> Asked:
     return Asked(str(config.name), matter(str(config.name), typed(config.hydra)), frozenset(axes(config)))
 
 
-def table_section(config: DictConfig) -> dict[str, Any] | None:
-    """The experiment's `table:` section, written out; `None` without one."""
+def table_section(config: DictConfig) -> TableSpec | dict[str, Any] | None:
+    """The experiment's table; of a page without cells its section, written out; `None` without either."""
     section = plain_value(config, "table") if config.get("table") is not None else {}
     if section == {}:
         return None
@@ -397,8 +398,9 @@ def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: Unr
     if section and computes_nothing(section):
         unread.see_unread(OF_NO_CELL)
         whole = plan.unresolved(overrides)
-        labels = {"method": str(whole.name)}
-        return PlannedCell(number, overrides, plan.cell(overrides), labels, table=table_section(whole))
+        labels, page = {"method": str(whole.name)}, table_section(whole)
+        assert isinstance(page, dict)
+        return PlannedCell(number, overrides, plan.cell(overrides), labels, table=page)
     try:
         config = plan.cell(overrides)
         unread.see(config)

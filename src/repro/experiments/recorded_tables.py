@@ -6,7 +6,7 @@ Owns which tables a name means and how one is found again from its cells. Must n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import require_choice, unknown
-from repro.experiments.pages import computes_nothing, write_read
+from repro.experiments.pages import write_read, written_out
 from repro.experiments.plan import axes, composed, experiment_names, table_section
-from repro.experiments.summaries.sweep_table import SweepCommand, sweep_section
+from repro.experiments.summaries.sweep_table import SweepCommand, own_table
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
 from repro.records.members import Member
 from repro.records.results import Results, open_results
@@ -38,7 +38,8 @@ from repro.reports.paper import PaperTable
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import load_cells
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.experiment import experiment_file
+from repro.reports.spec.spec import FigureSpec, TableSpec
 from repro.reports.tables.bands import draw_counts
 from repro.reports.tables.table import Table
 
@@ -48,18 +49,24 @@ class RecordedTable(NamedTuple):
 
     Attributes:
         asked: the experiment and the settings that its cells share.
-        section: its `table:` section, written out.
+        table: with these settings; of a page without cells its `table:` section.
         members: its cells.
     """
 
     asked: Asked
-    section: Mapping[str, Any]
+    table: TableSpec | dict[str, Any]
     members: Sequence[Member]
 
     @property
     def spec(self) -> TableSpec:
-        """The table's specification."""
-        return self.asked.spec(self.section)
+        """The table's specification.
+
+        Raises:
+            InputError: it is a page without rows and columns.
+        """
+        if not isinstance(self.table, TableSpec):
+            raise InputError(f"{self.asked.name} is a page without rows and columns to choose")
+        return self.table
 
 
 def recorded_table(name: str, results: Results) -> RecordedTable:
@@ -71,12 +78,22 @@ def recorded_table(name: str, results: Results) -> RecordedTable:
     members = results.members(name)
     if name.startswith(SWEEPS):
         command = SweepCommand.read(name, results.root)
-        return RecordedTable(Asked(name), sweep_section(name, command, results.records(members)), members)
-    config = composed(*overrides_of(name, members))
-    section = table_section(config)
-    if section is None:
-        raise InputError(f"experiment {name!r} has no `table` section")
-    return RecordedTable(asked_of(name, members, axes(config)), section, members)
+        own = own_table(name, command, results.records(members))
+        return RecordedTable(Asked(name), Asked(name).spec(own), members)
+    overrides, content = overrides_of(name, members), experiment_file(name)
+    if overrides == [f"experiment={name}"] and is_complete(content):
+        table, asked = written_out(name, content["table"]), Asked(name)
+    else:
+        config = composed(*overrides)
+        if (section := table_section(config)) is None:
+            raise InputError(f"experiment {name!r} has no `table` section")
+        table, asked = section, asked_of(name, members, axes(config))
+    return RecordedTable(asked, asked.spec(table) if isinstance(table, TableSpec) else table, members)
+
+
+def is_complete(content: Mapping[str, Any]) -> bool:
+    """Whether an experiment's file has its whole table, so that nothing needs to be composed (0.3 s)."""
+    return bool(content.get("table")) and "hydra" not in content and "${" not in str(content["table"])
 
 
 def remake(
@@ -103,26 +120,23 @@ def remake(
         InputError: there is no such table, or no lines can be drawn of it.
     """
     recorded = recorded_table(name, results)
-    if computes_nothing(recorded.section):
-        if paper or over:
-            raise InputError(f"{name} is a page without rows and columns to choose")
-        return write_read(name, recorded.section, results, samples, out, formats or USUAL)
-    records = results.records(recorded.members)
-    section = over.drawn(recorded.section) if over else recorded.section
-    table = made_table(recorded.asked, section, recorded.members, records, samples=samples, root=results.root)
+    if isinstance(recorded.table, dict) and not (paper or over):
+        return write_read(name, recorded.table, results, samples, out, formats or USUAL)
+    spec, records = recorded.spec, results.records(recorded.members)
+    spec = over.drawn(spec) if over else spec
+    table = made_table(recorded.asked, spec, recorded.members, records, samples=samples, root=results.root)
     if over:
         return page(table), over.write(table, out)
     bibliography = load_bibliography()
     if paper:
         return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
     files = write_all(table, out, bibliography, formats or USUAL)
-    timeline = recorded.spec.timeline
-    if timeline and records:
+    if spec.timeline and records:
         from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
 
-        rounds = results.rounds(chosen(timeline, records).key)
+        rounds = results.rounds(chosen(spec.timeline, records).key)
         pictures = [name for name in formats or PICTURES if name in PICTURES]
-        files |= write_timeline(table, timeline, records, rounds, out, None, results.root, pictures)
+        files |= write_timeline(table, spec.timeline, records, rounds, out, None, results.root, pictures)
     return page(table), files
 
 
@@ -136,25 +150,29 @@ class NumberLines:
     x: str
     by: str | None = None
 
-    def drawn(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        """A table's section with this figure, of the columns of its own figure that have one unit.
+    def drawn(self, spec: TableSpec) -> TableSpec:
+        """A table with this figure, of the columns of its own figure that have one unit.
 
         Raises:
             InputError: the rows have no such label, or several are left.
         """
-        labels, figure = section["rows"]["by"], section.get("figure") or {}
+        labels, columns = spec.rows.by, {column.key: column for column in spec.columns}
         for option, label in (("--x", self.x), ("--by", self.by or self.x)):
             require_choice(option, label, labels)
         left = [label for label in labels if self.by and label not in (self.x, self.by)]
         if len(left) > 1:
             raise InputError(f"--by {self.by} leaves {', '.join(left)}; leave --by out, or name one of them")
-        units = {column["key"]: column["unit"] for column in section["columns"]}
-        keys = figure.get("columns") or [*units]
-        same = [key for key in keys if units[key] == units[keys[0]]]
-        lines = {"kind": "lines", "columns": same, "x": self.x, "panel": "".join(left), "x_heading": self.x}
-        heading = next(column["heading"] for column in section["columns"] if column["key"] == same[0])
-        title = {"title": figure.get("title") or section["title"]}
-        return {**section, "figure": {**title, **lines, "heading": f"{heading} ({units[same[0]]})"}}
+        first, *others = spec.figure.columns if spec.figure else columns
+        lines = FigureSpec(
+            columns=(first, *(key for key in others if columns[key].unit == columns[first].unit)),
+            title=(spec.figure and spec.figure.title) or spec.title,
+            kind="lines",
+            heading=f"{columns[first].heading} ({columns[first].unit})",
+            x=self.x,
+            x_heading=self.x,
+            panel="".join(left),
+        )
+        return replace(spec, figure=lines)
 
     def write(self, table: Table, folder: Path) -> dict[str, Path]:
         """Draw the figure beside the table in a folder; InputError if a row has no number as its `x`."""

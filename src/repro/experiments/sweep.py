@@ -441,7 +441,7 @@ class Sweep:
         timeline = trace if trace and trace.exists() else None
         self.tracked = self.tracker.cell(record, rounds, timeline, answers, self.group)
 
-    def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
+    def finish(self, asked: Asked, spec: TableSpec | None, notes: list[Note]) -> dict[str, Path]:
         """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
         self.console.print(summary(notes, self.mode))
         if self.mode == "list":
@@ -457,13 +457,13 @@ class Sweep:
         whole = asked.whole and len(own) == len(notes)
         with self.store.locked():  # a sweep of the same table must not read between our reading and writing
             cells = members.join(own, self.store.members(asked.folder), whole)
-            parsed, records = asked.spec(spec), self.store.records(cells)
+            changed, records = asked.spec(spec), self.store.records(cells)
             older = older_keys(record for record in records if record.key not in own_keys)
             samples = Samples(self.store)
-            table = made_table(asked, spec, cells, records, older, samples, root=self.results)
+            table = made_table(asked, changed, cells, records, older, samples, root=self.results)
             self._set_members(asked.folder, cells)
             files = write_all(table, self.results, load_bibliography())
-            files |= self._timeline(parsed, table, records)
+            files |= self._timeline(changed, table, records)
             update_index(self.store)
         self.console.print(to_screen(page(table)))
         swept = [record for record in records if record.key in own_keys]

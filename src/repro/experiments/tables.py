@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
@@ -96,14 +95,14 @@ class Asked:
                     f"{asked.component}"
                 )
 
-    def spec(self, section: Mapping[str, Any]) -> TableSpec:
-        """The experiment's table; with changed settings its title names them.
+    def spec(self, table: TableSpec) -> TableSpec:
+        """The experiment's table in the command's folder; with changed settings its title names them.
 
         If they are settings of what the rows are named after (`method.length`), rows have their labels'
         names instead of fixed ones, which may state another setting.
         """
-        spec = TableSpec.parse(self.folder, section)
-        spec = replace(spec, columns=_of_weights(spec.columns, self.overrides))
+        columns = _of_weights(table.columns, self.overrides)
+        spec = replace(table, experiment=self.folder, columns=columns)
         if not self.settings:
             return spec
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
@@ -173,7 +172,7 @@ def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
 
 def made_table(
     asked: Asked,
-    section: Mapping[str, Any],
+    spec: TableSpec,
     members: Sequence[Member],
     records: Sequence[Record],
     older: Collection[str] | None = None,
@@ -182,16 +181,20 @@ def made_table(
 ) -> Table:
     """The table of an experiment from its cells and their records.
 
-    `samples` resample figures over prompts, and their rounds say which cells leave their engine's ranges;
-    `root` is the folder of results, which may have machines' bands.
+    `spec` is what `Asked.spec` says. `samples` resample figures over prompts, and their rounds say which
+    cells leave their engine's ranges; `root` is the folder of results, which may have machines' bands.
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
     older = older_keys(records) if older is None else older
     records = [of_today(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
-    outside = {r.key: outside_ranges(r, samples.rounds) for r in records} if samples else {}
-    table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands, outside)
+    outside = {}
+    if samples:
+        for record in records:
+            samples.totals(record)  # so that its lines are read once
+            outside[record.key] = outside_ranges(record, samples.rounds)
+    table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
     if root and any(entry.band for row in table.rows for entry in row.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))

@@ -133,8 +133,12 @@ def details_content(kind: str, name: str, rows: Sequence[Round]) -> dict[str, An
 def read_details(line: Line) -> list[dict[str, Scalar]]:
     """The rows of a line of details; ValueError, TypeError, KeyError or AttributeError if there are none."""
     columns = line.content()["columns"]
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return [{name: value for name, value in row.items() if value != ABSENT} for row in rows]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for name in (name for name, values in columns.items() if ABSENT in values):
+        for row in rows:
+            if row[name] == ABSENT:
+                del row[name]
+    return rows
 
 
 def read_record(key: str, content: Mapping[str, Any], parts: Mapping[str, Any]) -> Record:

@@ -43,10 +43,11 @@ class Results(Store):
 
     def records(self, members: Iterable[Member]) -> list[Record]:
         """The records of a table's cells, with their labels in it; a cell without a record is left out."""
-        cells = [*members]
-        by_key, records = self.get_all(member.key for member in cells), {}
-        for member in cells:
-            if record := by_key.get(member.key):
+        self.refresh()
+        records = {}
+        for member in members:
+            if cell := self._cells.get(member.key):
+                record = cell.record
                 same = record.labels == member.labels
                 records[member.key, canonical(dict(member.labels))] = (
                     record if same else replace(record, labels=dict(member.labels))

@@ -226,11 +226,6 @@ class Store:
         cell = self._cell(key)
         return cell.record if cell else None
 
-    def get_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        """The records of cells by key; one that has none is left out. InputError if one is damaged."""
-        self.refresh()
-        return {key: self._cells[key].record for key in keys if key in self._cells}
-
     def finished(self) -> frozenset[str]:
         """The keys of all finished records."""
         self.refresh()

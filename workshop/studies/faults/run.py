@@ -49,7 +49,7 @@ HEAVY = (
 )
 LIMIT = 900
 """Seconds after which a gate is stopped; it has found nothing then."""
-FLAGS = ("-q", "-p", "no:cacheprovider", "--tb=line")
+FLAGS = ("-q", "-p", "no:cacheprovider", "--tb=line", "-m", "")  # also slow tests
 FAILS = 1
 """Exit status of pytest with a failed test, and of `repro check` with a cell that differs."""
 WORDS = 110

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from repro.core.errors import InputError
 from repro.device.engines.engine_file import described
@@ -20,7 +19,7 @@ from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.comparison.comparison import Ends
-from repro.reports.spec.spec import ColumnSpec
+from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.bands import band_range, cells_digest
 from repro.reports.tables.table import Entry, Table
 from workshop.validation.bands.replay import Figures, Replayed, reads_texts
@@ -36,7 +35,7 @@ class CommittedTable:
     """A table of the results with the records of its cells."""
 
     asked: Asked
-    section: Mapping[str, Any]
+    spec: TableSpec
     members: Sequence[Member]
     records: Sequence[Record]
 
@@ -47,11 +46,11 @@ class CommittedTable:
         Raises:
             InputError: it has no cells, or none of an emulated machine.
         """
-        asked, section, members = recorded_table(name, results)
-        records = [of_today(record) for record in results.records(members) if record.done]
+        recorded = recorded_table(name, results)
+        records = [of_today(record) for record in results.records(recorded.members) if record.done]
         if not any(record.provenance.clock == "virtual" for record in records):
             raise InputError(f"{name} has no cells of an emulated machine in {results.root}")
-        return cls(asked, section, members, records)
+        return cls(recorded.asked, recorded.spec, recorded.members, records)
 
     def built(self, figures: Mapping[str, Figures] | None = None) -> Table:
         """The table, from the cells' figures by key in place of the records' own if they are given."""
@@ -60,7 +59,7 @@ class CommittedTable:
             records = [
                 replace(one, values={**one.values, **figures[one.key]}, uncertainty={}) for one in records
             ]
-        return made_table(self.asked, self.section, self.members, records, older=())
+        return made_table(self.asked, self.spec, self.members, records, older=())
 
     def sampled(self, configurations: int) -> CommittedTable:
         """The table with at most so many configurations a row, a fixed choice by the hash of their labels.
@@ -68,7 +67,7 @@ class CommittedTable:
         A configuration is what several methods have in common; a table whose rows are single ones stays
         whole.
         """
-        by = self.asked.spec(self.section).rows.by
+        by = self.spec.rows.by
 
         def row(record: Record) -> str:
             return canonical([record.labels.get(name, "") for name in by])

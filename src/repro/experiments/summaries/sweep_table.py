@@ -35,7 +35,7 @@ from repro.reports.formats.values import decimals
 from repro.reports.reference.bibliography import papers_of
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, load_metrics
-from repro.reports.spec.spec import SEPARATOR
+from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
 from repro.scenarios.base import component, named
@@ -147,13 +147,13 @@ class SweepTable:
     Attributes:
         name: what it is stored as: `sweeps/<readable name>-<hash of the overrides>`.
         command: the sweep's command.
-        section: its `table:` section, written out.
+        table: what it shows.
         notes: the sweep's notes, whose labels name their rows.
     """
 
     name: str
     command: SweepCommand
-    section: dict[str, Any]
+    table: TableSpec
     notes: list[Note]
 
 
@@ -190,7 +190,7 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
     values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled)] for row in rows}
     command = SweepCommand(overrides, rows, values)
     name = _name(chosen, notes[0].labels.values(), overrides)
-    return SweepTable(name, command, sweep_section(name, command, records), labelled)
+    return SweepTable(name, command, own_table(name, command, records), labelled)
 
 
 def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> list[str]:
@@ -234,8 +234,8 @@ def _name(chosen: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, s
     return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
 
 
-def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -> dict[str, Any]:
-    """The `table:` section of a sweep's cells, written out.
+def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> TableSpec:
+    """The table of a sweep's cells.
 
     Args:
         name: of the table.
@@ -250,8 +250,8 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
     columns = [_column(metric, records) for metric in metrics]
     if "decode_tokens_per_s" in {metric.name for metric in metrics} and (base := _baseline(ids)):
         heading = f"Speedup over {printed_label('method', base)}"
-        against = {"key": "speedup", "heading": heading, "against": {"method": base}}
-        columns.insert(1, {"metric": "decode_speed", **against})
+        speedup = {"key": "speedup", "heading": heading, "relative_to": {"method": base}}
+        columns.insert(1, {"metric": "decode_speed", **speedup})
     title = _compared_words(printed)
     section: dict[str, Any] = {
         "title": f"{title} ({_circumstances(rows, labels, records)})",
@@ -281,7 +281,7 @@ def sweep_section(name: str, command: SweepCommand, records: Sequence[Record]) -
         section["notes"] = notes
     cells = [{f"labels.{label}": value for label, value in record.labels.items()} for record in records]
     stem = name.rpartition("/")[2]  # without a folder, which would name a paper
-    return expand(stem, section, {"grid": {"cells": cells}}) | {"command": str(command)}
+    return replace(expand(stem, section, {"grid": {"cells": cells}}), command=str(command))
 
 
 def _cited(records: Iterable[Record]) -> list[str]:

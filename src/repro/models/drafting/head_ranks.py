@@ -5,7 +5,7 @@ Owns the record and its file. Must not know about trees or how heads compute.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.forward.network import RANKED, Logits
 
 if TYPE_CHECKING:
     import torch
@@ -127,32 +126,3 @@ class Calibration:
     def of(cls, ranks: HeadRanks) -> Calibration:
         """From a record."""
         return cls(tuple(map(tuple, ranks.accuracies())), ranks)
-
-
-def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Tensor:
-    """One answer's part of `HeadRanks.ranks`.
-
-    Args:
-        tokens: the target's greedy answer.
-        said: the logits of all heads at each of its tokens but the last.
-    """
-    out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
-    for position, rows in enumerate(said):
-        for head, (row, token) in enumerate(zip(rows, tokens[position + 1 :], strict=False)):
-            ranked = row.ranked()[0]
-            if token in ranked:
-                out[position, head] = ranked.index(token)
-    return out
-
-
-def joined(answers: Sequence[Tensor]) -> HeadRanks:
-    """Concatenate the ranks of several answers; answers without positions are skipped.
-
-    Raises:
-        InputError: no answer has a position.
-    """
-    kept = [ranks for ranks in answers if len(ranks)]
-    if not kept:
-        raise InputError("no answer has a second token, so heads have nothing to say; raise max_tokens")
-    lengths = [len(ranks) for ranks in kept]
-    return HeadRanks(torch.cat(kept), tuple(sum(lengths[:i]) for i in range(len(lengths))))

@@ -71,7 +71,7 @@ class Updated(nn.Module):
 
 
 class DualHead(nn.Module):
-    """The network. All parameters are frozen until `train_only` is called.
+    """The network, with all parameters frozen; a head is trained by its `part`.
 
     Attributes:
         words: size of the encoder's vocabulary; larger ids are SLO tokens.
@@ -152,12 +152,6 @@ class DualHead(nn.Module):
             if key.startswith(heads)
             or (key.startswith(within) and (not self.form.rank or key.endswith((".narrow", ".wide"))))
         }
-
-    def train_only(self, name: str) -> None:
-        """Make only one head's parameters trainable."""
-        self.requires_grad_(False)
-        for value in self.part(name).values():
-            value.requires_grad_(True)
 
     def save(self, name: str, path: Path) -> None:
         """Write one head in fp16; the decision head's file also holds the SLO token embeddings."""

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from repro.records.record import Record, Round, Spread
 from repro.reports.intervals.bootstrap import Total, Totals, figure, interval
@@ -173,23 +174,24 @@ def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
     """The sums of each prompt over lines of its answers."""
     found: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for line in lines:
-        own = found[str(line["request"])]
-        emitted, accepted = _number(line, "emitted"), _number(line, "accepted")
+        own, numbers = found[str(line["request"])], cast("Mapping[str, float]", line)
+        emitted, accepted = numbers.get("emitted") or 0.0, numbers.get("accepted") or 0.0
         own["emitted"] += emitted
-        own["seconds"] += _number(line, "end") - _number(line, "start")
-        if rows := _number(line, "rows"):
+        own["seconds"] += (numbers.get("end") or 0.0) - (numbers.get("start") or 0.0)
+        if rows := numbers.get("rows"):
             own["calls"] += 1
             own["verified"] += emitted
             own["accepted"] += accepted
             own["rows"] += rows
-            if drafted := _number(line, "drafted"):
+            if drafted := numbers.get("drafted"):
+                reach = numbers.get("reach") or 0.0
                 own["draftings"] += 1
                 own["drafted"] += drafted
                 own["right"] += 100 * accepted
-                own["errors"] += accepted < _number(line, "reach")
-                own["useless"] += accepted >= _number(line, "reach")
-            if line.get("possible") is not None:
-                own["possible"] += _number(line, "possible")
+                own["errors"] += accepted < reach
+                own["useless"] += accepted >= reach
+            if (possible := numbers.get("possible")) is not None:
+                own["possible"] += possible
     for own in found.values():
         own.update({name: 0.0 for name in COUNTED if name not in own})
     return found
@@ -282,8 +284,3 @@ def _ratios(sums: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> d
         for name, (above, below) in pairs.items()
         if {above, below} <= known
     }
-
-
-def _number(line: Round, name: str) -> float:
-    value = line.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -1,12 +1,12 @@
-"""Writes an experiment's short `table:` section out: rows, columns, published values, footnotes.
+"""Writes an experiment's `table:` section out: rows, columns, published values, footnotes.
 
-Owns the short form, which docs/tables.md describes. The result is a section that `TableSpec` reads. Must not
-know records.
+Must not know records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,57 +14,21 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import DisplayNames, footnotes, load_names, load_notes
-from repro.reports.reference.reference import PublishedCell, find, load_cells
-from repro.reports.spec.columns import Column, columns_of
-from repro.reports.spec.experiment import experiment_file, experiments, grid_of
-from repro.reports.spec.join import Publication, coordinates, match
+from repro.reports.reference.names import FIELDS, footnotes, load_names, load_notes
+from repro.reports.reference.reference import find, load_cells
+from repro.reports.spec.columns import Column, KnownLabels, columns_of
+from repro.reports.spec.experiment import grid_of
+from repro.reports.spec.join import CONDITION, EntryCoordinates, Texts, coordinates, published_ids
 from repro.reports.spec.labels import Labels, defaults_of, labels_of
-from repro.reports.spec.metric import MetricSpecs, load_metrics
-from repro.reports.spec.spec import SEPARATOR
+from repro.reports.spec.metric import load_metrics
+from repro.reports.spec.section import read_section
+from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, Coordinates, FigureSpec, TableSpec
 
 COMMA = ", "
-TEXTS = ("cite", "notes", "footnotes")
-"""Entries of a section that are lists of texts."""
 
 
-def with_notes(section: Mapping[str, Any], where: str = "table") -> dict[str, Any]:
-    """A section whose `notes` became `footnotes`: shared ones by name, others as they are.
-
-    Raises:
-        InputError: they are no list of texts, or a shared one is unknown.
-    """
-    written = dict(section)
-    for name in TEXTS:
-        _require_list(written, name, where, str)
-    if notes := written.pop("notes", None):
-        written["footnotes"] = [
-            *written.get("footnotes", []),
-            *footnotes(list(map(str, notes)), load_notes()),
-        ]
-    return written
-
-
-def inherited(section: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A section with what it takes from the table of the experiment `like`; null leaves a part out.
-
-    Raises:
-        InputError: there is no such experiment, or its table takes from another one too.
-    """
-    given = dict(section)
-    like = given.pop("like", None)
-    if like is None:
-        return given
-    if like not in experiments():
-        raise InputError(f"{where}, like: {unknown('experiment', str(like), experiments())}")
-    base = experiment_file(str(like)).get("table") or {}
-    if "like" in base:
-        raise InputError(f"{where}, like: the table of {like!r} is like another one; name that one")
-    return {name: value for name, value in {**base, **given}.items() if value is not None}
-
-
-def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """A section as `TableSpec.parse` reads it.
+def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> TableSpec:
+    """The table that a section describes.
 
     Args:
         experiment: its name.
@@ -74,314 +38,239 @@ def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, An
     Raises:
         InputError: something in the section or the grid is unknown, or a published value is ambiguous.
     """
-    own = inherited(section, f"table {experiment!r}")
-    return _Expansion(experiment, with_notes(own, f"table {experiment!r}"), content).section()
+    return _Expansion(experiment, section, content).table()
 
 
 class _Expansion:
-    """One section, and what is known of its cells."""
+    """A section, and what is known of its cells and of published values."""
 
-    def __init__(self, experiment: str, given: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-        self.given = given
-        self.where = f"table {experiment!r}"
-        self.rows = _rows(given.get("rows"), self.where)
-        self.metrics: MetricSpecs = load_metrics()
-        self.names: DisplayNames = load_names()
-        self.published: Mapping[str, PublishedCell] = load_cells()
-        asked = given.get("paper") or {}
-        if not isinstance(asked, Mapping):
-            raise InputError(
-                f"{self.where}, paper: {asked!r} must be a mapping, such as {{artifact: table4}}"
-            )
-        folder = experiment.rpartition("/")[0]
-        self.papers = load_bibliography()
-        publishers = {*self.papers, *(cell.paper for cell in self.published.values())}
+    def __init__(self, experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+        self.experiment, self.where = experiment, f"table {experiment!r}"
+        self.settings = read_section(section, self.where)
+        self.published, self.papers = load_cells(), load_bibliography()
         # A folder of one's own is no paper, unless published values or the bibliography say that it is.
-        self.paper = str(asked.get("paper", folder if folder in publishers else ""))
-        if asked and self.paper not in publishers:
-            raise InputError(
-                f"{self.where}, paper: {unknown('paper', asked.get('paper', folder), publishers)}"
-            )
-        self.asked = {"paper": self.paper, **asked} if asked else {}
-        self._require_artifact(self.asked, f"{self.where}, paper")
-        points = grid_of(content).points()
-        self.cells = labels_of(points or [], defaults_of(content), content, conf_folders())
-        self.known = _values(self.cells)
+        publishers = {*self.papers, *(cell.paper for cell in self.published.values())}
+        folder = experiment.rpartition("/")[0]
+        paper = self.settings.paper.get("paper", folder)
+        if self.settings.paper and paper not in publishers:
+            raise InputError(f"{self.where}, paper: {unknown('paper', paper, publishers)}")
+        self.paper = str(paper) if paper in publishers else ""
+        self._require_artifact(_texts(self._table_paper(), f"{self.where}, paper"), f"{self.where}, paper")
+        self.cells = labels_of(grid_of(content).points() or [], defaults_of(content), content, conf_folders())
+        labels = dict.fromkeys(label for cell in self.cells for label in cell)
+        self.values = {
+            label: [*dict.fromkeys(cell[label] for cell in self.cells if label in cell)] for label in labels
+        }
+        self.rows = self._rows()
 
-    def section(self) -> dict[str, Any]:
-        given = {name: value for name, value in self.given.items() if name not in ("paper", "metric")}
-        rows = self.rows
-        row_labels = self._row_labels(rows)
-        _require_list(given, "aside", self.where)
-        columns = columns_of(
-            self.given.get("columns"),
-            self.given.get("metric"),
-            self.metrics,
-            self._name,
-            self.known,
-            self.where,
+    def table(self) -> TableSpec:
+        settings, labels = self.settings, KnownLabels(self.values, self._name)
+        columns: list[Column] = []
+        for number, entry in enumerate(settings.columns):
+            metric, place = load_metrics().find(entry.metric), f"{self.where}, columns.{number}"
+            columns += columns_of(entry, metric, labels, place)
+        if settings.rows.least:
+            load_metrics().find(settings.rows.least)
+        table = TableSpec(
+            experiment=self.experiment,
+            title=settings.title,
+            rows=replace(settings.rows, names=self._row_names()),
+            columns=self._with_references(columns),
+            aside=tuple(aside for entry in settings.aside for aside in self._asides(entry, columns)),
+            footnotes=tuple(footnotes(settings.notes, load_notes())),
+            cite=tuple(sorted({*settings.cite, *filter(None, [self.paper])})),
+            figure=settings.figure and self._figure(settings.figure, columns),
+            timeline=settings.timeline,
+            best=settings.best,
         )
-        row_names = {SEPARATOR.join(labels.values()): self._row_name(rows, labels) for labels in row_labels}
-        explicit = {i: n for i, n in rows["names"].items() if i not in self._all_values()}
-        explicit |= {i: rows["names"].get(i, self._name(rows["by"][-1], i)) for i in rows["refused"]}
-        written = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
-        given["rows"] = written | {"refused": rows["refused"], "least": rows["least"]}
-        if rows["least"]:
-            self.metrics.find(rows["least"])
-        given["columns"] = [self._column(column, row_labels) for column in columns]
-        if row_labels:
-            self._require_rows(given)
-        given["cite"] = sorted({*given.get("cite", ()), *([self.paper] if self.paper else [])})
-        if "aside" in given:
-            given["aside"] = [
-                one for aside in given["aside"] for one in self._asides(aside, row_labels, row_names, columns)
-            ]
-        if "figure" in given:
-            given["figure"] = self._figure(given["figure"], rows, columns)
-        self._require_papers(given)
-        return given
+        self._require_rows(table)
+        self._require_papers(table)
+        return table
 
-    def _require_artifact(self, asked: Mapping[str, Any], where: str) -> None:
+    # --- rows ---------------------------------------------------------------------------------------------
+
+    def _rows(self) -> dict[str, Labels]:
+        """The labels of each row by its id, in the order of the grid's values; none if one cannot be told."""
+        by, also = self.settings.rows.by, self.settings.rows.also
+        if any(label not in cell for cell in self.cells for label in by):
+            return {}
+        rows = {tuple(cell[label] for label in by) for cell in self.cells}
+        for at, label in enumerate(by):
+            rows |= {(*row[:at], value, *row[at + 1 :]) for row in rows for value in also.get(label, ())}
+        values = [dict.fromkeys((*self.values.get(label, ()), *also.get(label, ()))) for label in by]
+        ranks = [{value: rank for rank, value in enumerate(of_label)} for of_label in values]
+        ordered = sorted(rows, key=lambda row: [rank[text] for rank, text in zip(ranks, row, strict=True)])
+        return {SEPARATOR.join(row): dict(zip(by, row, strict=True)) for row in ordered}
+
+    def _row_names(self) -> dict[str, str]:
+        """The display names of all rows by id, behind the grid's those that the section alone names."""
+        rows = self.settings.rows
+        names = {row: self._row_name(row) for row in self.rows}
+        values = {value for of_label in self.values.values() for value in of_label}
+        names |= {row: name for row, name in rows.names.items() if row not in values}
+        return names | {row: rows.names.get(row, self._name(rows.by[-1], row)) for row in rows.refused}
+
+    def _row_name(self, row: str) -> str:
+        rows = self.settings.rows
+        if row in rows.names:
+            return rows.names[row]
+        names = {label: self._name(label, value) for label, value in self.rows[row].items()}
+        try:
+            return rows.name.format(**names) if rows.name else COMMA.join(names.values())
+        except (LookupError, ValueError, AttributeError) as wrong:
+            raise InputError(
+                f"{self.where}, rows.name: {rows.name!r} may name {', '.join(names)} in braces ({wrong!r})"
+            ) from wrong
+
+    def _name(self, label: str, value: str) -> str:
+        """The display name of a label's value; the table's own names come first."""
+        return self.settings.rows.names.get(value) or load_names().find(self.paper, label, value).name
+
+    # --- published values ---------------------------------------------------------------------------------
+
+    def _with_references(self, columns: Sequence[Column]) -> tuple[ColumnSpec, ...]:
+        """The columns with the ids of their rows' published values."""
+        entries = [
+            self._entry(row, column, texts, column.spec.unit)
+            for column in columns
+            if column.settings.reference is None and (texts := self._texts(column))
+            for row in self.rows
+        ]
+        ids = published_ids(entries, self.published.values(), self.where)
+        names = {(entry.column, entry.row): name for entry, name in zip(entries, ids, strict=True)}
+        specs = []
+        for spec, settings, _ in columns:
+            reference = settings.reference
+            if reference is None:
+                reference = {row: name for row in self.rows if (name := names.get((spec.key, row)))}
+            elif isinstance(reference, str):
+                reference = dict.fromkeys(self.rows, reference)
+            specs.append(replace(spec, reference=reference))
+        return tuple(specs)
+
+    def _asides(self, aside: AsideSpec, columns: Sequence[Column]) -> Iterator[AsideSpec]:
+        """An aside as it is; one with `paper` and `columns` for every row and column that was published."""
+        if aside.id:
+            yield aside
+            return
+        texts = _texts({**self._table_paper(), **aside.paper}, f"{self.where}, aside, paper")
+        _require_said(texts, ("artifact",), f"{self.where}, aside, paper")
+        chosen = {column.spec.key: column for column in columns if column.spec.key in aside.columns}
+        entries = [self._entry(row, column, texts, None) for row in self.rows for column in chosen.values()]
+        ids = published_ids(entries, self.published.values(), self.where)
+        for entry, name in zip(entries, ids, strict=True):
+            if name:
+                label = f"{chosen[entry.column].spec.heading}, {self._row_name(entry.row)}"
+                yield AsideSpec(name, aside.note, label, entry.row, entry.column)
+
+    def _entry(self, row: str, column: Column, texts: Texts, unit: str | None) -> EntryCoordinates:
+        """An entry with what its cells' labels, the column and the table say of its published value.
+
+        A ratio of times is a speedup of its baseline.
+        """
+        labels = {**self.rows[row], **column.spec.where}
+        cells = [cell for cell in self.cells if labels.items() <= cell.items()]
+        shared = {n: v for n, v in cells[0].items() if all(c.get(n) == v for c in cells)} if cells else {}
+        said = coordinates(load_names(), self.paper, {**shared, **labels})
+        if column.spec.over:
+            base = coordinates(load_names(), self.paper, column.spec.over).get("system", ())
+            system = said.get("system", ())
+            if column.spec.compare == "ratio" and column.metric.better == "lower":
+                system, base = base, system
+            said |= {name: sides for name, sides in (("system", system), ("relative_to", base)) if sides}
+        conditions = (*said.get(CONDITION, ()), *texts.get(CONDITION, ()))
+        return EntryCoordinates(row, column.spec.key, {**said, **texts, CONDITION: conditions}, unit)
+
+    def _texts(self, column: Column) -> Texts:
+        """What a column's published cells must say beside its entries' labels; nothing if it has none."""
+        paper, metrics = column.settings.paper, () if column.spec.baseline else column.metric.published
+        if paper is False or (paper is None and not (self.settings.paper and metrics)):
+            return {}
+        where = f"{self.where}, column {column.spec.key!r}, paper"
+        texts = _texts({"metric": metrics, **self._table_paper(), **(paper or {})}, where)
+        self._require_artifact(texts, where)
+        _require_said(texts, ("artifact", "metric"), where)
+        return texts
+
+    def _table_paper(self) -> Coordinates:
+        """The section's `paper`, which names one; nothing if the section has none."""
+        return {"paper": self.paper, **self.settings.paper} if self.settings.paper else {}
+
+    # --- what a table names -------------------------------------------------------------------------------
+
+    def _figure(self, figure: FigureSpec, columns: Sequence[Column]) -> FigureSpec:
+        """The figure with its columns' keys and with the words that a file may leave out."""
+        specs = {column.spec.key: column.spec for column in columns}
+        keys = [key for pattern in figure.columns or specs for key in _matching(pattern, specs)]
+        heading, x_heading, names = figure.heading, figure.x_heading, figure.names
+        if figure.kind != "bars" and not heading and keys and keys[0] in specs:
+            heading = specs[keys[0]].unit
+        if figure.kind == "lines":
+            by = self.settings.rows.by
+            printed = {value: self._name(name, value) for name in by for value in self.values.get(name, ())}
+            names = {value: name for value, name in printed.items() if value != name} | dict(names)
+            x_heading = x_heading or figure.x
+        if figure.kind == "curves" and not x_heading and figure.x in specs:
+            x_heading = specs[figure.x].heading
+        title = figure.title or self.settings.title
+        return replace(
+            figure, columns=tuple(keys), title=title, heading=heading, x_heading=x_heading, names=names
+        )
+
+    def _require_artifact(self, texts: Texts, where: str) -> None:
         """InputError for a table or figure of which no value was published."""
-        artifacts = {cell.artifact for cell in self.published.values() if cell.paper == asked.get("paper")}
-        for name in Publication.of(asked, where).texts.get("artifact", ()):
+        papers = texts.get("paper", ())
+        artifacts = {cell.artifact for cell in self.published.values() if cell.paper in papers}
+        for name in texts.get("artifact", ()):
             if name not in artifacts:
                 raise InputError(f"{where}: {unknown('artifact', name, artifacts)}")
 
-    def _require_rows(self, section: Mapping[str, Any]) -> None:
+    def _require_rows(self, table: TableSpec) -> None:
         """InputError for a row or a label's value that a column or the figure names and the grid lacks."""
-        rows = section["rows"]["names"]
-        for name in (section.get("figure") or {}).get("without") or ():
+        if not self.rows:
+            return
+        rows = table.rows.names
+        for name in table.figure.without if table.figure else ():
             if name not in rows:
-                raise InputError(f"{self.where}, figure, without: {unknown('row', str(name), rows)}")
-        for column in section["columns"]:
-            where = f"{self.where}, column {column['key']!r}"
-            names = [name for name in (column.get("relative_to"), *column.get("reference", {})) if name]
-            for name in names:
+                raise InputError(f"{self.where}, figure, without: {unknown('row', name, rows)}")
+        for column in table.columns:
+            where = f"{self.where}, column {column.key!r}"
+            base = [column.relative_to] if isinstance(column.relative_to, str) and column.relative_to else []
+            for name in (*base, *column.reference):
                 if name not in rows:
                     raise InputError(f"{where}: {unknown('row', name, rows)}")
-            for label, value in {**column.get("where", {}), **column.get("over", {})}.items():
-                known = self.known.get(label, ())
-                if known and value != "" and not _is_among(str(value), known):  # "" is none of that name
-                    raise InputError(f"{where}: {unknown(label, str(value), self.known[label])}")
+            for label, value in (*column.where.items(), *column.over.items()):
+                values = self.values.get(label, ())
+                if values and value and not _is_among(value, values):  # "" is none of that name
+                    raise InputError(f"{where}: {unknown(label, value, values)}")
 
-    def _require_papers(self, section: Mapping[str, Any]) -> None:
+    def _require_papers(self, table: TableSpec) -> None:
         """InputError if a paper that the table cites, or compares with, is not in the bibliography."""
-        ids = [name for column in section["columns"] for name in column.get("reference", {}).values()]
-        ids += [aside["id"] for aside in section.get("aside", ()) if isinstance(aside, Mapping)]
-        for name in ids:
-            find(self.published, name)
-        compared = {self.published[name].paper for name in ids if name in self.published}
-        for paper in sorted({*section["cite"], *compared}):
+        ids = [name for column in table.columns for name in column.reference.values()]
+        papers = {find(self.published, name).paper for name in (*ids, *(a.id for a in table.aside))}
+        for paper in sorted({*table.cite, *papers}):
             if paper not in self.papers:
                 raise InputError(
                     f"{self.where} cites {paper!r}: {unknown('BibTeX entry', paper, self.papers)}"
                 )
 
-    def _all_values(self) -> set[str]:
-        return {value for values in self.known.values() for value in values}
 
-    def _name(self, label: str, value: str) -> str:
-        """The display name of a label's value; the table's own names come first."""
-        return self.rows["names"].get(value) or self.names.find(self.paper, label, value).name
-
-    def _row_labels(self, rows: Mapping[str, Any]) -> list[Labels]:
-        """The labels of each row, in the order of the grid's values; empty if a label cannot be told."""
-        by = rows["by"]
-        if any(name not in cell for cell in self.cells for name in by):
-            return []
-        values_of = {name: [*self.known.get(name, ()), *rows["also"].get(name, ())] for name in by}
-        ranks = {
-            name: {value: rank for rank, value in enumerate(dict.fromkeys(values))}
-            for name, values in values_of.items()
-        }
-        found = {tuple(cell[name] for name in by) for cell in self.cells}
-        for name, values in rows["also"].items():
-            at = by.index(name)
-            found |= {(*row[:at], str(value), *row[at + 1 :]) for row in found for value in values}
-        ranked = sorted(found, key=lambda row: [ranks[n][v] for n, v in zip(by, row, strict=True)])
-        return [dict(zip(by, row, strict=True)) for row in ranked]
-
-    def _row_name(self, rows: Mapping[str, Any], labels: Labels) -> str:
-        row = SEPARATOR.join(labels.values())
-        if row in rows["names"]:
-            return str(rows["names"][row])
-        each = {name: self._name(name, value) for name, value in labels.items()}
-        try:
-            return rows["name"].format(**each) if rows["name"] else COMMA.join(each.values())
-        except (LookupError, ValueError, AttributeError) as wrong:
-            raise InputError(
-                f"{self.where}, rows.name: {rows['name']!r} may name {', '.join(each)} in braces ({wrong!r})"
-            ) from wrong
-
-    def _asides(
-        self, aside: Any, rows: Sequence[Labels], names: Mapping[str, str], columns: Sequence[Column]
-    ) -> list[Any]:
-        """An aside as it is; one with `paper` and `columns` for every row and column that was published."""
-        if not isinstance(aside, Mapping) or "paper" not in aside:
-            return [aside]
-        asked = Publication.of({**self.asked, **aside["paper"]}, f"{self.where}, aside, paper")
-        wanted = [str(key) for key in aside.get("columns", ())]
-        found = []
-        for row in rows:
-            for column in (column for column in columns if column.spec["key"] in wanted):
-                place = SEPARATOR.join(row.values())
-                cell = self._match(row, column, asked, None)
-                if cell is not None:
-                    label = f"{column.spec['heading']}, {names[place]}"
-                    one = {"id": cell.id, "label": label, "row": place, "column": column.spec["key"]}
-                    found.append({**one, "note": aside.get("note", "")})
-        return found
-
-    def _match(
-        self, row: Labels, column: Column, asked: Publication, unit: str | None
-    ) -> PublishedCell | None:
-        """The published cell of an entry."""
-        chosen = [cell for cell in self.cells if _agree(cell, row) and _agree(cell, column.spec["where"])]
-        known = self._coordinates(column, {**_common(chosen), **row, **column.spec["where"]})
-        place = f"{self.where}: {SEPARATOR.join(row.values())}, column {column.spec['key']!r},"
-        return match(self.published.values(), known, asked.texts, unit, place)
-
-    def _column(self, column: Column, rows: Sequence[Labels]) -> dict[str, Any]:
-        if column.reference is not None:
-            return {**column.spec, "reference": self._given(column.reference, rows)}
-        asked = self._asked(column)
-        if asked is None:
-            return column.spec
-        found: dict[str, str] = {}
-        for row in rows:
-            cell = self._match(row, column, asked, column.spec["unit"])
-            if cell is not None:
-                found[SEPARATOR.join(row.values())] = cell.id
-        return {**column.spec, "reference": found}
-
-    def _given(self, reference: Any, rows: Sequence[Labels]) -> Any:
-        if isinstance(reference, str):
-            return {SEPARATOR.join(row.values()): reference for row in rows}
-        return reference
-
-    def _coordinates(self, column: Column, labels: Labels) -> dict[str, tuple[str, ...]]:
-        """What an entry's labels say of its published value.
-
-        A ratio of times is a speedup of its baseline.
-        """
-        known = coordinates(self.names, self.paper, labels)
-        if not column.spec["over"]:
-            return known
-        base = coordinates(self.names, self.paper, column.spec["over"]).get("system", ())
-        own = known.get("system", ())
-        if column.spec["compare"] == "ratio" and column.cost:
-            own, base = base, own
-        return {**known, **({"system": own} if own else {}), **({"relative_to": base} if base else {})}
-
-    def _asked(self, column: Column) -> Publication | None:
-        """What the published cell must be, beside the entry's own labels; None for a column without any."""
-        where = f"{self.where}, column {column.spec['key']!r}, paper"
-        if column.paper is None and (not self.asked or not column.published):
-            return None
-        if column.paper is False:
-            return None
-        own = {"metric": list(column.published)} if column.published else {}
-        given = {**own, **self.asked, **(column.paper or {})}
-        self._require_artifact(given, where)
-        asked = Publication.of(given, where)
-        if "metric" not in asked.texts or "artifact" not in asked.texts:
-            raise InputError(f"{where}: say `artifact` and `metric` of the published values")
-        return asked
-
-    def _figure(self, figure: Any, rows: Mapping[str, Any], columns: Sequence[Column]) -> Any:
-        if not isinstance(figure, Mapping):
-            return figure
-        for name in ("columns", "without"):
-            _require_list(figure, name, f"{self.where}, figure")
-        keys = [column.spec["key"] for column in columns]
-        units = {column.spec["key"]: column.spec["unit"] for column in columns}
-        wanted = figure.get("columns") or keys
-        chosen = [key for pattern in wanted for key in _matching(str(pattern), keys)]
-        written = {"title": self.given.get("title", ""), **figure, "columns": chosen}
-        if written.get("kind", "bars") != "bars" and chosen and chosen[0] in units:
-            written.setdefault("heading", units[chosen[0]])
-        if written.get("kind") == "lines":
-            own = {value: self._name(n, value) for n in rows["by"] for value in self.known.get(n, ())}
-            own = {value: name for value, name in own.items() if value != name}
-            written["names"] = own | dict(figure.get("names") or {})
-            written.setdefault("x_heading", str(written.get("x", "")))
-        if written.get("kind") == "curves":
-            headings = {column.spec["key"]: column.spec["heading"] for column in columns}
-            written.setdefault("x_heading", headings.get(written.get("x"), ""))
-        return written
+def _texts(paper: Coordinates, where: str) -> dict[str, tuple[str, ...]]:
+    """Accepted texts by field of a published cell; InputError for an unknown field."""
+    for name in paper:
+        if name not in FIELDS:
+            raise InputError(f"{where}: {unknown('field of a published cell', name, FIELDS)}")
+    return {name: (texts,) if isinstance(texts, str) else texts for name, texts in paper.items()}
 
 
-def _require_list(section: Mapping[str, Any], name: str, where: str, kind: type = object) -> None:
-    """InputError for an entry that is there and no list, or a list with something of another kind."""
-    values = section.get(name)
-    if values is not None and not isinstance(values, list | tuple):
-        raise InputError(f"{where}, {name}: {values!r} must be a list")
-    for number, value in enumerate(values or ()):
-        if not isinstance(value, kind):
-            raise InputError(f"{where}, {name}.{number}: {value!r} must be a text")
+def _require_said(texts: Texts, fields: Sequence[str], where: str) -> None:
+    """InputError unless texts are given for these fields of the published values."""
+    if not all(texts.get(name) for name in fields):
+        raise InputError(f"{where}: say {' and '.join(fields)} of the published values")
 
 
-def _matching(pattern: str, keys: Sequence[str]) -> list[str]:
-    if "*" not in pattern:
-        return [pattern]
-    return [key for key in keys if fnmatchcase(key, pattern)]
-
-
-def _rows(rows: Any, where: str) -> dict[str, Any]:
-    """The `rows:` of a section, which may be a label, a list of labels, or a mapping."""
-    if isinstance(rows, str):
-        rows = {"by": [rows]}
-    elif isinstance(rows, list):
-        rows = {"by": rows}
-    if not isinstance(rows, Mapping) or "by" not in rows:
-        raise InputError(f"{where}, rows: {rows!r} must be a label, a list of labels, or a mapping with `by`")
-    choices = ("by", "names", "name", "also", "apart", "refused", "least")
-    for key in rows:
-        if key not in choices:
-            raise InputError(f"{where}, rows: {unknown('field', str(key), choices)}")
-    by = [rows["by"]] if isinstance(rows["by"], str) else rows["by"]
-    names, also, name = rows.get("names") or {}, rows.get("also") or {}, rows.get("name", "")
-    refused = rows.get("refused") or {}
-    for part, value in (("names", names), ("also", also), ("refused", refused)):
-        if not isinstance(value, Mapping):
-            raise InputError(f"{where}, rows.{part}: {value!r} must be a mapping")
-    lists = [("by", by), *((f"also.{label}", values) for label, values in also.items())]
-    for part, value in lists:
-        if not isinstance(value, list) or not value or any(isinstance(one, (list, dict)) for one in value):
-            raise InputError(f"{where}, rows.{part}: {value!r} must be a list of single values")
-    texts = [*((f"names.{row}", name_of) for row, name_of in names.items()), ("name", name)]
-    for part, value in (*texts, *((f"refused.{row}", why) for row, why in refused.items())):
-        if isinstance(value, (list, dict)) or (part == "name" and not isinstance(value, str)):
-            raise InputError(f"{where}, rows.{part}: {value!r} must be a text")
-    by = list(map(str, by))
-    names = {str(row): str(name_of) for row, name_of in names.items()}
-    also = {str(label): list(map(str, values)) for label, values in also.items()}
-    for label in also:
-        if label not in by:
-            raise InputError(f"{where}, rows.also: {unknown('label', label, by)}")
-    return {
-        "by": by,
-        "names": names,
-        "name": name,
-        "also": also,
-        "apart": rows.get("apart", False),
-        "refused": {str(row): str(why) for row, why in refused.items()},
-        "least": str(rows.get("least", "")),
-    }
-
-
-def _values(cells: Sequence[Labels]) -> dict[str, list[str]]:
-    """The values of each label, in their order."""
-    found: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        for name, value in cell.items():
-            found.setdefault(name, {}).setdefault(value)
-    return {name: list(values) for name, values in found.items()}
-
-
-def _agree(cell: Labels, wanted: Mapping[str, str]) -> bool:
-    return all(cell.get(name) == value for name, value in wanted.items())
+def _matching(pattern: str, keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if fnmatchcase(key, pattern)] if "*" in pattern else [pattern]
 
 
 def _is_among(value: str, values: Collection[str]) -> bool:
@@ -390,9 +279,3 @@ def _is_among(value: str, values: Collection[str]) -> bool:
         return value in values or float(value) in map(float, values)
     except ValueError:
         return False
-
-
-def _common(cells: Collection[Labels]) -> dict[str, str]:
-    """The labels that all cells share."""
-    first, *others = cells or [{}]
-    return {n: v for n, v in first.items() if all(other.get(n) == v for other in others)}

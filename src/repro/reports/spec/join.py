@@ -1,22 +1,33 @@
-"""Finds the published value of a table entry by the coordinates that both have.
+"""Finds the published values of a table's entries by the coordinates that both have.
 
-Owns the rules of that join. Must not know records, nor what our value is.
+Owns the rules of that join. Must not know records, nor what our values are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
-from repro.reports.reference.names import FIELDS, DisplayNames
+from repro.core.late import late
+from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.units import factor
 
-STRICT = ("system", "model", "dataset", "device", "condition")
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = late("pandas")  # a table without published values needs none
+
+STRICT = ("system", "model", "dataset", "device")
 """Fields that a published cell must leave empty unless the entry says something about them."""
+
+ON = (*STRICT, "paper", "artifact", "metric", "relative_to")
+"""The columns that both frames have; an empty text of a published cell fits every entry."""
+
+PREFERRED = ("draft_model", "section")
+"""Fields that choose among several published cells that fit."""
 
 CONDITION = "condition"
 
@@ -24,24 +35,58 @@ Texts = Mapping[str, tuple[str, ...]]
 """Accepted texts by field of a published cell."""
 
 
-@dataclass(frozen=True)
-class Publication:
-    """Where a column's published values are: accepted texts by field, `paper` and `artifact` among them."""
+class EntryCoordinates(NamedTuple):
+    """An entry of a table: a row's id, a column's key, what its published cell must say, and its unit.
 
+    It names an artifact. The texts of `condition` are parts that a cell's condition must all have; without a
+    unit any will do.
+    """
+
+    row: str
+    column: str
     texts: Texts
+    unit: str | None
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any], where: str) -> Publication:
-        """Read a `paper:` mapping of texts or lists of texts; InputError for an unknown field."""
-        for name in given:
-            if name not in FIELDS:
-                raise InputError(f"{where}: {unknown('field of a published cell', str(name), FIELDS)}")
-        return cls(
-            {
-                name: tuple(map(str, text)) if isinstance(text, list | tuple) else (str(text),)
-                for name, text in given.items()
-            }
-        )
+
+def published_ids(
+    entries: Sequence[EntryCoordinates], cells: Collection[PublishedCell], where: str
+) -> list[str | None]:
+    """The id of the published cell that fits each entry; None if none does.
+
+    Raises:
+        InputError: several cells fit an entry; `where` is the table.
+    """
+    if not entries:
+        return []
+    artifacts = {text for entry in entries for text in entry.texts["artifact"]}
+    published = pd.DataFrame([vars(cell) for cell in cells if cell.artifact in artifacts])
+    printed = {name: published[name].unique() for name in ON}
+    accepted = pd.DataFrame(
+        [
+            (number, *texts)
+            for number, entry in enumerate(entries)
+            for texts in product(*(_accepted(entry.texts, name, printed[name]) for name in ON))
+        ],
+        columns=["entry", *ON],
+    )
+    fitting = accepted.merge(published, on=[*ON])
+    of_entry = fitting["entry"].map(entries.__getitem__)
+    fits = map(_fits, of_entry, fitting["unit"], fitting[CONDITION])
+    fitting = fitting[pd.Series([*fits], fitting.index, dtype=bool)]
+    for name in PREFERRED:
+        pairs = zip(of_entry[fitting.index], fitting[name], strict=True)
+        named = [text in entry.texts.get(name, (text,)) for entry, text in pairs]
+        preferred = pd.Series(named, fitting.index, dtype=bool)
+        fitting = fitting[preferred | ~preferred.groupby(fitting["entry"]).transform("any")]
+    ids = fitting.groupby("entry")["id"].agg(list).to_dict()
+    for number, names in ids.items():
+        if len(names) > 1:
+            row, column = entries[number][:2]
+            raise InputError(
+                f"{where}: {row}, column {column!r}, fits several published values: {', '.join(names)}; say "
+                "more under `paper`"
+            )
+    return [ids[number][0] if number in ids else None for number in range(len(entries))]
 
 
 def coordinates(names: DisplayNames, paper: str, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -57,51 +102,18 @@ def coordinates(names: DisplayNames, paper: str, labels: Mapping[str, str]) -> d
     return found
 
 
-def match(
-    cells: Collection[PublishedCell], known: Texts, asked: Texts, unit: str | None, where: str
-) -> PublishedCell | None:
-    """The one cell that fits; None if none does.
-
-    Args:
-        cells: the published cells.
-        known: what the entry's labels say; `asked` goes before it.
-        asked: what the column or table asks for.
-        unit: the column's; None for any.
-        where: the entry, for error messages.
-
-    Raises:
-        InputError: several cells fit.
-    """
-    texts = {**known, **asked}
-    if CONDITION in known and CONDITION in asked:
-        texts[CONDITION] = (*known[CONDITION], *asked[CONDITION])
-    found = [cell for cell in cells if _fits(cell, texts)]
-    if unit is not None:
-        found = [cell for cell in found if factor(cell.unit, unit) is not None]
-    for name in ("draft_model", "section"):
-        if len(found) > 1 and name in texts:
-            found = [cell for cell in found if getattr(cell, name) in texts[name]] or found
-    if len(found) > 1:
-        ids = ", ".join(cell.id for cell in found)
-        raise InputError(f"{where} fits several published values: {ids}; say more under `paper`")
-    return found[0] if found else None
+def _accepted(texts: Texts, name: str, printed: Collection[str]) -> list[str]:
+    """The printed texts of a field that fit an entry."""
+    fitting = (*texts.get(name, () if name in STRICT else printed), "")
+    return [text for text in printed if text in fitting]
 
 
-def _fits(cell: PublishedCell, texts: Texts) -> bool:
-    for name in (*STRICT, "paper", "artifact", "metric", "relative_to"):
-        own = getattr(cell, name)
-        if name == CONDITION:
-            if not _holds(own, texts.get(name, ())):
-                return False
-        elif name in texts:
-            if own and own not in texts[name]:
-                return False
-        elif own and name in STRICT:
-            return False
-    return True
-
-
-def _holds(condition: str, wanted: Sequence[str]) -> bool:
-    """Whether a cell's condition has all wanted parts; `-part` must not be in it."""
-    parts = set(condition.split("; ")) if condition else set()
-    return all((part[1:] not in parts) if part.startswith("-") else (part in parts) for part in wanted)
+def _fits(entry: EntryCoordinates, unit: str, condition: str) -> bool:
+    """Whether a unit can be the entry's, and a condition has all its parts; `-part` must not be in it."""
+    if entry.unit is not None and factor(unit, entry.unit) is None:
+        return False
+    parts = condition.split("; ")
+    return all(
+        (part[1:] not in parts) if part.startswith("-") else (part in parts)
+        for part in entry.texts.get(CONDITION, ())
+    )

@@ -1,21 +1,37 @@
-"""Schema of the `table:` section of an experiment file.
+"""What a table is: its rows, columns, published values and pictures, written out (`expand`).
 
-Owns the section's dataclasses and their errors. Knows neither records nor how a table looks.
+Knows neither records nor how a table looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+from annotated_types import Interval, MinLen
+from pydantic import BeforeValidator
+
+from repro.core.bounds import Part
 from repro.core.errors import InputError
-from repro.core.registry import unknown
-from repro.core.typed import typed
+from repro.core.registry import require_choice, unknown
 from repro.reports.reference.names import load_names
-from repro.reports.spec.columns import Labels
 
-MOST_DIGITS = 15
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) else value
+
+
+Word = Annotated[str, BeforeValidator(_text)]
+"""A text, which a file may write as a number."""
+
+Labels = Mapping[str, Word]
+"""Texts by label."""
+
+Coordinates = Mapping[str, Word | tuple[Word, ...]]
+"""Fields of a published cell, each with the texts that it may have."""
+
+Digits = Annotated[int, Interval(ge=0, le=15)]
 """Decimals that a column may have; a number has no more of its own."""
 
 SEPARATOR = " / "
@@ -26,18 +42,26 @@ SEPARATOR = " / "
 class RowsSpec:
     """How records are grouped into rows: records with equal labels `by` share a row.
 
-    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
-    Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
-    With `apart` each label has a column instead of one column of names. `refused` says of rows that have no
-    cell why none can run there. `least` names a figure, such as `answer_seconds`: where a column finds
-    several cells of a row, such as a method on each processor, the one that has the least of it counts.
+    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order; a
+    file may name some rows, or values of labels, and the others by the pattern `name` (`{length} tokens`).
+    `also` adds values of labels that no cell has. Other rows follow, sorted by their labels, so a user's own
+    method appears without a change to the table. With `apart` each label has a column instead of one column
+    of names. `refused` says of rows that have no cell why none can run there. `least` names a figure, such as
+    `answer_seconds`: where a column finds several cells of a row, such as a method on each processor, the one
+    that has the least of it counts.
     """
 
-    by: tuple[str, ...]
+    by: Annotated[tuple[str, ...], MinLen(1)]
     names: Labels = field(default_factory=dict)
+    name: str = ""
+    also: Mapping[str, tuple[Word, ...]] = field(default_factory=dict)
     apart: bool = False
     refused: Labels = field(default_factory=dict)
     least: str = ""
+
+    def __post_init__(self) -> None:
+        for label in self.also:
+            require_choice("label in rows.also", label, self.by)
 
     def printed(self, row: str, experiment: str) -> str:
         """The printed names of a row's labels, those of the experiment's paper first."""
@@ -59,10 +83,10 @@ class ColumnSpec:
     (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak). `absent` is
     printed where a row with cells has no value; default a dash.
 
-    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`; the row
-    with the labels `against` and otherwise this row's, but for labels that it lacks; or the same row's
-    records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
-    `difference` from it, or `reduction` below it in percent.
+    A value may be compared with a baseline over the same prompts: `relative_to` is the id of a row, or labels
+    of a row that otherwise has this row's labels or lacks them; `over` are labels of the same row's records,
+    which otherwise have those of `where`. `compare` is `ratio` to it, `difference` from it, or `reduction`
+    below it in percent.
     """
 
     key: str
@@ -71,11 +95,10 @@ class ColumnSpec:
     total: str | None = None
     per: str | None = None
     unit: str = ""
-    digits: int = 2
+    digits: Digits = 2
     scale: float = 1.0
     better: Literal["higher", "lower", ""] = ""
-    relative_to: str | None = None
-    against: Labels = field(default_factory=dict)
+    relative_to: Word | Labels = ""
     over: Labels = field(default_factory=dict)
     compare: Literal["ratio", "difference", "reduction"] = "ratio"
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
@@ -93,40 +116,46 @@ class ColumnSpec:
             raise InputError(
                 f"column {self.key!r} aggregates totals: give `total` and `per` instead of `value`"
             )
-        if not 0 <= self.digits <= MOST_DIGITS:
-            raise InputError(f"column {self.key!r} has {self.digits} digits; choose 0 to {MOST_DIGITS}")
         if not self.scale:
             raise InputError(f"column {self.key!r} has the scale 0, which leaves nothing of its values")
-        if sum(map(bool, (self.relative_to, self.against, self.over))) > 1:
-            raise InputError(
-                f"column {self.key!r} has two baselines; give one of `relative_to`, `against` and `over`"
-            )
+        if self.relative_to and self.over:
+            raise InputError(f"column {self.key!r} has two baselines; give one of `relative_to` and `over`")
         if self.compare != "ratio" and not self.baseline:
-            raise InputError(f"column {self.key!r} has no baseline: give `relative_to`, `against` or `over`")
+            raise InputError(f"column {self.key!r} has no baseline: give `relative_to` or `over`")
 
     @property
     def baseline(self) -> str:
         """The baseline in words; "" if the column has none."""
-        return self.relative_to or " ".join((self.against or self.over).values())
+        labels = self.relative_to or self.over
+        return labels if isinstance(labels, str) else " ".join(labels.values())
 
 
 @dataclass(frozen=True)
 class AsideSpec:
     """A published value shown in a separate table because its workload differs; `note` says how.
 
-    `row` and `column` select our nearest value, shown beside it without a ratio.
+    `row` and `column` select our nearest value, shown beside it without a ratio. In a file `paper` and
+    `columns` may stand in place of `id`, for the published values of these columns in every row.
     """
 
-    id: str
-    note: str
+    id: str = ""
+    note: str = ""
     label: str = ""
-    row: str | None = None
+    row: Word | None = None
     column: str | None = None
+    paper: Coordinates = field(default_factory=dict)
+    columns: tuple[Word, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.id) == bool(self.paper):
+            raise InputError("an aside needs either `id`, or `paper` and `columns`")
 
 
 @dataclass(frozen=True)
 class FigureSpec:
     """The figure of a table: its columns, its title, and the rows to leave out (`without`).
+
+    A file's columns may have `*` for any text; by default all are drawn.
 
     `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis
     labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as
@@ -140,9 +169,9 @@ class FigureSpec:
     which curve is first where, and who is ahead in each of `pairs` of columns.
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[Word, ...] = ()
     title: str = ""
-    without: tuple[str, ...] = ()
+    without: tuple[Word, ...] = ()
     kind: Literal["bars", "grouped", "stacked", "dots", "lines", "curves"] = "bars"
     heading: str = ""
     x: str = ""
@@ -178,22 +207,20 @@ class WindowSpec:
     first: int = 0
     last: int = 0
     title: str = ""
-    part: float = 1.0
-    typical: int = 0
+    part: Part = 1.0
+    typical: Annotated[int, Interval(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        if self.typical < 0 or (self.typical and (self.first or self.last)):
+        if self.typical and (self.first or self.last):
             raise InputError("a window has either rounds `first` to `last`, or a number of `typical` rounds")
-        if not 0 < self.part <= 1:
-            raise InputError(f"a window's part is {self.part}; it is a share above 0, to 1")
 
 
 @dataclass(frozen=True)
 class TimelineSpec:
     """The timeline figure of the one cell with the labels `where`: a panel per window, a row per lane."""
 
-    lanes: tuple[LaneSpec, ...]
-    windows: tuple[WindowSpec, ...]
+    lanes: Annotated[tuple[LaneSpec, ...], MinLen(1)]
+    windows: Annotated[tuple[WindowSpec, ...], MinLen(1)]
     where: Labels = field(default_factory=dict)
     title: str = ""
 
@@ -202,13 +229,11 @@ class TimelineSpec:
         for lane in self.lanes:
             if lane.during and lane.during not in names:
                 raise InputError(f"in lane {lane.name!r} {unknown('lane', lane.during, names)}")
-        if not self.lanes or not self.windows:
-            raise InputError("a timeline needs lanes and windows")
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A whole `table:` section; `experiment` is the name of its file.
+    """A whole table; `experiment` is the name of its file.
 
     `cite` adds papers to those of the published cells. With `best` the best value of each column is marked.
     `command` is what makes the table if it is not the experiment.
@@ -267,12 +292,3 @@ class TableSpec:
                     raise InputError(
                         f"in the picture of table {self.experiment!r} {unknown('label', name, self.rows.by)}"
                     )
-
-    @classmethod
-    def parse(cls, experiment: str, section: Mapping[str, Any]) -> TableSpec:
-        """Parse a `table:` section of plain dictionaries and lists.
-
-        Raises:
-            InputError: a field is unknown, missing or of the wrong type; the message gives its place.
-        """
-        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")

@@ -23,14 +23,14 @@ else:
     np = late("numpy")
 
 BANDS = Path("validation") / "bands" / "table.csv"
-COLUMNS = ("table", "row", "column", "band_low", "band_high")
-"""Artifact, row's id, column's key, and the range of the figure in the column's unit."""
+PLACE = ("table", "row", "column")
+"""The columns of artifact, row's id and column's key."""
 
 DIGEST = "digest"
 """The column of bands that says of which cells they are (`cells_digest`): of others they are no bands."""
 
 DRAWS = Path("validation") / "bands" / "draws.csv"
-DRAW_COLUMNS = ("table", "row", "column", "drawn")
+DRAW_COLUMNS = (*PLACE, "drawn")
 """The figure on each drawn machine, in the order of the draws."""
 
 MANY = 40
@@ -61,9 +61,12 @@ def read_bands(root: Path) -> dict[Place, Banded]:
     Raises:
         InputError: the file lacks a column, or an end is no number.
     """
-    lines, path = _lines(root / BANDS, COLUMNS), root / BANDS
-    digests = _digests(path, path.stat().st_mtime_ns) if lines else {}
-    return {place: Banded((low, high), digests[place]) for place, (low, high) in lines.items()}
+    path = root / BANDS
+    lines = _lines(path, ("band_low", "band_high", DIGEST))
+    return {
+        place: Banded((_number(path, place, low), _number(path, place, high)), digest)
+        for place, (low, high, digest) in lines.items()
+    }
 
 
 def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
@@ -72,13 +75,17 @@ def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
     Raises:
         InputError: as `read_bands`.
     """
-    return _lines(root / DRAWS, DRAW_COLUMNS)
+    path = root / DRAWS
+    lines = _lines(path, DRAW_COLUMNS[3:]).items()
+    return {
+        place: tuple(_number(path, place, text) for text in drawn.split(" ")) for place, (drawn,) in lines
+    }
 
 
 def draw_counts(root: Path) -> dict[str, int]:
     """How many machines were drawn for the bands of each table; errors as `read_bands`."""
-    counts = _lines(root / BANDS, (*COLUMNS[:3], "draws"))
-    return {table: int(count) for (table, _, _), (count,) in counts.items()}
+    lines = _lines(root / BANDS, ("draws",)).items()
+    return {place[0]: int(_number(root / BANDS, place, count)) for place, (count,) in lines}
 
 
 def band_range(drawn: NDArray[np.float64] | Sequence[float], value: float) -> Ends:
@@ -95,32 +102,24 @@ def draws_words(draws: int) -> str:
     return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
 
 
-def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[float, ...]]:
+def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[str, ...]]:
+    """These columns of each line by its place; none if there is no such file."""
     return _read(path, columns, path.stat().st_mtime_ns) if path.is_file() else {}
 
 
 @cache
-def _digests(path: Path, changed: int) -> dict[Place, str]:
-    """The digest of each line by its place."""
+def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[Place, tuple[str, ...]]:
     with csv_reader(path) as reader:
-        if DIGEST not in (reader.fieldnames or ()):
-            raise InputError(f"{path} has no column {DIGEST!r}; make it again")
-        return {(line["table"], line["row"], line["column"]): line[DIGEST] for line in reader}
+        if lacking := [name for name in (*PLACE, *columns) if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path} has no column {lacking[0]!r}; make it again")
+        return {
+            (line["table"], line["row"], line["column"]): tuple(line[name] or "" for name in columns)
+            for line in reader
+        }
 
 
-@cache
-def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[Place, tuple[float, ...]]:
-    """The numbers of each line by its place."""
-    with csv_reader(path) as reader:
-        if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(columns)}")
-        found = {}
-        for line in reader:
-            try:
-                numbers = tuple(float(number) for name in columns[3:] for number in line[name].split(" "))
-            except (AttributeError, ValueError) as wrong:
-                raise InputError(
-                    f"{path}, line {reader.line_num}, is damaged ({wrong}); make it again"
-                ) from wrong
-            found[line["table"], line["row"], line["column"]] = numbers
-        return found
+def _number(path: Path, place: Place, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as wrong:
+        raise InputError(f"{path} is damaged at {', '.join(place)} ({wrong}); make it again") from wrong

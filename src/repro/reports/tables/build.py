@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.records.record import Record, Scalar, Spread
+from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
+from repro.reports.intervals.bootstrap import ends
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
 from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figure, interval, relative
+from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figures
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.bands import Banded, Place, cells_digest
 from repro.reports.tables.best import with_best
@@ -103,39 +105,32 @@ class _Builder:
         bands: Bands,
         outside: Outside,
     ) -> None:
-        self.spec = spec
-        self.outside = outside
-        self.samples = samples
-        self.bands = bands
-        self.cells = cells
-        self.older = older
-        self.records = records
-        self.failures: list[str] = []
+        self.spec, self.records, self.cells = spec, records, cells
+        self.older, self.samples, self.bands, self.outside = older, samples, bands, outside
+        self.failures: dict[str, int] = {}
         both = says_stand_ins(records)
-        notes = (note for note in spec.footnotes if both or not note.startswith(OF_STAND_INS))
-        self.footnotes: list[str] = [note.removeprefix(OF_STAND_INS) for note in notes]
-        self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
-        for record in sorted(records, key=self._order):
-            self.groups.setdefault(self._row_id(record), []).append(record)
+        notes = [note for note in spec.footnotes if both or not note.startswith(OF_STAND_INS)]
+        self.footnotes = dict.fromkeys(note.removeprefix(OF_STAND_INS) for note in notes)
+        by = spec.rows.by
+        self.groups: dict[str, list[Record]] = {row: [] for row in spec.rows.names}
+        for record in sorted(records, key=lambda r: [_natural(r.labels.get(name, "")) for name in by]):
+            row = SEPARATOR.join(record.labels.get(name, "") for name in by)
+            self.groups.setdefault(row, []).append(record)
+        # Labels of a row without a record are known as far as its id tells them apart.
+        self.labels = {
+            row: {name: group[0].labels.get(name, "") for name in by}
+            if group
+            else dict(zip(by, row.split(SEPARATOR, len(by) - 1), strict=False))
+            for row, group in self.groups.items()
+        }
 
     def table(self, replaced: int) -> Table:
-        spec = self.spec
-        rows = tuple(
-            TableRow(
-                row,
-                spec.rows.names.get(row) or spec.rows.printed(row, spec.experiment),
-                tuple(self._entry(row, column) for column in spec.columns),
-                labels=self._labels(row, found),
-                run=bool(found),
-                refused=self._refused(row, found),
-            )
-            for row, found in self.groups.items()
-        )
-        rows = self._settled(rows)
-        for note in (*self._crossings(rows), *self._uncounted(), *notes_of(self.records)):
-            self._footnote(note)
+        spec, records = self.spec, self.records
+        rows = self._settled([self._row(row) for row in self.groups])
+        for note in (*self._crossings(rows), *self._uncounted(), *notes_of(records)):
+            self.footnotes[note] = None
         if replaced:
-            self._footnote(f"Left out: {replaced} older record(s) of the same cells.")
+            self.footnotes[f"Left out: {replaced} older record(s) of the same cells."] = None
         return Table(
             experiment=spec.experiment,
             title=spec.title,
@@ -145,17 +140,147 @@ class _Builder:
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
             footnotes=(*self.failures, *self.footnotes),
             compared=tuple(e.comparison for row in rows for e in row.entries if e.comparison),
-            commits=_commits(self.records),
-            date=max((r.provenance.finished for r in self.records), default="")[:10],
+            commits=_commits(records),
+            date=max((r.provenance.finished for r in records), default="")[:10],
             papers=self._papers(),
             figure=spec.figure,
-            made=words_of(self.records),
-            stand_ins=stand_ins(self.records),
-            how_made=how_made(self.records),
-            amounts=amounts(self.records),
+            made=words_of(records),
+            stand_ins=stand_ins(records),
+            how_made=how_made(records),
+            amounts=amounts(records),
             commands=(spec.command,) if spec.command else (),
             apart=spec.rows.by if spec.rows.apart else (),
         )
+
+    def _row(self, row: str) -> TableRow:
+        rows, has_cells = self.spec.rows, bool(self.groups[row])
+        name = rows.names.get(row) or rows.printed(row, self.spec.experiment)
+        entries = tuple(self._entry(row, column) for column in self.spec.columns)
+        reason = "" if has_cells else rows.refused.get(row, "")
+        refused = self._failure(f"{rows.names[row]}: {reason}") if reason else None
+        return TableRow(row, name, entries, self.labels[row], has_cells, refused)
+
+    def _failure(self, text: str) -> int:
+        """The number of a footnote that a failed value refers to; these come first."""
+        return self.failures.setdefault(text, len(self.failures) + 1)
+
+    # --- which records an entry is made from --------------------------------------------------------------
+
+    def _of(self, row: str, where: Mapping[str, str]) -> list[Record]:
+        return [record for record in self.groups.get(row, ()) if matches(record, where)]
+
+    def _sides(self, row: str, column: ColumnSpec) -> tuple[list[Record], list[Record]]:
+        """The records of an entry, and those that it is compared with."""
+        records, base = self._least(self._of(row, column.where)), column.relative_to
+        if column.over:
+            return records, self._of(row, {**column.where, **column.over})
+        base = base if isinstance(base, str) else self._row_with(row, base)
+        return records, self._least(self._of(base, column.where)) if base else []
+
+    def _least(self, records: list[Record]) -> list[Record]:
+        """Of several cells the one with the least of the figure that the rows name (`RowsSpec.least`)."""
+        figures = [(record.figure(self.spec.rows.least), record) for record in records if record.done]
+        known = [(value, record) for value, record in figures if isinstance(value, (int, float))]
+        if not self.spec.rows.least or len(records) < 2 or not known:
+            return records
+        return [min(known, key=lambda pair: pair[0])[1]]
+
+    def _row_with(self, row: str, changed: Mapping[str, str]) -> str:
+        """The row with these labels and otherwise those of another row, or none at all; "" without one."""
+        labels = {**self.labels[row], **changed}
+        for other, its in self.labels.items():
+            if all(text == labels[name] or (not text and name not in changed) for name, text in its.items()):
+                return other
+        return ""
+
+    # --- entries ------------------------------------------------------------------------------------------
+
+    def _entry(self, row: str, column: ColumnSpec) -> Entry:
+        name = column.reference.get(row)
+        published = in_unit(find(self.cells, name), column.unit, f"column {column.key!r}") if name else None
+        records, baseline = self._sides(row, column)
+        entry = Entry(published=published, cells=_short(records))
+        if failed := [record for record in records if not record.done]:
+            last = str(failed[0].error).strip().splitlines()[-1]
+            entry = replace(entry, failed=self._failure(f"{row} failed: {last}"))
+        else:
+            baseline = counterparts(records, baseline)
+            entry = self._with_ours(replace(entry, baseline=_short(baseline)), row, column, records, baseline)
+        return replace(entry, comparison=self._comparison(entry, row, column))
+
+    def _with_ours(
+        self,
+        entry: Entry,
+        row: str,
+        column: ColumnSpec,
+        records: Sequence[Record],
+        baseline: Sequence[Record],
+    ) -> Entry:
+        """The entry with our figure, its uncertainty and its marks, if there is one."""
+        if column.value in AGAINST_TARGET:
+            for arithmetic in sorted({*filter(None, map(other_arithmetic, records))}):
+                self.footnotes[not_compared(row, arithmetic)] = None
+        draws = self.samples.together([*records, *baseline]) if self.samples else None
+        try:
+            values = figures(column, records, baseline, draws)
+        except Incomparable as reason:
+            note = f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}"
+            self.footnotes[note] = None
+            return entry
+        ours = values if values is None or isinstance(values, str) else float(values[0])
+        if values is None or (isinstance(ours, float) and not math.isfinite(ours)):
+            return entry
+        spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
+        if spread is None and len(records) == 1 and column.value and not column.baseline:
+            spread = _scaled(stated(records[0]).get(column.value), column.scale)
+        ratio = entry.published.ratio(ours) if entry.published else None
+        marks = reservations(column, records, baseline, entry.published, ratio, self.older, self.outside)
+        if entry.published and find(self.cells, entry.published.id).determined:
+            marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
+        return replace(
+            entry,
+            ours=ours,
+            spread=spread,
+            n=distinct([*records, *baseline], self.samples) if column.sampled else None,
+            band=self._band((self.spec.experiment, row, column.key), entry),
+            ratio=ratio,
+            marks=marks,
+        )
+
+    def _band(self, place: Place, entry: Entry) -> Ends | None:
+        """The band of a figure; None without one, or if it is of other cells."""
+        band = self.bands.get(place)
+        return band.ends if band and band.digest == cells_digest(entry.cells, entry.baseline) else None
+
+    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
+        """The entry beside its published value; None without one, or if ours is a text."""
+        if entry.published is None or isinstance(entry.ours, str):
+            return None
+        ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
+        return Compared(
+            cell=find(self.cells, entry.published.id),
+            published=entry.published,
+            unit=column.unit,
+            ours=ours,
+            n=entry.n,
+            marks=entry.marks,
+            table=self.spec.experiment,
+            row=row,
+            column=column.key,
+            cells=entry.cells,
+            baseline=entry.baseline,
+        )
+
+    def _settled(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+        """The rows with what cannot miss said in their comparisons."""
+        comparisons = iter(settled([e.comparison for row in rows for e in row.entries if e.comparison]))
+
+        def said(entry: Entry) -> Entry:
+            return replace(entry, comparison=next(comparisons)) if entry.comparison else entry
+
+        return tuple(replace(row, entries=tuple(map(said, row.entries))) for row in rows)
+
+    # --- beside the rows ----------------------------------------------------------------------------------
 
     def _crossings(self, rows: Sequence[TableRow]) -> Iterator[str]:
         """Which of the picture's curves is first where, panel by panel; nothing without intervals."""
@@ -181,188 +306,24 @@ class _Builder:
             said = sentences(x, compared, pairs)
             yield f"{figure.names.get(panel, panel)}: {'; '.join(said)}."
 
-    def _uncounted(self) -> Iterator[str]:
-        """What of a request is in no column, if anything is."""
-        shown = (
-            (column, record)
-            for row in self.groups
-            for column in self.spec.columns
-            for record in [*self._of(row, column), *self._baseline(row, column)]
-        )
-        if sentence := uncounted(shown):
-            yield sentence
-
     def _curve(
         self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
     ) -> SampledCurve | None:
         """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
-        values, draws = [], []
-        for row in rows:
-            records = self._of(row.id, column)
-            ours = row.entries[self.spec.columns.index(column)].ours
-            found = drawn(column, records, self._baseline(row.id, column), joint)
-            if found is None or not isinstance(ours, (int, float)):
-                return None
-            values.append(float(ours))
-            draws.append(found)
-        return SampledCurve(column.heading, np.array(values), np.stack(draws))
-
-    def _order(self, record: Record) -> list[tuple[float, str]]:
-        return [_natural(record.labels.get(name, "")) for name in self.spec.rows.by]
-
-    def _row_id(self, record: Record) -> str:
-        return SEPARATOR.join(record.labels.get(name, "") for name in self.spec.rows.by)
-
-    def _labels(self, row: str, found: Sequence[Record]) -> dict[str, str]:
-        """The labels that name a row; of a row without a record as far as its id tells them apart."""
-        by = self.spec.rows.by
-        if found:
-            return {name: found[0].labels.get(name, "") for name in by}
-        return dict(zip(by, row.split(SEPARATOR, len(by) - 1), strict=False))
-
-    def _footnote(self, text: str) -> None:
-        """Add a footnote if it is new."""
-        if text not in self.footnotes:
-            self.footnotes.append(text)
-
-    def _refused(self, row: str, found: Sequence[Record]) -> int | None:
-        """The number of the footnote that says why a row has no cell, if the table says it."""
-        reason = self.spec.rows.refused.get(row)
-        return self._failure(f"{self.spec.rows.names[row]}: {reason}") if reason and not found else None
-
-    def _failure(self, text: str) -> int:
-        """The number of a footnote that a failed value refers to; these come first."""
-        if text not in self.failures:
-            self.failures.append(text)
-        return self.failures.index(text) + 1
-
-    def _entry(self, row: str, column: ColumnSpec) -> Entry:
-        published = self._published(column, column.reference.get(row))
-        records = self._of(row, column)
-        failed = [record for record in records if not record.done]
-        if failed:
-            last = str(failed[0].error).strip().splitlines()[-1]
-            number = self._failure(f"{row} failed: {last}")
-            entry = Entry(published=published, failed=number, cells=_short(records))
-            return replace(entry, comparison=self._comparison(entry, row, column))
-        baseline = counterparts(records, self._baseline(row, column))
-        ours = self._ours(row, column, records, baseline)
-        own, base = _short(records), _short(baseline)
-        if ours is None:
-            entry = Entry(published=published, cells=own, baseline=base)
-            return replace(entry, comparison=self._comparison(entry, row, column))
-        ratio = published.ratio(ours) if published else None
-        marks = reservations(column, records, baseline, published, ratio, self.older, self.outside)
-        if published and find(self.cells, published.id).determined:
-            marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
-        entry = Entry(
-            ours=ours,
-            spread=self._spread(column, records, baseline),
-            n=distinct([*records, *baseline], self.samples) if column.sampled else None,
-            band=self._band((self.spec.experiment, row, column.key), own, base),
-            published=published,
-            ratio=ratio,
-            marks=marks,
-            cells=own,
-            baseline=base,
-        )
-        return replace(entry, comparison=self._comparison(entry, row, column))
-
-    def _band(self, place: Place, cells: Sequence[str], baseline: Sequence[str]) -> Ends | None:
-        """The band of a figure; None without one, or if it is of other cells."""
-        band = self.bands.get(place)
-        return band.ends if band and band.digest == cells_digest(cells, baseline) else None
-
-    def _spread(
-        self, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
-    ) -> Spread | None:
-        """The interval over prompts; else what the only record of the value says itself."""
-        found = interval(column, records, baseline, self.samples) if self.samples else None
-        if found or len(records) > 1 or not column.value or column.baseline:
-            return found
-        return _scaled(stated(records[0]).get(column.value), column.scale)
-
-    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
-        """The entry beside its published value; None without one, or if ours is a text."""
-        if entry.published is None or isinstance(entry.ours, str):
+        values = [row.entries[self.spec.columns.index(column)].ours for row in rows]
+        draws = [drawn(column, *self._sides(row.id, column), joint) for row in rows]
+        numbers = [float(value) for value in values if isinstance(value, (int, float))]
+        there = [resampled for resampled in draws if resampled is not None]
+        if not len(numbers) == len(there) == len(rows):
             return None
-        cell = find(self.cells, entry.published.id)
-        ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
-        return Compared(
-            cell=cell,
-            published=entry.published,
-            unit=column.unit,
-            ours=ours,
-            n=entry.n,
-            marks=entry.marks,
-            table=self.spec.experiment,
-            row=row,
-            column=column.key,
-            cells=entry.cells,
-            baseline=entry.baseline,
-        )
+        return SampledCurve(column.heading, np.array(numbers), np.stack(there))
 
-    def _settled(self, rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
-        """The rows with what cannot miss said in their comparisons."""
-        compared = [e.comparison for row in rows for e in row.entries if e.comparison]
-        found = iter(settled(compared))
-        return tuple(
-            replace(
-                row,
-                entries=tuple(replace(e, comparison=next(found)) if e.comparison else e for e in row.entries),
-            )
-            for row in rows
-        )
-
-    def _of(self, row: str, column: ColumnSpec) -> list[Record]:
-        return self._least([record for record in self.groups.get(row, ()) if matches(record, column.where)])
-
-    def _least(self, records: list[Record]) -> list[Record]:
-        """Of several cells the one with the least of the figure that the rows name (`RowsSpec.least`)."""
-        figures = [(record.figure(self.spec.rows.least), record) for record in records if record.done]
-        known = [(value, record) for value, record in figures if isinstance(value, (int, float))]
-        if not self.spec.rows.least or len(records) < 2 or not known:
-            return records
-        return [min(known, key=lambda pair: pair[0])[1]]
-
-    def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
-        if column.relative_to:
-            return self._of(column.relative_to, column)
-        if column.against:
-            return self._of(self._row_against(row, column.against), column)
-        where = {**column.where, **column.over}
-        return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
-
-    def _row_against(self, row: str, against: Mapping[str, str]) -> str:
-        """The id of the row with these labels and otherwise this row's, or none at all; "" without one."""
-        own = self._labels(row, self.groups[row])
-        wanted = {**own, **against}
-        for other, records in self.groups.items():
-            labels = self._labels(other, records)
-            if all(
-                label == wanted[name] or (not label and name not in against) for name, label in labels.items()
-            ):
-                return other
-        return ""
-
-    def _ours(
-        self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
-    ) -> Scalar:
-        found: Scalar = None
-        if column.value in AGAINST_TARGET and (
-            arithmetic := set(filter(None, map(other_arithmetic, records)))
-        ):
-            self._footnote(not_compared(row, arithmetic.pop()))
-        try:
-            found = relative(column, records, baseline) if column.baseline else figure(column, records)
-        except Incomparable as reason:
-            self._footnote(f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}")
-        return found
-
-    def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
-        if name is None:
-            return None
-        return in_unit(find(self.cells, name), column.unit, f"column {column.key!r}")
+    def _uncounted(self) -> Iterator[str]:
+        """What of a request is in no column, if anything is."""
+        places = product(self.groups, self.spec.columns)
+        shown = ((c, record) for row, c in places for side in self._sides(row, c) for record in side)
+        if sentence := uncounted(shown):
+            yield sentence
 
     def _aside(self, aside: AsideSpec, rows: Sequence[TableRow]) -> Aside:
         cell = find(self.cells, aside.id)

@@ -1,1 +1,0 @@
-"""Training of heads that score prompt tokens and choose the levels that serve a request."""

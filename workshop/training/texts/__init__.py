@@ -1,1 +1,0 @@
-"""Training data: prompts, questions, the target's answers, and the training record."""

@@ -1,1 +1,0 @@
-"""Trainers of drafts, EAGLE and Medusa heads, early-exit predictors and adapters."""
