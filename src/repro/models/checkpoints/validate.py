@@ -11,7 +11,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZERS
-from repro.models.checkpoints.stored_numbers import Scheme, require_read, scheme_of
+from repro.models.checkpoints.stored_numbers import require_floats, require_plain
 from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
 from repro.models.checkpoints.wheels import sha256_of
 
@@ -70,24 +70,21 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
-    scheme = stored_scheme(folder)
+    require_plain(read_json(folder / CONFIG))
     headers = {path: header(path) for path in weight_files(folder)}
     home = homes(headers, index(folder))
-    require_read(scheme, {name: headers[path][name] for name, path in home.items()}, home)
-
-
-def stored_scheme(folder: Path) -> Scheme | None:
-    """How the folder's weights are stored if not as plain numbers; InputError if they are not read here."""
-    try:
-        return scheme_of(read_json(folder / CONFIG))
-    except InputError as error:
-        raise InputError(f"checkpoint {folder} cannot be used: {error}") from error
+    require_floats({name: headers[path][name] for name, path in home.items()}, home)
 
 
 def stored_notes(*folders: Path | None) -> tuple[str, ...]:
-    """What a record says of weights that are dequantized when they are read; empty for plain ones."""
-    schemes = [stored_scheme(folder) for folder in folders if folder]
-    return tuple(dict.fromkeys(scheme.note for scheme in schemes if scheme))
+    """What a record says of weights that were dequantized (`dequantizing`); empty for others."""
+    files = [folder / PROVENANCE for folder in folders if folder]
+    formats = dict.fromkeys(read_json(file).get("quantized") for file in files if file.is_file())
+    return tuple(
+        f"weights dequantized from {name}; activations, if it quantizes them too, are not quantized here"
+        for name in formats
+        if name
+    )
 
 
 def provenance(folder: Path) -> dict[str, object]:
@@ -95,8 +92,8 @@ def provenance(folder: Path) -> dict[str, object]:
 
     Returns:
         `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (hash of all files), and for a
-        converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used; for
-        weights that are dequantized when they are read, `stored` says from what.
+        converted GGUF file or dequantized weights also their `sha256`, the `stored` precision and the package
+        `versions` used, and for the latter the format (`quantized`).
     """
     if (folder / PROVENANCE).is_file():
         return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
@@ -104,9 +101,7 @@ def provenance(folder: Path) -> dict[str, object]:
     is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
     detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
-    scheme = stored_scheme(folder)
-    found = {"source": source, "detail": detail, "dequantized": scheme is not None}
-    return found | ({"stored": scheme.note} if scheme else {}) | {"content": content_hash(folder)}
+    return {"source": source, "detail": detail, "dequantized": False, "content": content_hash(folder)}
 
 
 def is_whole(folder: Path) -> bool:

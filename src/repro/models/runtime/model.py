@@ -46,8 +46,8 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
-"""Default stored precision for each compute dtype of `weights.DTYPES`; 32 weights of `int4` share a bf16 scale
-and zero: 5 bits a weight."""
+"""Default stored precision for each compute dtype of `weights.DTYPES`; 32 weights of `int4` share a scale and
+a zero in bf16: 5 bits a weight."""
 
 NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
 """Entries that every model file has."""

@@ -157,10 +157,6 @@ def _parts(
         raise InputError(f"{folder}: {error}") from error
     stored = StoredTensors(folder)
     prefix = stored.prefix_of(names.layer.format(0), names.prefixes)
-    if stored.scheme and names.transposed:
-        raise InputError(
-            f"{folder}: {raw['model_type']} in {stored.scheme.name} is not read: it stores columns"
-        )
     beyond = prefix + names.layer.format(config.layers)
     if stored.begins(beyond):
         raise InputError(
