@@ -30,7 +30,6 @@ from repro.models.checkpoints.validate import (
     CONFIG,
     PROVENANCE,
     check_folder,
-    content_hash,
     is_whole,
     missing_from,
     provenance,
@@ -237,9 +236,8 @@ def _converted(
             convert(folder)
         facts: dict[str, object] = {**origin, "dequantized": True}
         facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
-        facts["content"] = content_hash(folder)
         facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        facts["digest"] = digest(folder)  # which leaves a file of its own
+        facts["content"] = facts["digest"] = digest(folder)  # which leaves a file of its own
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 

@@ -12,12 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from safetensors import SafetensorError, safe_open
-
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
-from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
+from repro.models.checkpoints.weight_files import header, homes, index, opened, read_json, weight_files
 from repro.records.record import write_atomically
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ class StoredTensors:
     @cached_property
     def _files(self) -> dict[Path, Any]:
         """The files, opened when the first tensor is read: names and shapes are known without torch."""
-        return {path: _opened(path) for path in dict.fromkeys(self._home.values())}
+        return {path: opened(path) for path in dict.fromkeys(self._home.values())}
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -208,16 +206,9 @@ def unpickled(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _opened(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a whole safetensors file: {error}") from error
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of one safetensors file; InputError if it is damaged."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 

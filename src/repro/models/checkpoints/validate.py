@@ -5,7 +5,6 @@ Owns the checks of its files and their hash. Must not know how a folder is creat
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
@@ -13,7 +12,6 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZERS
 from repro.models.checkpoints.stored_numbers import require_floats, require_plain
 from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
-from repro.models.checkpoints.wheels import sha256_of
 
 CONFIG = "config.json"
 PROVENANCE = "repro.json"
@@ -91,7 +89,7 @@ def provenance(folder: Path) -> dict[str, object]:
     """The provenance of the weights in an opened folder, for a record.
 
     Returns:
-        `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (hash of all files), and for a
+        `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (`digest`), and for a
         converted GGUF file or dequantized weights also their `sha256`, the `stored` precision and the package
         `versions` used, and for the latter the format (`quantized`).
     """
@@ -101,7 +99,7 @@ def provenance(folder: Path) -> dict[str, object]:
     is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
     detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
-    return {"source": source, "detail": detail, "dequantized": False, "content": content_hash(folder)}
+    return {"source": source, "detail": detail, "dequantized": False, "content": digest(folder)}
 
 
 def is_whole(folder: Path) -> bool:
@@ -118,19 +116,3 @@ def is_whole(folder: Path) -> bool:
         return bool(files) and there and noted.get("digest") == digest(folder)
     except (InputError, OSError, AttributeError):
         return False
-
-
-def content_hash(folder: Path) -> str:
-    """Hash of names and contents of the folder's files, without subfolders, hidden files and `repro.json`."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != PROVENANCE and not path.name.startswith("."):
-            digest.update(f"{path.name} {_file_hash(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    """SHA-256 of a file; taken from the file name for large files in the hub's cache."""
-    blob = path.resolve().name
-    is_named = path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef")
-    return blob if is_named else sha256_of(path)
