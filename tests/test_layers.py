@@ -58,7 +58,7 @@ ONLY = {
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
     "gguf": {"models/checkpoints/gguf_file.py"},
-    "safetensors": {"models/checkpoints/safetensors_io.py", "models/checkpoints/weight_files.py"},
+    "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
@@ -71,7 +71,7 @@ ONLY = {
     "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
-        *("device/clock.py", "models/checkpoints/wheels.py", "records/store.py"),
+        *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py", "records/store.py"),
         *(f"experiments/{name}.py" for name in ("dask_engine", "sweep")),
     },
 }

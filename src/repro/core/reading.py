@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import lzma
+import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,9 @@ DICTIONARY_BYTES = 256 * MB
 """Memory for unpacking xz."""
 DEEPEST = 100
 """Levels of lists and mappings."""
+
+SETTLED_NS = 100_000_000
+"""Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
 XZ = ".xz"
 
@@ -56,6 +61,11 @@ def read_bytes(path: Path, most: int) -> bytes:
     if about.st_size > most:
         raise InputError(f"{path} has {about.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
     return path.read_bytes()
+
+
+def is_settled(stat: os.stat_result) -> bool:
+    """Whether a further change of a file shows in its times."""
+    return time.time_ns() - stat.st_ctime_ns > SETTLED_NS
 
 
 def read_text(path: Path, most: int) -> str:

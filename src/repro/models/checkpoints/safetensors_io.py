@@ -12,10 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from safetensors import SafetensorError, safe_open
+
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
-from repro.models.checkpoints.weight_files import header, homes, index, opened, read_json, weight_files
+from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
 from repro.records.record import write_atomically
 
 if TYPE_CHECKING:
@@ -204,6 +206,14 @@ def unpickled(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
     return found
+
+
+def opened(path: Path) -> Any:
+    """A safetensors file, of torch's tensors; InputError if it is damaged."""
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -1,22 +1,23 @@
 """Which safetensors files of a folder hold its weights, and what their headers say.
 
-Owns the order in which files count, and how a file is opened. Must not know what a tensor's numbers mean.
+Owns the order in which files count and the check of headers. Must not know what a tensor's numbers mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, parse_json, read_bytes
+from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
+HEADER_BYTES = 100_000_000
+"""Largest header that the library of safetensors reads."""
 
 
 class StoredTensor(NamedTuple):
@@ -83,25 +84,41 @@ def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[st
     return found
 
 
-def header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file, by name; InputError as for `opened`."""
-    with opened(path, "numpy") as file:
-        entries = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        return {name: StoredTensor(e.get_dtype(), tuple(e.get_shape())) for name, e in entries.items()}
-
-
-def opened(path: Path, framework: str = "pt") -> Any:
-    """A safetensors file, from which tensors of that framework are taken.
+def header(path: Path) -> Mapping[str, StoredTensor]:
+    """The tensors of one file, by name; read again when the file is another one.
 
     Raises:
         InputError: the file is no regular one, its header does not parse or does not match the file's size.
     """
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
-    try:
-        return safe_open(path, framework)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is corrupt: {path.stat().st_size} bytes, {error}") from error
+    stat = path.stat()
+    read = _header if is_settled(stat) else _header.__wrapped__
+    return read(path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=64)
+def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
+    """`header` of a file with this size; what else is given changes with the file."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise InputError(
+                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
+            )
+        try:
+            if length > HEADER_BYTES:
+                raise ValueError(f"{length} bytes; at most {HEADER_BYTES} are read")
+            entries = parse_json(stream.read(length))
+            entries.pop("__metadata__", None)
+            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+            tensors = {name: StoredTensor(str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
+    wanted = 8 + length + max(ends, default=0)
+    if size != wanted:
+        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")
+    return tensors
 
 
 def read_json(path: Path) -> dict[str, Any]:
