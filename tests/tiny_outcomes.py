@@ -5,8 +5,10 @@
     python tests/tiny_outcomes.py --beside --only "compression k_quant"    note also what this host makes
 
 A cell's key promises its outcome. So each entry holds a key, the versions in it and an outcome; where the key
-is the same and the outcome is not, a version should have been raised. Weights are drawn by numpy, bit by bit
-the same everywhere, and the phone is a copy that no fit touches. Where an 8-bit activation lies between two
+is the same and the outcome is not, a version should have been raised. An answer's outcome has the hash of all
+spans of its trace; entries `trace ...` are of settings that lay a pass on the device in other ways than the
+methods' own defaults do. Weights are drawn by numpy, bit by bit the same everywhere, and the phone is a copy
+that no fit touches. Where an 8-bit activation lies between two
 codes, hosts round it differently; what another kind of host makes then stands beside it (`elsewhere`).
 """
 
@@ -34,8 +36,10 @@ from repro.core.registry import discover, lookup, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
 from repro.data.rows import Rows
+from repro.device.trace import Span
 from repro.metrics.base import score
 from repro.models.analysis.likelihood import Reader
+from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
@@ -44,6 +48,7 @@ from repro.scenarios.base import WEIGHTS, metric_versions
 from repro.scenarios.generation import scenario as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer
+from tiny_encdec import ENDS, T5_SHAPE
 from tiny_project import Project, publish
 from tiny_requests import Bytes
 
@@ -53,6 +58,7 @@ PHONE = HERE / "outcomes_phone.json"
 RELATIVE = {
     "method": 1e-6,
     "service": 1e-6,
+    "trace": 1e-6,
     "compression": 2e-3,
     "probe": 2e-3,
     "metric": TOLERANCE,
@@ -71,6 +77,8 @@ SHAPE = {
     "eos_token_id": 0,
 }
 HEADS = 3
+TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+"""Tensors of a T5 that are its `shared.weight`."""
 OWN = ("target.shape=null", "target.precision=null", "draft.shape=null", "draft.precision=null")
 BLANK = ("target.checkpoint=null", "model@target=qwen3_8b_q4_0", "prompt_tokens=96", "prompts=1")
 BILLED = ("target.checkpoint=null", "+model/shape@target.shape=llama_7b")
@@ -79,15 +87,35 @@ PARTS = ("request", "phase", "round", "pass")
 """Kinds of slices of a timeline that are no ops."""
 
 INT8, FP16 = "target.precision=int8", "target.precision=fp16"
+ROUNDED = (INT8, "draft.precision=int8")
 SPECIAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("medusa", "medusa_em", "ghidorah"), MEDUSA),
     **dict.fromkeys(
         ("llama_cpp_cpu", "mnn_cpu", "powerinfer2_npu", "mllm_npu"), (*BLANK, "target.precision=int8")
     ),
     **dict.fromkeys(("mlc_gpu", "tflite_gpu"), (*BLANK, "target.precision=fp16")),
-    "lever": ("method.pruning=off", INT8, "draft.precision=int8"),
+    "lever": ("method.pruning=off", *ROUNDED),
 }
 """What some methods need beside the tiny target and draft."""
+
+TRACES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "half of the layers in memory": ("flash_ar", ("method.resident=0.5",)),
+    "shards of half the time": ("sti", ("method.latency=0.5", "method.preload=0.3")),
+    "an encoder in memory": ("std", ("T5",)),
+    "an encoder streamed": ("edgellm", ("T5",)),
+    "branches": ("edgellm", ("method.verification=branches",)),
+    "drafting at the target's priority": ("edgellm", ("method.provisional=naive",)),
+    "drafting never meanwhile": ("edgellm", ("method.provisional=never",)),
+    "early exit": ("lever", ("EXIT", *ROUNDED)),
+    "early exit of most nodes": ("lever", ("EXIT", "method.threshold=0.5", "method.least_nodes=1", *ROUNDED)),
+    "every row projected": ("lever", ("method.pruning=off", "method.projection=eager_npu", *ROUNDED)),
+    "projected on demand on the NPU": ("lever", ("EXIT", "method.projection=on_demand_npu", *ROUNDED)),
+    "divided, static": ("ghidorah", (*MEDUSA, "method.width=8", "method.attention=static")),
+    "undivided heads": ("ghidorah", (*MEDUSA, "method.width=8", "method.divided=false")),
+    "several chunks": ("mllm_npu", (*BLANK, INT8, "method.chunk=32")),
+    "several chunks in order": ("mllm_npu", (*BLANK, INT8, "method.chunk=32", "method.order=in_order")),
+}
+"""What else an answer's trace depends on: a method, and settings that its own defaults do not have."""
 
 REAL = ("tree_attention",)
 """Methods that only a real machine runs: their outcome is its time, and their text is the target's own."""
@@ -137,9 +165,7 @@ def project_in(root: Path) -> Project:
     state = {name: _drawn(generator, tensor.shape) for name, tensor in model.state_dict().items()}
     drafted = {name: t + 0.06 * _drawn(generator, t.shape) for name, t in state.items()}
     for name, tensors in (("target", state), ("draft", drafted)):
-        config.save_pretrained(root / name)
-        save_file(tensors, root / name / "model.safetensors")
-        write_tokenizer(root / name)
+        _save(root / name, config, tensors)
     width = SHAPE["hidden_size"]
     heads = {}
     for head in range(HEADS):
@@ -149,6 +175,10 @@ def project_in(root: Path) -> Project:
     about = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "tiny"}
     (root / "heads" / "config.json").write_text(json.dumps(about), encoding="utf-8")
     save_file(heads, root / "heads" / "model.safetensors")
+    _encoders_in(root)
+    tied = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    _save(root / "tied", hf.LlamaConfig(**SHAPE, tie_word_embeddings=True), tied)
+    _predictor_in(root / "exit")
     ranks = torch.from_numpy(generator.integers(0, 6, (40, HEADS), dtype=np.int16))
     HeadRanks(ranks, (0, 20)).save(root / "heads" / FILE, {})
     (root / "data").mkdir()
@@ -178,6 +208,43 @@ def project_in(root: Path) -> Project:
     return Project(root, root)
 
 
+def _save(folder: Path, config: hf.PreTrainedConfig, state: dict[str, torch.Tensor]) -> None:
+    config.save_pretrained(folder)
+    save_file(state, folder / "model.safetensors")
+    write_tokenizer(folder)
+
+
+def _encoders_in(root: Path) -> None:
+    """An encoder-decoder and its draft, a little off."""
+    generator = np.random.default_rng(8)
+    config = hf.T5Config(**T5_SHAPE, **ENDS)
+    parts = {
+        name: tensor.shape for name, tensor in hf.T5ForConditionalGeneration(config).state_dict().items()
+    }
+    state = {name: _drawn(generator, shape) for name, shape in parts.items() if name not in TIED}
+    drafted = {name: t + 0.03 * _drawn(generator, t.shape) for name, t in state.items()}
+    _save(root / "t5", config, state)
+    _save(root / "t5_draft", config, drafted)
+
+
+def _predictor_in(folder: Path) -> None:
+    """An early-exit predictor of the tied target, after two of its layers."""
+    generator, width = np.random.default_rng(9), SHAPE["hidden_size"]
+    about = PredictorConfig(
+        target={"name": "tiny", "digest": "0"},
+        layers=SHAPE["num_hidden_layers"],
+        layer=2,
+        hidden=width,
+        vocab=SHAPE["vocab_size"],
+        rank=2,
+        temperatures={"kd": 1.0, "candidates": 1.0},
+    )
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(asdict(about)), encoding="utf-8")
+    change = {"inner": _drawn(generator, (2, width)), "outer": _drawn(generator, (width, 2))}
+    save_file(change, folder / "update.safetensors")
+
+
 def _drawn(generator: np.random.Generator, shape: Any) -> torch.Tensor:
     """Uniform fp32 numbers, exact on every platform; norms, which are vectors, around 1."""
     shape = tuple(shape)
@@ -197,6 +264,10 @@ def cells(project: Project) -> dict[str, dict[str, Any]]:
         own = SPECIAL.get(name, ())
         billed = () if BLANK[0] in own else OWN
         found[f"method {name}"] = project.config(f"method={name}", "max_tokens=12", *billed, folder, *own)
+    for name, (method, asked) in TRACES.items():
+        billed = () if BLANK[0] in asked else OWN
+        settings = [setting for each in asked for setting in _in(project, each)]
+        found[f"trace {name}"] = project.config(f"method={method}", "max_tokens=12", *billed, *settings)
     for name in ours("compression"):
         found[f"compression {name}"] = project.config(f"compression={name}", *CHOICES, *OWN)
     for name in ours("probe"):
@@ -210,6 +281,21 @@ def cells(project: Project) -> dict[str, dict[str, Any]]:
     return {name: config | written for name, config in found.items()}
 
 
+def _in(project: Project, setting: str) -> list[str]:
+    """A setting of `TRACES` as overrides, with the folders of a project."""
+    folders = {
+        "T5": {"target": "t5", "draft": "t5_draft"},
+        "EXIT": {"target": "tied", "target.checkpoint.predictor": "exit"},
+        MEDUSA[0]: {"draft": "heads"},
+    }
+    names = folders.get(setting, {})
+    places = [
+        override(name if "." in name else f"{name}.checkpoint.folder", f"{project.root}/{folder}")
+        for name, folder in names.items()
+    ]
+    return [*places, *([] if setting in ("T5", "EXIT") else [setting])]
+
+
 def ours(group: str) -> list[str]:
     """Names of a group that this project registers and that an emulated phone runs."""
     own = [name for name, cls in registered(group).items() if cls.__module__.startswith("repro.")]
@@ -219,29 +305,38 @@ def ours(group: str) -> list[str]:
 def of_cell(config: Mapping[str, Any]) -> Outcome:
     """What a cell makes: its figures, its tokens, its continuations' likelihoods, events of its timeline."""
     cell = made(config)
-    with forgetting(), heard() as (answers, nats):
+    with forgetting(), heard() as (answers, nats, spans):
         outcome = cell.run(lambda what, done, total: None)
     found: dict[str, Any] = {"values": {n: v for n, v in outcome.record.values.items() if v is not None}}
     if answers:
         found["tokens"] = content_hash(answers)
     if nats:
         found["nats"] = nats
+    if spans:
+        found["trace"] = content_hash([[_short(value) for value in span] for span in spans])
     if outcome.timeline:
         events = json.loads(outcome.timeline())["traceEvents"]
         found["ops"] = sum(e["ph"] == "X" and e["cat"] not in PARTS for e in events)
     return Outcome(cell.key, dict(cell.versions), found)
 
 
+def _short(value: str | float) -> str | float:
+    """A span's entry in its first digits: hosts differ in the last ones."""
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
 @contextmanager
-def heard() -> Iterator[tuple[list[Any], list[float]]]:
-    """Listen to the answers and the likelihoods while cells compute."""
+def heard() -> Iterator[tuple[list[Any], list[float], list[Span]]]:
+    """Listen to the answers, the likelihoods and the spans of devices while cells compute."""
     answers: list[Any] = []
     nats: list[float] = []
+    spans: list[Span] = []
     serve, scores = generation.serve, Reader.score
 
     def served(*arguments: Any) -> Any:
         found = serve(*arguments)
         answers.extend(list(one.tokens) for one in found)
+        spans.extend(arguments[1].trace.spans)
         return found
 
     def scoring(*arguments: Any) -> Any:
@@ -251,7 +346,7 @@ def heard() -> Iterator[tuple[list[Any], list[float]]]:
 
     generation.serve, Reader.score = served, scoring  # type: ignore[assignment, method-assign]
     try:
-        yield answers, nats
+        yield answers, nats, spans
     finally:
         generation.serve, Reader.score = serve, scores  # type: ignore[method-assign]
 

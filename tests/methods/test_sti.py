@@ -112,7 +112,7 @@ def test_what_was_said_of_one_plan_is_remembered_for_it_alone(
 def test_where_shards_cannot_be(project: Project) -> None:
     with pytest.raises(InputError, match="sti runs on an emulated device"):
         project.cell(*STI, "device=local_cpu")
-    assert "float32 or bfloat16" in (project.cell(*STI, "target.dtype=int8").error or "")
+    assert "float32 or bfloat16" in (project.cell(*STI, "target.dtype=int4").error or "")
     with pytest.raises(InputError, match="latency is 0"):
         project.cell(*STI, "method.latency=0")
 

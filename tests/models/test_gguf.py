@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.models.checkpoints import checkpoint as module
 from repro.models.checkpoints import gguf_file
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.wheels import Wheel
 from tiny_checkpoints import HEADS, HIDDEN, NOWHERE, QUANTIZED, REPO, alone, write_gguf, write_snapshot
 from tiny_wheels import index, write_wheel
@@ -57,7 +58,7 @@ def test_a_converted_folder_says_where_it_came_from(gguf, converted):
     assert facts["stored"] == "float32"
     assert facts["sha256"] == hashlib.sha256(gguf[0].read_bytes()).hexdigest()
     assert set(facts["versions"]) == {"transformers", "gguf", "torch", "safetensors"}
-    assert facts["content"] == module.content_hash(converted)
+    assert facts["content"] == digest(converted)
 
 
 def test_a_gguf_tokenizer_splits_digits_as_its_vocabulary_was_trained(converted):

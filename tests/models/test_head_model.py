@@ -96,7 +96,7 @@ def test_an_entry_that_was_not_read_before_has_logits_of_its_own(project: Projec
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("draft.dtype=int8",), "dtype"),
+        (("draft.dtype=int4",), "dtype"),
         (("+draft.rounded=4",), "heads are not rounded"),
         (("+model/shape@draft.shape=qwen3_0_6b",), "the shape that is billed is no head"),
         (("method=draft",), "runs no target"),

@@ -1,10 +1,11 @@
-"""Weights stored as other numbers give the logits of what they mean, or are refused before hashing."""
+"""Quantized weights give the logits of what they mean, or are refused before hashing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
 from repro.models.checkpoints import digest
-from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
-from repro.models.checkpoints.validate import stored_scheme
+from repro.models.checkpoints.checkpoint import open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.dequantizing import PACKAGES
+from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward import encdec
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from tiny_checkpoints import NOWHERE, write_tokenizer
 from tiny_families import VOCAB, write
 
-ROWS, COLUMNS = 40, 24  # of a block: neither divides the widths of 64 and 96
+ROWS, COLUMNS = 16, 32  # of a block
 TOKENS = torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(1))
 Stored = dict[str, torch.Tensor]
 """What lies in the file in a weight's place, by the end of its name."""
@@ -57,15 +59,6 @@ def by_tensor(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
     return {"weight": stored, "weight_scale": scale}, stored.float() * scale
 
 
-def by_group(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
-    """int8 with a scale for each 16 columns of a row."""
-    parts = weight.unflatten(1, (-1, 16))
-    scale = parts.abs().amax(2) / 127
-    stored = torch.round(parts / scale[..., None])
-    meant = (stored * scale[..., None]).flatten(1)
-    return {"weight": stored.flatten(1).to(torch.int8), "weight_scale": scale}, meant
-
-
 ARGUMENTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "int-quantized"}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
@@ -77,20 +70,12 @@ def compressed(activations: dict[str, Any] | None = None, **arguments: Any) -> d
     return COMPRESSED | {"config_groups": {"group_0": group}, "quantization_status": "compressed"}
 
 
-KINDS: dict[str, tuple[Callable[[torch.Tensor], tuple[Stored, torch.Tensor]], dict[str, Any], bool]] = {
-    "fp8 by block": (by_block, FP8 | {"weight_block_size": [ROWS, COLUMNS]}, True),
-    "fp8 by tensor": (by_tensor, FP8 | {"weight_block_size": None}, True),
-    "bitsandbytes": (lambda w: by_row(w, "SCB", 127.0, True), INT8, True),
-    "int8 by row": (lambda w: by_row(w, "weight_scale", 1.0, False), compressed(), False),
-    "int8 by group": (by_group, compressed(strategy="group", group_size=16), False),
-    "w8a8": (lambda w: by_row(w, "weight_scale", 1.0, False), compressed({"num_bits": 8}), True),
-    "float8 of compressed-tensors": (
-        by_tensor,
-        compressed(type="float", strategy="tensor") | {"format": "float-quantized"},
-        False,
-    ),
+KINDS: dict[str, tuple[Callable[[torch.Tensor], tuple[Stored, torch.Tensor]], dict[str, Any]]] = {
+    "fp8": (by_block, FP8 | {"weight_block_size": [ROWS, COLUMNS]}),
+    "bitsandbytes": (lambda w: by_row(w, "SCB", 127.0, True), INT8),
+    "compressed-tensors": (lambda w: by_row(w, "weight_scale", 1.0, False), compressed()),
 }
-"""How a weight is stored and what it means; the configuration; whether activations are quantized too."""
+"""By method: how a weight is stored and what it means; the configuration."""
 
 
 def edit(folder: Path, **entries: Any) -> None:
@@ -126,40 +111,62 @@ def of_transformers(folder: Path) -> torch.Tensor:
         return model.eval()(TOKENS[None]).logits[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_quantized_weights_give_the_logits_of_what_they_mean(kind: str, tmp_path: Path) -> None:
-    store, config, activations = KINDS[kind]
+@pytest.mark.parametrize("method", KINDS)
+def test_quantized_weights_give_the_logits_of_what_they_mean(method: str, tmp_path: Path) -> None:
+    if PACKAGES[method]:
+        pytest.importorskip(PACKAGES[method])
+    store, config = KINDS[method]
     meant = quantized(tmp_path / "stored", store, config)
     write("qwen-3", tmp_path / "meant")
     save_file(meant, tmp_path / "meant" / "model.safetensors", {"format": "pt"})
-    folder = open_checkpoint(replace(NOWHERE, folder=str(tmp_path / "stored")))
+    checkpoint = replace(NOWHERE, folder=str(tmp_path / "stored"))
+    folder = open_checkpoint(checkpoint, tmp_path / "cache")
     expected = of_transformers(tmp_path / "meant")
     assert expected.abs().max() > 1.0
     torch.testing.assert_close(logits(folder), expected, atol=1e-4, rtol=0)
     facts = provenance(folder)
     assert facts["dequantized"] is True
-    scheme = stored_scheme(folder)
-    assert scheme is not None
-    assert facts["stored"] == scheme.note
-    assert ("activations, which it quantizes too, are not quantized here" in scheme.note) == activations
+    assert facts["quantized"] == method
+    assert facts["detail"] == str(tmp_path / "stored")
+    assert stored_notes(folder) == (
+        f"weights dequantized from {method}; activations, if it quantizes them too, are not quantized here",
+    )
+    assert open_checkpoint(checkpoint, tmp_path / "cache") == folder
+    tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("store", "config"),
+    [
+        (by_block, FP8 | {"weight_block_size": [32, 16]}),  # of 48 rows, a block and a half
+        (by_tensor, FP8 | {"weight_block_size": None}),
+    ],
+)
+def test_what_transformers_does_not_dequantize_is_refused(
+    store: Any, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size := config["weight_block_size"]:
+        monkeypatch.setitem(by_block.__globals__, "ROWS", size[0])
+        monkeypatch.setitem(by_block.__globals__, "COLUMNS", size[1])
+    quantized(tmp_path / "stored", store, config)
+    with pytest.raises(InputError, match=rf"{tmp_path}/stored cannot be dequantized: "):
+        open_checkpoint(replace(NOWHERE, folder=str(tmp_path / "stored")), tmp_path / "cache")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized by 'gptq'"),
     "awq": ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantized by 'awq'"),
-    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, r"quantized by 'MLX' \(quantization\)"),
+    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, r"quantized by 'MLX'"),
     "no name": ({"quantization_config": {"bits": 8}}, r"quantized by '\?'"),
     "not a mapping": ({"quantization_config": "int8"}, "must be a mapping"),
-    "4 bits": (
-        {"quantization_config": {"load_in_4bit": True, "quant_method": "bitsandbytes"}},
-        "bitsandbytes with load_in_4bit=True",
-    ),
-    "asymmetric": ({"quantization_config": compressed(symmetric=False)}, "symmetric=False"),
-    "ordered": ({"quantization_config": compressed(actorder="group")}, "actorder='group'"),
-    "packed": ({"quantization_config": COMPRESSED | {"format": "pack-quantized"}}, "format='pack-quantized'"),
-    "rotated": ({"quantization_config": compressed() | {"transform_config": {"R1": {}}}}, "transform_config"),
-    "other float": ({"quantization_config": FP8 | {"fmt": "e5m2"}}, "fmt='e5m2'"),
-    "block of three": ({"quantization_config": FP8 | {"weight_block_size": [8]}}, r"weight_block_size=\[8\]"),
+    **{
+        method: (
+            {"quantization_config": KINDS[method][1]},
+            f"quantized by '{method}', .* `pip install 'repro.quantized.'` brings it; or save it dequantized",
+        )
+        for method in KINDS
+        if PACKAGES[method] and find_spec(PACKAGES[method]) is None
+    },
 }
 
 
@@ -202,41 +209,7 @@ def test_plain_numbers_of_fewer_bits_are_read(dtype: torch.dtype, tmp_path: Path
     tensors = {name: t.to(dtype) for name, t in load_file(tmp_path / "model.safetensors").items()}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     torch.testing.assert_close(logits(tmp_path), of_transformers(tmp_path), atol=1e-4, rtol=0)
-    assert stored_scheme(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"mlp.up_proj.SCB": None}, "up_proj.weight as I8; a weight is .* I8 with SCB beside it"),
-        ({"mlp.up_proj.weight": torch.ones(96, 64)}, "up_proj.weight as F32 and has .*SCB beside it"),
-        ({"mlp.up_proj.weight_format": torch.tensor(2, dtype=torch.uint8)}, "weight_format 2; only 0"),
-        ({"mlp.up_proj.weight_zero_point": torch.ones(96, dtype=torch.int8)}, "moves or orders"),
-        ({"mlp.up_proj.g_idx": torch.ones(96, dtype=torch.int32)}, "moves or orders"),
-    ],
-)
-def test_a_tensor_that_contradicts_the_format_is_named(
-    change: dict[str, torch.Tensor | None], says: str, tmp_path: Path
-) -> None:
-    quantized(tmp_path, lambda w: by_row(w, "SCB", 127.0, True), INT8, "llama-2")
-    tensors: dict[str, Any] = load_file(tmp_path / "model.safetensors")
-    tensors |= {f"model.layers.1.{end}": tensor for end, tensor in change.items()}
-    save_file({n: t for n, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match=says):
-        open_checkpoint(replace(NOWHERE, folder=str(tmp_path)))
-
-
-def test_a_scale_of_another_block_is_refused(tmp_path: Path) -> None:
-    quantized(tmp_path, by_block, FP8)  # whose block is 128 by 128 where none is named
-    with pytest.raises(InputError, match=r"scale of .* no part of \[\d+, 64\] by blocks of \(128, 128\)"):
-        logits(tmp_path)
-
-
-def test_rows_and_columns_of_gpt_2_are_not_confused(tmp_path: Path) -> None:
-    write("gpt-2", tmp_path)
-    edit(tmp_path, quantization_config=INT8)
-    with pytest.raises(InputError, match="gpt2 in bitsandbytes int8 is not read"):
-        weights.load(tmp_path)
+    assert stored_notes(tmp_path) == ()
 
 
 def test_an_encoder_decoder_has_plain_numbers() -> None:

@@ -87,7 +87,7 @@ def test_what_heads_are(project: Project) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("draft.dtype=int8",), "dtype"),
+        (("draft.dtype=int4",), "dtype"),
         (("+draft.rounded=4",), "heads are not rounded"),
         (
             ("+model/shape@draft.shape=eagle3_qwen3_8b",),

@@ -1,13 +1,12 @@
-"""The tests of a file that llama.cpp's `llama-bench` wrote (`-o json`, `jsonl` or `csv`).
+"""The tests of a file that llama.cpp's `llama-bench` wrote (`-o json` or `jsonl`).
 
 Owns what its fields mean: which passes a test is, which settings it has, where llama.cpp ran it and which
 arithmetic its weights have. Must not know what is fitted to tests. Byte-order marks, UTF-16 and a program's
-messages around and between the tests are read past. What the fields leave open is an error.
+messages around and between the tests are read past. Other forms, and what the fields leave open, are errors.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
@@ -121,7 +120,7 @@ def read_tests(path: Path) -> list[Test]:
     """
     try:
         text = _text(read_bytes(path, BENCH_BYTES))
-        tests = list(_json_tests(text)) or list(_csv_tests(text))
+        tests = list(_json_tests(text))
     except RecursionError:
         raise InputError(f"{path} is nested too deeply; write it with llama-bench -o json") from None
     except OSError as wrong:
@@ -129,7 +128,7 @@ def read_tests(path: Path) -> list[Test]:
     except UnicodeDecodeError as wrong:
         raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
     if not tests:
-        raise InputError(f"{path} {_form(text)}; write it with llama-bench -o json")
+        raise InputError(f"{path} is no JSON with tests; write it with llama-bench -o json")
     if (begun := text.count('"model_type":')) > len(tests):
         raise InputError(
             f"{path}: {begun - len(tests)} of {begun} tests are broken off or have lines between"
@@ -172,26 +171,6 @@ def _tests_in(value: Any) -> Iterator[Test]:
     elif isinstance(value, dict | list):
         for below in value.values() if isinstance(value, dict) else value:
             yield from _tests_in(below)
-
-
-def _csv_tests(text: str) -> Iterator[Test]:
-    """Rows below a header of `-o csv`."""
-    lines = text.splitlines()
-    starts = [i for i, line in enumerate(lines) if "model_type," in line.replace('"', "")]
-    if starts:
-        fields = len(lines[starts[0]].split(","))
-        for row in csv.DictReader(lines[starts[0] :]):
-            if None not in row and None not in row.values() and len(row) == fields:
-                yield row
-
-
-def _form(text: str) -> str:
-    """What a text is, if it has no tests."""
-    if re.search(r"^\s*\|\s*model\s*\|", text, re.MULTILINE):
-        return "is a Markdown table, which rounds sizes and leaves out settings"
-    if "INTO llama_bench" in text or "EXISTS llama_bench" in text:
-        return "is SQL, which is not read"
-    return "is no JSON with tests"
 
 
 def _true(test: Test, name: str) -> bool:

@@ -17,6 +17,7 @@ from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
+from repro.models.runtime.model import STORED
 from repro.models.runtime.placement import RESIDENT, STREAMED
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     import torch
 else:
     torch = late("torch")
-
-STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_1"}
-"""What is billed, by dtype. Both 4-bit forms have a bf16 scale and zero for 32 weights: 5 bits a weight."""
-
 
 ROOM = 64
 """Slots of a cache beyond the context; it grows where a pass has more rows."""

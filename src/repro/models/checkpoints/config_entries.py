@@ -78,7 +78,7 @@ HARMLESS: dict[str, str] = {
             *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
         ),
         "precision, which the model file chooses": ("dtype", "torch_dtype", "use_bfloat16"),
-        "how stored numbers are meant, which `stored_numbers` reads": (
+        "how stored numbers are meant, which `stored_numbers` judges": (
             *("quantization_config", "quantization", "compression_config"),
         ),
         "how the same logits are computed, split or returned": (

@@ -9,12 +9,19 @@ import hashlib
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
+from repro.models.checkpoints.safetensors_io import opened
 from repro.models.checkpoints.weight_files import INDEX, TENSORS, index
 from repro.records.record import content_hash, write_atomically
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +40,6 @@ VOLATILE = frozenset(
     }
 )
 """JSON keys that do not count as content: package versions, switches and paths."""
-BLOCK = 1 << 24
-"""Bytes read at a time for hashing."""
 
 
 def digest(folder: Path | str) -> str:
@@ -100,22 +105,13 @@ def _content(path: Path) -> str | list[str]:
 
 def _tensor_digests(path: Path) -> list[str]:
     """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
-    found = []
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            header = parse_json(file.read(length))
-        except ValueError as error:
-            raise InputError(f"{path} is not a whole safetensors file: {error}") from error
-        header.pop("__metadata__", None)
-        for name, about in header.items():
-            begin, end = about["data_offsets"]
-            file.seek(8 + length + begin)
-            whole = hashlib.sha256()
-            for left in range(end - begin, 0, -BLOCK):
-                whole.update(file.read(min(BLOCK, left)))
-            found.append(f"{name} {about['dtype']} {about['shape']} {whole.hexdigest()}")
-    return sorted(found)
+    lines = []
+    with opened(path) as file:
+        for name in file.keys():  # noqa: SIM118
+            entry, tensor = file.get_slice(name), file.get_tensor(name)
+            content = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy())
+            lines.append(f"{name} {entry.get_dtype()} {entry.get_shape()} {content.hexdigest()}")
+    return sorted(lines)
 
 
 def _name(tensor: str) -> str:

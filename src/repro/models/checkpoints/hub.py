@@ -18,12 +18,12 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from repro.models.checkpoints.origin import Hub
+from repro.models.checkpoints.origin import OF_TOKENIZERS, Hub
 from repro.models.checkpoints.validate import MEDUSA, missing_from
 from repro.models.checkpoints.weight_files import read_json
 from repro.records.build_cache import Unavailable, require_space
 
-WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
+WANTED = ["*.safetensors", MEDUSA, "*.json", "*.jinja", *OF_TOKENIZERS]
 # Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
 UNWANTED = ["*/*", "consolidated*"]
 CONFIG = "config.json"

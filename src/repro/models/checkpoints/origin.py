@@ -26,7 +26,7 @@ CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
 OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
-"""Patterns of files that a folder without any tokenizer does not have; a draft's is its target's then."""
+"""Patterns of all files of tokenizers. A folder without any has none: a draft's is its target's then."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 """A repository of the hub, such as `Qwen/Qwen3-0.6B`."""
 

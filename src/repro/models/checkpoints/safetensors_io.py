@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.checkpoints.stored_numbers import FLOATS, require_read, scheme_of
+from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
 from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
 from repro.records.record import write_atomically
 
@@ -93,11 +93,10 @@ class StoredTensors:
 
     Attributes:
         folder: where they lie.
-        scheme: how quantized weights become numbers; None if all are stored as plain ones.
     """
 
     def __init__(self, folder: Path | str) -> None:
-        """Open the files; InputError for files or stored numbers that are not read (`require_read`)."""
+        """Open the files; InputError for files or stored numbers that are not read (`require_floats`)."""
         self.folder = Path(folder)
         files = weight_files(self.folder)
         if not files:
@@ -105,13 +104,12 @@ class StoredTensors:
         headers = {path: header(path) for path in files}
         self._home = homes(headers, index(self.folder))
         self._headers = {name: headers[path][name] for name, path in self._home.items()}
-        self.scheme = scheme_of(read_json(self.folder / CONFIG)) if (self.folder / CONFIG).is_file() else None
-        require_read(self.scheme, self._headers, self._home)
+        require_floats(self._headers, self._home)
 
     @cached_property
     def _files(self) -> dict[Path, Any]:
         """The files, opened when the first tensor is read: names and shapes are known without torch."""
-        return {path: _opened(path) for path in dict.fromkeys(self._home.values())}
+        return {path: opened(path) for path in dict.fromkeys(self._home.values())}
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -129,24 +127,20 @@ class StoredTensors:
         return any(name.startswith(start) for name in self._home)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `Tensors`; a quantized weight is dequantized to fp32."""
+        """See `Tensors`."""
         path = self._file_of(name)
         tensor: Tensor = self._files[path].get_tensor(name)
         if tensor.shape != shape:
             raise _wrong_shape(name, path, tensor.shape, shape)
-        if self._headers[name].kind in FLOATS:
-            return tensor
-        scale = self.scheme.scale_of(name, self._home) if self.scheme else None
-        if self.scheme is None or scale is None:
+        if self._headers[name].kind not in FLOATS:
             raise InputError(
                 f"{path} stores {name} as {self._headers[name].kind}; it must be {', '.join(FLOATS)}"
             )
-        return self.scheme.dequantized(name, tensor, self._files[self._file_of(scale)].get_tensor(scale))
+        return tensor
 
     def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """See `Tensors`; what a format of quantized weights puts beside them is read with them."""
-        explained = {name for name in self._home if self.scheme and self.scheme.explains(name, self._home)}
-        stored = {name: header.shape for name, header in self._headers.items() if name not in explained}
+        """See `Tensors`."""
+        stored = {name: header.shape for name, header in self._headers.items()}
         _require(stored, self._home, shapes, unused)
 
     def take_whole_numbers(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -214,7 +208,8 @@ def unpickled(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
+    """A safetensors file, of torch's tensors; InputError if it is damaged."""
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
@@ -223,8 +218,15 @@ def _opened(path: Path) -> Any:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of one safetensors file; InputError if it is damaged."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def write_model(path: Path, model: Any) -> None:
+    """Write the tensors of a torch module to a safetensors file, those that it uses twice once."""
+    from safetensors.torch import save_model
+
+    save_model(model, str(path), {"format": "pt"})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:

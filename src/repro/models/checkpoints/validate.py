@@ -5,15 +5,13 @@ Owns the checks of its files and their hash. Must not know how a folder is creat
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZERS
-from repro.models.checkpoints.stored_numbers import Scheme, require_read, scheme_of
+from repro.models.checkpoints.stored_numbers import require_floats, require_plain
 from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
-from repro.models.checkpoints.wheels import sha256_of
 
 CONFIG = "config.json"
 PROVENANCE = "repro.json"
@@ -70,33 +68,30 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
-    scheme = stored_scheme(folder)
+    require_plain(read_json(folder / CONFIG))
     headers = {path: header(path) for path in weight_files(folder)}
     home = homes(headers, index(folder))
-    require_read(scheme, {name: headers[path][name] for name, path in home.items()}, home)
-
-
-def stored_scheme(folder: Path) -> Scheme | None:
-    """How the folder's weights are stored if not as plain numbers; InputError if they are not read here."""
-    try:
-        return scheme_of(read_json(folder / CONFIG))
-    except InputError as error:
-        raise InputError(f"checkpoint {folder} cannot be used: {error}") from error
+    require_floats({name: headers[path][name] for name, path in home.items()}, home)
 
 
 def stored_notes(*folders: Path | None) -> tuple[str, ...]:
-    """What a record says of weights that are dequantized when they are read; empty for plain ones."""
-    schemes = [stored_scheme(folder) for folder in folders if folder]
-    return tuple(dict.fromkeys(scheme.note for scheme in schemes if scheme))
+    """What a record says of weights that were dequantized (`dequantizing`); empty for others."""
+    files = [folder / PROVENANCE for folder in folders if folder]
+    formats = dict.fromkeys(read_json(file).get("quantized") for file in files if file.is_file())
+    return tuple(
+        f"weights dequantized from {name}; activations, if it quantizes them too, are not quantized here"
+        for name in formats
+        if name
+    )
 
 
 def provenance(folder: Path) -> dict[str, object]:
     """The provenance of the weights in an opened folder, for a record.
 
     Returns:
-        `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (hash of all files), and for a
-        converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used; for
-        weights that are dequantized when they are read, `stored` says from what.
+        `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (`digest`), and for a
+        converted GGUF file or dequantized weights also their `sha256`, the `stored` precision and the package
+        `versions` used, and for the latter the format (`quantized`).
     """
     if (folder / PROVENANCE).is_file():
         return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
@@ -104,9 +99,7 @@ def provenance(folder: Path) -> dict[str, object]:
     is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
     detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
-    scheme = stored_scheme(folder)
-    found = {"source": source, "detail": detail, "dequantized": scheme is not None}
-    return found | ({"stored": scheme.note} if scheme else {}) | {"content": content_hash(folder)}
+    return {"source": source, "detail": detail, "dequantized": False, "content": digest(folder)}
 
 
 def is_whole(folder: Path) -> bool:
@@ -123,19 +116,3 @@ def is_whole(folder: Path) -> bool:
         return bool(files) and there and noted.get("digest") == digest(folder)
     except (InputError, OSError, AttributeError):
         return False
-
-
-def content_hash(folder: Path) -> str:
-    """Hash of names and contents of the folder's files, without subfolders, hidden files and `repro.json`."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != PROVENANCE and not path.name.startswith("."):
-            digest.update(f"{path.name} {_file_hash(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    """SHA-256 of a file; taken from the file name for large files in the hub's cache."""
-    blob = path.resolve().name
-    is_named = path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef")
-    return blob if is_named else sha256_of(path)

@@ -21,11 +21,10 @@ HEADER_BYTES = 100_000_000
 
 
 class StoredTensor(NamedTuple):
-    """A tensor's entry in a header: its safetensors type, its shape, and its first byte in the file."""
+    """A tensor's entry in a header: its safetensors type and its shape."""
 
     kind: str
     shape: tuple[int, ...]
-    begin: int
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -113,17 +112,13 @@ def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
             entries = parse_json(stream.read(length))
             entries.pop("__metadata__", None)
             ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
-            tensors = {name: _entry(entry, 8 + length) for name, entry in entries.items()}
+            tensors = {name: StoredTensor(str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
     wanted = 8 + length + max(ends, default=0)
     if size != wanted:
         raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")
     return tensors
-
-
-def _entry(entry: Mapping[str, Any], start: int) -> StoredTensor:
-    return StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), start + int(entry["data_offsets"][0]))
 
 
 def read_json(path: Path) -> dict[str, Any]:

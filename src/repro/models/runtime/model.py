@@ -45,8 +45,9 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
-STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
-"""Default stored precision for each compute dtype of `weights.DTYPES`."""
+STORED = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
+"""Default stored precision for each compute dtype of `weights.DTYPES`; 32 weights of `int4` share a scale and
+a zero in bf16: 5 bits a weight."""
 
 NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
 """Entries that every model file has."""

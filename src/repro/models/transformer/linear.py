@@ -173,7 +173,7 @@ class Int8Linear(TensorFields):
 class Int4Linear(TensorFields):
     """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
 
-    A weight is `(code - 8) * scale + zero`, which covers Q4_0 (zero 0) and Q4_1. Outputs are padded to whole
+    A weight is `(code - 8) * scale + zero`, as in Q4_1. Outputs are padded to whole
     blocks of the kernel; `outputs` is the number without padding. `wide`: see `Int8Linear`.
     """
 

@@ -1,11 +1,10 @@
-"""8-bit and 4-bit weight quantization, and the quantized linears.
+"""4-bit weights with an 8-bit output projection: rounding, and the quantized linears.
 
 Owns the rounding rules. Must not know about layers, files or the choice of precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ else:
     torch = late("torch")
     F = late("torch.nn.functional")
 
-# The group size of GGUF's Q4_0 and Q4_1, and the smallest that torch's 4-bit kernel supports.
+# The group size of GGUF's Q4_1, and the smallest that torch's 4-bit kernel supports.
 GROUP = 32
 # torch's 4-bit kernel computes outputs in blocks; 64 is the widest it uses.
 OUTPUT_BLOCK = 64
@@ -49,26 +48,27 @@ class Codes:
         return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
-def q4_0(weight: Tensor, group: int = GROUP) -> Codes:
-    """Symmetric 4-bit codes as in GGUF's Q4_0: the value of largest magnitude in a group becomes code 0.
-
-    Deviation: the scale is bf16, as torch's kernel requires; GGUF stores fp16.
-    """
-    blocks = _blocks(weight, group)
-    extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True)).squeeze(2)
-    scale = (extreme / -8.0).to(torch.bfloat16)
-    return _coded(blocks, scale, torch.zeros_like(scale))
-
-
 def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
     """Asymmetric 4-bit codes as in GGUF's Q4_1: the smallest value of a group is code 0, the largest 15.
 
+    Codes are for the rounded scale and zero, so that the rounding error of these is not added again.
     Deviation: scale and zero are bf16, as torch's kernel requires; GGUF stores fp16.
+
+    Raises:
+        InputError: the number of inputs is not a multiple of the group size.
     """
-    blocks = _blocks(weight, group)
+    if weight.shape[1] % group:
+        raise InputError(
+            f"4-bit weights need inputs in whole groups of {group}, got {weight.shape[1]} inputs"
+        )
+    blocks = weight.float().view(weight.shape[0], -1, group)
     low, high = blocks.aminmax(dim=2)
     scale = ((high - low) / 15.0).to(torch.bfloat16)
-    return _coded(blocks, scale, (low + 8.0 * scale.float()).to(torch.bfloat16))
+    zero = (low + 8.0 * scale.float()).to(torch.bfloat16)
+    step = scale.float()[..., None]
+    levels = (blocks - zero.float()[..., None]) / torch.where(step == 0, 1.0, step) + 8.0
+    codes = levels.round_().clamp_(0, 15).to(torch.uint8)
+    return Codes(codes.view(weight.shape), scale, zero)
 
 
 def int8_codes(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,15 +88,13 @@ def int8_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     return Int8Linear(codes, scale, bias, wide)
 
 
-def int4_linear(
-    weight: Tensor, bias: Tensor | None = None, twin: bool = False, rounding: Callable[[Tensor], Codes] = q4_1
-) -> Int4Linear:
-    """A 4-bit linear; `twin` as in `int8_linear`, `rounding` is `q4_0` or `q4_1`.
+def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) -> Int4Linear:
+    """A 4-bit linear, rounded by `q4_1`; `twin` as in `int8_linear`.
 
     Raises:
         InputError: the number of inputs is not a multiple of the group size.
     """
-    rounded = rounding(weight)
+    rounded = q4_1(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
     outputs = weight.shape[0]
     missing = -outputs % OUTPUT_BLOCK
@@ -111,20 +109,3 @@ def int4_linear(
         bias,
         wide,
     )
-
-
-def _blocks(weight: Tensor, group: int) -> Tensor:
-    if weight.shape[1] % group:
-        raise InputError(
-            f"4-bit weights need inputs in whole groups of {group}, got {weight.shape[1]} inputs"
-        )
-    return weight.float().view(weight.shape[0], -1, group)
-
-
-def _coded(blocks: Tensor, scale: Tensor, zero: Tensor) -> Codes:
-    """Codes for the rounded (bf16) scale and zero, so that their rounding error is not added again."""
-    step = scale.float()[..., None]
-    codes = (
-        ((blocks - zero.float()[..., None]) / torch.where(step == 0, 1.0, step) + 8.0).round_().clamp_(0, 15)
-    )
-    return Codes(codes.to(torch.uint8).view(blocks.shape[0], -1), scale, zero)

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Build: TypeAlias = "Callable[[Tensor, Tensor | None], Linear]"
 
-DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
+DTYPES = ("float32", "bfloat16", "int4")
 
 UNUSED = (
     r"(.*\.)?rotary_emb\.inv_freq",  # RoPE's frequencies, which follow from `config.json`
@@ -72,10 +72,10 @@ def load(
 ) -> Decoder:
     """Load the decoder in a checkpoint folder.
 
-    `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, `q4_0` like Q4_0. Both keep embeddings in bf16 and
-    the output projection in 8 bits, as 4-bit GGUF files do: with 4 bits a fifth of the greedy agreement is
-    lost. `packed` is for speed: dense weights are reordered for oneDNN, and 8- and 4-bit ones get a 16-bit
-    copy for passes of many rows, at 2 more bytes per weight. A checkpoint whose config sets
+    `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, and keeps embeddings in bf16 and the output
+    projection in 8 bits, as 4-bit GGUF files do: with 4 bits a fifth of the greedy agreement is lost.
+    `packed` is for speed: dense weights are reordered for oneDNN, and 8- and 4-bit ones get a 16-bit copy
+    for passes of many rows, at 2 more bytes per weight. A checkpoint whose config sets
     `shares_embeddings` uses the embedding and output projection of `embeddings_from`. `resident=False` omits
     the layers, for streaming.
 
@@ -157,10 +157,6 @@ def _parts(
         raise InputError(f"{folder}: {error}") from error
     stored = StoredTensors(folder)
     prefix = stored.prefix_of(names.layer.format(0), names.prefixes)
-    if stored.scheme and names.transposed:
-        raise InputError(
-            f"{folder}: {raw['model_type']} in {stored.scheme.name} is not read: it stores columns"
-        )
     beyond = prefix + names.layer.format(config.layers)
     if stored.begins(beyond):
         raise InputError(
@@ -201,13 +197,8 @@ def builders(dtype: str, pack: bool, device: torch.device) -> Builders:
         return Builders(kind, dense, dense)
     if device.type != "cpu":
         raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
-    eight = partial(quantize.int8_linear, twin=pack)
-    build: dict[str, Build] = {
-        "int8": eight,
-        "int4": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_1),
-        "q4_0": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_0),
-    }
-    return Builders(torch.bfloat16, build[dtype], eight)
+    four, eight = (partial(build, twin=pack) for build in (quantize.int4_linear, quantize.int8_linear))
+    return Builders(torch.bfloat16, four, eight)
 
 
 def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) -> Linear:
