@@ -355,7 +355,7 @@ def test_the_line_below_says_which_values_have_a_mark() -> None:
     columns = [{**column, "key": m, "heading": m, "where": {"method": m}} for m in METHODS]
     section = {"title": "T", "rows": {"by": ["device"]}, "columns": columns, "figure": {"columns": METHODS}}
     given = build(table_spec("table", section), records, {})
-    said = origin(given, content(given)).removeprefix(given.how_made + " ").split("; ")
+    said = origin(given, content(given)).removeprefix(given.how_made.rstrip(".") + "; ").split("; ")
     assert said[:2] == [
         "sp: costs only, no weights computed",
         "b: computed from a checkpoint that came quantized",

@@ -1,6 +1,6 @@
 """Train a small draft for a target by distillation on the target's own answers.
 
-    REPRO_DATA=FOLDER python -m workshop.training.train_draft --target FOLDER --out assets/drafts/NAME \\
+    REPRO_DATA=FOLDER python -m workshop.training.train_draft --target FOLDER --out assets/drafts/mine \\
         --rows alpaca:100:200:2 --heldout humaneval:0:40
 
 Makes a decoder of copies of the target's first layers, which shares its frozen embeddings, from the target

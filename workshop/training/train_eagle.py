@@ -1,6 +1,6 @@
 """Train an EAGLE-3 head for a target on the target's own answers, by training-time test.
 
-    REPRO_DATA=FOLDER python -m workshop.training.train_eagle --target FOLDER --out assets/drafts/NAME \\
+    REPRO_DATA=FOLDER python -m workshop.training.train_eagle --target FOLDER --out assets/drafts/mine \\
         --rows mbpp:100:200:1 --sums gsm8k:100:200:4 --heldout humaneval:0:16
 
 Makes a head in the public format (`eagle_head`) from the target's answers and their hidden states. The

@@ -1,6 +1,6 @@
 """Train Medusa heads for a target on the target's own answers, with the target's frozen output projection.
 
-    REPRO_DATA=FOLDER python -m workshop.training.train_medusa --target FOLDER --out assets/drafts/NAME \\
+    REPRO_DATA=FOLDER python -m workshop.training.train_medusa --target FOLDER --out assets/drafts/mine \\
         --rows mbpp:100:200:1 --sums gsm8k:100:200:4 --heldout humaneval:0:8
 
 Makes heads in the public format from the target's answers and its last hidden states; answers that

@@ -37,10 +37,10 @@ def stopping() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background ignores it
         heeded.append(signal.SIGINT)
     before = {number: signal.signal(number, stop) for number in heeded}
-    _STOPS.clear()
     try:
         yield
     finally:
+        _STOPS.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -124,8 +124,7 @@ def origin(table: Table, given: Shown | None = None) -> str:
     entries = given.entries if given else []
     parts += _error_bars(entries)
     parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
-    said = "; ".join(parts)
-    return f"{table.how_made} {said[0].upper()}{said[1:]}".lstrip()
+    return "; ".join(filter(None, (table.how_made.rstrip("."), *parts)))
 
 
 def _error_bars(entries: Sequence[Entry]) -> list[str]:
