@@ -12,9 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
+from repro.models.elastic.elastic_profile import settings_text
 from repro.models.elastic.submodels import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import dense as decoder
 from tiny_elastic import TOKENS, apart, logits, masked, order_of, uneven
@@ -126,3 +128,19 @@ def test_an_order_that_names_a_unit_twice_is_refused() -> None:
     twice = replace(order, units=(torch.zeros(2, dtype=torch.int64), *order.units[1:]))
     with pytest.raises(InputError, match="each of 2 once"):
         reordered(made, twice)
+
+
+def test_a_decoder_s_settings_are_spelled_as_when_hashes_were_committed() -> None:
+    """The text that SmolLM2-135M's committed profile was found by on 2026-11-22, before ropes had factors."""
+    rope = Rope(theta=100000.0)
+    config = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536, 8192, rope=rope, query_scale=0.125, tied=True)
+    spelled = (
+        "Rope(theta=100000.0, share=1.0, kind='default', factor=1.0, low_frequency_factor=1.0, "
+        "high_frequency_factor=4.0, original_positions=8192)"
+    )
+    assert settings_text(config) == (
+        "[('vocab', 49152), ('hidden', 576), ('layers', 30), ('heads', 9), ('kv_heads', 3), ('head_dim', 64), "
+        "('intermediate', 1536), ('max_positions', 8192), "
+        f"('rope', {spelled}), ('query_scale', 0.125), ('tied', True)]"
+    )
+    assert "factors=(2.0,)" in settings_text(replace(config, rope=replace(rope, factors=(2.0,))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from repro.models.elastic.lora import Lora
 from repro.models.elastic.submodels import Kept, Order
 from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.quantization.scale_folding import plain
+from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
@@ -94,13 +95,29 @@ def fingerprint(decoder: Decoder) -> str:
 
     Defaults are left out so that settings added later do not change existing hashes.
     """
-    config = decoder.config
-    given = [
-        (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
-    ]
     rows = [decoder.ends.embedding[0]]
     rows += [plain(linear).weight[0] for layer in resident(decoder) for linear in layer.linears]
-    return hashlib.sha256(f"{given} {_hash(row.float().cpu() for row in rows)}".encode()).hexdigest()
+    content = f"{settings_text(decoder.config)} {_hash(row.float().cpu() for row in rows)}"
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+LATER = frozenset({"factors"})
+"""Settings of nested ones that came after hashes were committed, which have all others."""
+
+
+def settings_text(config: DecoderConfig) -> str:
+    """The non-default settings of a decoder as `fingerprint` spells them."""
+    changed = [
+        (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
+    ]
+    return f"[{', '.join(f'({name!r}, {_spelled(value)})' for name, value in changed)}]"
+
+
+def _spelled(value: object) -> str:
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    told = [f for f in fields(value) if f.name not in LATER or getattr(value, f.name) != f.default]
+    return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in told)})"
 
 
 def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> ElasticProfile:
