@@ -139,8 +139,8 @@ def test_a_decoder_s_settings_are_spelled_as_when_hashes_were_committed() -> Non
         "high_frequency_factor=4.0, original_positions=8192)"
     )
     assert settings_text(config) == (
-        "[('vocab', 49152), ('hidden', 576), ('layers', 30), ('heads', 9), ('kv_heads', 3), ('head_dim', 64), "
-        "('intermediate', 1536), ('max_positions', 8192), "
+        "[('vocab', 49152), ('hidden', 576), ('layers', 30), ('heads', 9), ('kv_heads', 3), "
+        "('head_dim', 64), ('intermediate', 1536), ('max_positions', 8192), "
         f"('rope', {spelled}), ('query_scale', 0.125), ('tied', True)]"
     )
     assert "factors=(2.0,)" in settings_text(replace(config, rope=replace(rope, factors=(2.0,))))
