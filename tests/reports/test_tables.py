@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from invented_tables import cell, table_spec
+from latex_structure import cells, tabulars
 from records import InventedRounds, record
 from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
-from repro.experiments import plan, recorded_tables
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
@@ -212,27 +212,17 @@ class TestBuild:
         assert [line["ours"] for line in lines(table).values()] == ["2.0", "4.0", "gpu", "9.0", "1.0", "cpu"]
 
     @pytest.mark.parametrize(
-        ("rows", "label", "values", "ordered"),
+        ("names", "methods", "ordered"),
         [
-            (
-                {"by": ["length"]},
-                "length",
-                ("64", "256", "128", "all", "8.5"),
-                ("8.5", "64", "128", "256", "all"),
-            ),
-            (
-                {"by": ["method"], "names": {"flash_ar": "AR", "edgellm": "EdgeLLM"}},
-                "method",
-                ("zeta", "alpha", "edgellm"),
-                ("flash_ar", "edgellm", "alpha", "zeta"),
-            ),
+            ({}, "64 256 128 all 8.5", "8.5 64 128 256 all"),
+            ({"flash_ar": "AR", "edgellm": "EdgeLLM"}, "zeta alpha edgellm", "flash_ar edgellm alpha zeta"),
         ],
     )
     def test_rows_stand_as_the_section_says_then_by_number_then_by_name(
-        self, rows: dict[str, Any], label: str, values: tuple[str, ...], ordered: tuple[str, ...]
+        self, names: dict[str, str], methods: str, ordered: str
     ) -> None:
-        records = [run("std", 1, 1.0, labels={label: value}) for value in values]
-        assert tuple(figures(made(records, rows=rows))) == ordered
+        records = [run(method, 1, 1.0) for method in methods.split()]
+        assert [*figures(made(records, rows={"by": ["method"], "names": names}))] == ordered.split()
 
     def test_the_newest_record_of_a_cell_counts(self) -> None:
         records = [
@@ -374,39 +364,21 @@ MARKDOWN = r"""## Invented & small (measured)
 LaTeX, PDF and BibTeX: `repro table table --results FOLDER --format tex pdf bib --out paper`, with the folder of results that this lies in.
 """  # noqa: E501
 
-LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp,adjustbox}
-\begin{table}
-\centering\footnotesize\setlength{\tabcolsep}{3pt}
-\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}
-\begin{adjustbox}{max width=\linewidth}
-\begin{tabular}{lS[table-format=1.2,table-space-text-post={~w !}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
-\toprule
-{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & {\shortstack{Rouge-L}} & {\shortstack{Speedup\\($\times$)}} \\
-{} & {ours} & {paper} & {ratio} & {} & {} \\
-\midrule
-Flash AR & 2.00{~\ddag{}} & 2.00 & 1.00 & {---} & 1.00{~\ddag{}} \\
-Chain SD & 5.00{~w !} & 4.00 & 1.25 & 99.5{~$\pm$ 0.2} & 2.50{~w} \\
-EdgeLLM & {failed [1]} & {---} & {---} & {failed [1]} & {failed [1]} \\
-mine & 8.00 & {---} & {---} & {---} & 4.00 \\
-\bottomrule
-\end{tabular}
-\end{adjustbox}
-\end{table}
-"""  # noqa: E501
-
 
 class TestFormats:
     def test_markdown(self) -> None:
         assert to_markdown(page(whole_table()), list(BIBTEX.values())) == MARKDOWN
 
-    def test_latex(self) -> None:
+    def test_latex_has_the_cells_of_the_markdown(self) -> None:
         text = to_latex(page(whole_table()), list(BIBTEX.values()))
-        assert text.startswith(LATEX)
-        assert text.endswith(
-            "\\end{table}\n% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n"
-        )
+        assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in text
+        (columns, rows), _ = tabulars(text)
+        assert columns[:2] == ["l", "S[table-format=1.2,table-space-text-post={~w !}]"]
+        assert cells(rows[3]) == ["Chain SD", "5.00{~w !}", "4.00", "1.25", r"99.5{~$\pm$ 0.2}", "2.50{~w}"]
+        assert cells(rows[4]) == ["EdgeLLM", "{failed [1]}", *["{---}"] * 2, *["{failed [1]}"] * 2]
         assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
         assert "another\\_phone" in text
+        assert text.endswith("% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n")
 
     def test_csv(self) -> None:
         table = lines(whole_table())
@@ -436,96 +408,83 @@ class TestFormats:
 
     def test_files(self, tmp_path: Path) -> None:
         table = replace(whole_table(), experiment="lever/table5")
-        files = write_all(table, tmp_path, BIBTEX)
-        assert {kind: path.relative_to(tmp_path).as_posix() for kind, path in files.items()} == {
-            **{kind: f"lever/table5/table.{kind}" for kind in ("md", "csv", "tex")},
-            **{kind: f"lever/table5/figure.{kind}" for kind in ("png", "pdf")},
+        names = {
+            path.relative_to(tmp_path).as_posix() for path in write_all(table, tmp_path, BIBTEX).values()
         }
-        without = write_all(replace(table, figure=None), tmp_path / "without", BIBTEX)
-        assert sorted(without) == ["csv", "md", "tex"]
+        texts = {f"lever/table5/table.{kind}" for kind in ("md", "csv", "tex")}
+        assert names == texts | {f"lever/table5/figure.{kind}" for kind in ("png", "pdf")}
+        assert {*write_all(replace(table, figure=None), tmp_path, BIBTEX)} == {"csv", "md", "tex"}
         with pytest.raises(InputError, match="no table format 'svg'"):
             write_all(table, tmp_path, BIBTEX, ["svg"])
         with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
             write_all(table, tmp_path, {"repro": ""})
-        (tmp_path / "file").write_text("", encoding="utf-8")
         with pytest.raises(InputError, match="cannot be written to"):
-            write_all(table, tmp_path / "file", BIBTEX)
+            write_all(table, tmp_path / "lever" / "table5" / "table.md", BIBTEX)
 
 
-TINY = "table:\n  title: Tiny\n  rows: method\n  columns: [speed]\n"
-CONF = {
-    "config.yaml": "defaults: [_self_, {experiment: null}]\n",
-    "experiment/lever/tiny.yaml": TINY,
-    "experiment/other.yaml": TINY,
-    "experiment/bare.yaml": "seed: 1\n",
-    "reference/papers.bib": BIBTEX["repro"] + "\n@misc{lever,\n}\n",
-    "metric/tiny.yaml": "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n",
-}
+FOLDER = Path("outputs/results")
 
 
 class TestCommand:
     @pytest.fixture
     def results(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-        """Two records of `lever/tiny`, where `repro table` reads, beside a configuration of its own."""
-        for name, text in CONF.items():
-            path = tmp_path / "conf" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        for module in (recorded_tables, paths, plan):
-            monkeypatch.setattr(module, "conf_dir", lambda: tmp_path / "conf")
+        """Two cells of the quickstart where `repro table` reads, one under another label; a second table."""
         monkeypatch.chdir(tmp_path)
-        results = Results("outputs/results")
-        records = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
-        for each in records:
-            results.put(each)
-        results.set_members("lever/tiny", [Member(each.key, each.labels) for each in records])
+        results = Results(FOLDER)
+        flash, lever = (
+            record(method, {"decode_tokens": 4, "prompts": 10, "decode_seconds": seconds})
+            for method, seconds in (("flash_ar", 2.0), ("lever", 1.0))
+        )
+        results.put(flash)
+        results.put(lever)
+        members = [Member(flash.key, flash.labels), Member(lever.key, {"method": "mine"})]
+        results.set_members("quickstart", members)
+        results.set_members("lever/table1", members[:1])
         return results
 
     def test_makes_all_tables_again(self, results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-        assert commands.run("table", []) == 0
-        text = Path("outputs/results/lever/tiny/table.md").read_text(encoding="utf-8")
-        assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in text
-        assert "n: 2 cells" in text
-        assert "outputs/results/lever/tiny/table.tex" in capsys.readouterr().out
-        index = Path("outputs/results/README.md").read_text(encoding="utf-8")
-        assert "[lever/tiny](lever/tiny/table.md)" in index
-
-    def test_also_of_cells_that_were_computed_for_others(self, results: Results) -> None:
-        (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
-        results.set_members("other", [Member(key, {"method": "ours"})])
-        assert commands.run("table", ["other"]) == 0
-        text = Path("outputs/results/other/table.md").read_text(encoding="utf-8")
-        assert "| ours | 4.00 o |" in text
-        assert "- o made by an older version of a component" in text, "these records have no versions"
+        """Also of cells that were computed for others; without versions, these are older."""
+        assert commands.run("table", ["--format", "md", "csv"]) == 0
+        said = capsys.readouterr().out
+        assert "outputs/results/quickstart/table.md" in said
+        with (FOLDER / "quickstart" / "table.csv").open(newline="", encoding="utf-8") as file:
+            speeds = [line for line in csv.DictReader(file) if line["column"] == "speed" and line["ours"]]
+        assert {line["id"]: line["ours"] for line in speeds} == {"flash_ar": "2.0", "mine": "4.0"}
+        assert {line["marks"] for line in speeds} == {"older"}
+        index = (FOLDER / "README.md").read_text(encoding="utf-8")
+        assert "[quickstart](quickstart/table.md)" in index
 
     def test_a_damaged_table_is_named_and_the_others_are_made(
         self, results: Results, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        results.set_members("other", [Member(each.key, each.labels) for each in results.all()])
-        with Path("outputs/results/lever/tiny/members.jsonl").open("a", encoding="utf-8") as file:
+        with (FOLDER / "quickstart" / "members.jsonl").open("a", encoding="utf-8") as file:
             file.write("[" * 200_000 + "\n")
-        assert commands.run("table", []) == 2
+        assert commands.run("table", ["--format", "csv"]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: outputs/results/lever/tiny/members.jsonl, line 3, is damaged (")
+        assert said.startswith("error: outputs/results/quickstart/members.jsonl, line 3, is damaged (")
         assert said.count("\n") == 1
-        assert Path("outputs/results/other/table.md").exists()
-        assert not Path("outputs/results/lever/tiny/table.md").exists()
-
-    def test_formats_and_folder(self, results: Results) -> None:
-        assert commands.run("table", ["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
-        assert [path.as_posix() for path in Path("paper").rglob("*.*")] == ["paper/lever/tiny/table.csv"]
+        assert (FOLDER / "lever" / "table1" / "table.csv").exists()
+        assert not (FOLDER / "quickstart" / "table.csv").exists()
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            ("lever/tony", "there is no experiment 'lever/tony'. Did you mean lever/tiny"),
-            ("bare", "experiment 'bare' has no `table` section"),
-            ("--results empty", "there are no tables in empty; experiments: bare, lever/tiny, other"),
+            ("lever/tabel5", "there is no experiment 'lever/tabel5'. Did you mean lever/table5"),
+            ("mine/bare", "experiment 'mine/bare' has no `table` section"),
+            ("--results empty", "there are no tables in empty; experiments: compare/agreement, "),
             ("--convert empty", "empty has no records of the former layout, so there is nothing to convert"),
         ],
     )
     def test_bad_input(
-        self, results: Results, capsys: pytest.CaptureFixture[str], arguments: str, sentence: str
+        self,
+        arguments: str,
+        sentence: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
+        monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
+        (tmp_path / "experiment" / "mine").mkdir(parents=True)
+        (tmp_path / "experiment" / "mine" / "bare.yaml").write_text("seed: 1\n", encoding="utf-8")
         assert commands.run("table", arguments.split()) == 2
         assert f"error: {sentence}" in capsys.readouterr().err
