@@ -324,61 +324,30 @@ class TestBuild:
         assert found["flash_ar", "own"]["band_low"] == "", "the band is of other cells"
 
 
-MARKDOWN = r"""## Invented & small (measured)
-
-| method | Speed (tokens/s) ↑ | paper | ratio | Rouge-L | Speedup (×) |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| Flash AR | 2.00 ‡ | 2.00 | 1.00 | — | 1.00 ‡ |
-| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |
-| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |
-| mine | 8.00 | — | — | — | 4.00 |
-
-| published, for another workload | paper | nearest of ours | where | difference |
-| --- | --- | --- | --- | --- |
-| LEVER, decode throughput | ≤ 9.3 × | 2.50 × | lever, table5 | another_phone |
-
-- Measured: None on None, None, 2 cores. No weights computed.
-- ‡ used in a fit or determined by one, so no prediction; left out of the error figure.
-- w wall clock of a real device, not emulated.
-- ! differs from the published value by more than the column's tolerance.
-- [1] edgellm failed: OSError: gone \| away
-- Invented.
-- A stand-in.
-- Against the paper, over 1 figure that can miss: median error 25.0%, worst 25.0% (t.chain).
-- Apart from these: 1 fitted.
-- A figure rests on 10 distinct texts, rows or requests; cells that read the same text count once.
-- n: 4 cells, 10 prompts a cell.
-- 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
-- A commit with +: code or configuration had uncommitted changes when a cell was computed.
-
-```bibtex
-@misc{lever,
-  title = {L}
-}
-
-@misc{repro,
-  title = {R}
-}
-```
-
-LaTeX, PDF and BibTeX: `repro table table --results FOLDER --format tex pdf bib --out paper`, with the folder of results that this lies in.
-"""  # noqa: E501
-
-
 class TestFormats:
-    def test_markdown(self) -> None:
-        assert to_markdown(page(whole_table()), list(BIBTEX.values())) == MARKDOWN
-
-    def test_latex_has_the_cells_of_the_markdown(self) -> None:
-        text = to_latex(page(whole_table()), list(BIBTEX.values()))
-        assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in text
-        (columns, rows), _ = tabulars(text)
+    def test_rows_and_footnotes_are_the_same_in_every_format(self) -> None:
+        shown, screen = page(whole_table()), io.StringIO()
+        Console(width=120, file=screen, color_system=None).print(to_screen(shown))
+        printed = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
+        markdown = to_markdown(shown, list(BIBTEX.values())).splitlines()
+        latex = to_latex(shown, list(BIBTEX.values()))
+        (columns, rows), _ = tabulars(latex)
+        assert markdown[0] == "## Invented & small (measured)"
+        assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in latex
         assert columns[:2] == ["l", "S[table-format=1.2,table-space-text-post={~w !}]"]
+        assert "| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |" in markdown
+        assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in printed
         assert cells(rows[3]) == ["Chain SD", "5.00{~w !}", "4.00", "1.25", r"99.5{~$\pm$ 0.2}", "2.50{~w}"]
+        assert "| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |" in markdown
+        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in printed
         assert cells(rows[4]) == ["EdgeLLM", "{failed [1]}", *["{---}"] * 2, *["{failed [1]}"] * 2]
-        assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
-        assert "another\\_phone" in text
-        assert text.endswith("% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n")
+        assert r"- [1] edgellm failed: OSError: gone \| away" in markdown
+        assert "[1] edgellm failed: OSError: gone | away" in printed
+        assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in latex
+        assert markdown.count("- A stand-in.") == 1, "two records have it"
+        error = "median error 25.0%, worst 25.0% (t.chain)."
+        assert f"- Against the paper, over 1 figure that can miss: {error}" in markdown
+        assert latex.endswith("% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n")
 
     def test_csv(self) -> None:
         table = lines(whole_table())
@@ -397,14 +366,6 @@ class TestFormats:
         assert (rouge["low"], rouge["high"]) == ("99.01", "99.99")
         assert [line["failed"] for (row, _), line in table.items() if row == "edgellm"] == ["failed"] * 3
         assert table["", "aside"]["published_high"] == "9.3"
-
-    def test_screen(self) -> None:
-        shown = io.StringIO()
-        Console(width=120, file=shown, color_system=None).print(to_screen(page(whole_table())))
-        printed = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
-        assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in printed
-        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in printed
-        assert "[1] edgellm failed: OSError: gone | away" in printed
 
     def test_files(self, tmp_path: Path) -> None:
         table = replace(whole_table(), experiment="lever/table5")
