@@ -136,6 +136,15 @@ class TestRowsAndColumns:
         assert (text.where, text.over) == ({"method": "edgellm"}, {"method": "sp"})
         assert (time.better, text.better) == ("higher", "higher")
 
+    def test_a_comparison_of_two_values_has_its_own_unit_and_direction(self) -> None:
+        words = {"ratio": "edgellm over sp", "gain": "edgellm less sp", "fewer": "edgellm below sp"}
+        columns = made(columns=[{"metric": "rouge_l", "each": "method", "pairs": words}]).columns
+        assert [(column.compare, column.unit, column.better) for column in columns] == [
+            ("ratio", "x", "higher"),
+            ("difference", "percentage_point", "higher"),
+            ("reduction", "%", "lower"),
+        ]
+
     def test_a_number_may_be_spelt_otherwise_in_a_column(self) -> None:
         columns = [{"metric": "ttft", "where": {"width": "4000000000.0"}}]
         table = made(

@@ -19,6 +19,8 @@ from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.comparison.frame import framed
+from repro.reports.figures.palette import Palette
+from repro.reports.figures.shown import shown
 from repro.reports.files import write_all
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
@@ -326,11 +328,11 @@ class TestBuild:
 
 class TestFormats:
     def test_rows_and_footnotes_are_the_same_in_every_format(self) -> None:
-        shown, screen = page(whole_table()), io.StringIO()
-        Console(width=120, file=screen, color_system=None).print(to_screen(shown))
+        grids, screen = page(whole_table()), io.StringIO()
+        Console(width=120, file=screen, color_system=None).print(to_screen(grids))
         printed = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
-        markdown = to_markdown(shown, list(BIBTEX.values())).splitlines()
-        latex = to_latex(shown, list(BIBTEX.values()))
+        markdown = to_markdown(grids, list(BIBTEX.values())).splitlines()
+        latex = to_latex(grids, list(BIBTEX.values()))
         (columns, rows), _ = tabulars(latex)
         assert markdown[0] == "## Invented & small (measured)"
         assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in latex
@@ -366,6 +368,13 @@ class TestFormats:
         assert (rouge["low"], rouge["high"]) == ("99.01", "99.99")
         assert [line["failed"] for (row, _), line in table.items() if row == "edgellm"] == ["failed"] * 3
         assert table["", "aside"]["published_high"] == "9.3"
+
+    def test_a_picture_leaves_out_the_rows_that_its_section_names(self) -> None:
+        table = whole_table()
+        assert table.figure
+        figure = replace(table.figure, without=("chain_sd",))
+        rows = [row.id for row in shown(table, figure, Palette("lever", ())).rows]
+        assert rows == ["flash_ar", "edgellm", "mine"]
 
     def test_files(self, tmp_path: Path) -> None:
         table = replace(whole_table(), experiment="lever/table5")
