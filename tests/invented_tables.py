@@ -9,7 +9,7 @@ from typing import Any
 from repro.core.typed import typed
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.formats.render import CSV_HEADER
-from repro.reports.reference.reference import PublishedCell
+from repro.reports.reference.reference import COLUMNS, PublishedCell
 from repro.reports.spec.spec import TableSpec
 
 BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
@@ -45,6 +45,15 @@ CELLS = {
         cell("lever.text.other", 1.0, 1.0),
     )
 }
+
+
+def cells_csv(*values: Mapping[str, str]) -> str:
+    """A file of published values, all other columns empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(values)
+    return out.getvalue()
 
 
 def write_table(folder: Path, name: str, *lines: Mapping[str, Any]) -> None:

@@ -1,52 +1,27 @@
-"""A short table is written out: rows and columns from the grid, published values by coordinates, packages."""
+"""A short table is written out: rows and columns from the grid, and published values by coordinates."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from invented_tables import cells_csv
 from repro.core import paths
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import footnotes, load_names, load_notes
-from repro.reports.reference.reference import load_cells
+from repro.experiments.pages import computes_nothing, fact_sources, written_out
+from repro.experiments.tree_drawings.forms import DiagramsSpec
+from repro.reports.claims.claims import ClaimsSpec
+from repro.reports.hardware_facts.facts import FactsSpec, read_facts
+from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.expand import expand
-from repro.reports.spec.experiment import experiment_file
-from repro.reports.spec.grid import ExperimentGrid, word
+from repro.reports.spec.experiment import experiment_file, grid_of
+from repro.reports.spec.grid import ExperimentGrid
+from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import TableSpec
-
-HEADER = (
-    "id,paper,artifact,section,device,system,model,draft_model,dataset,condition,metric,value_low,value_high,"
-    "unit,relative_to,note\n"
-)
-
-
-def line(name: str, system: str = "", metric: str = "rouge_l", **texts: str) -> str:
-    """A line of cells.csv in % of an artifact `table1`."""
-    given = {
-        "device": "",
-        "model": "",
-        "dataset": "",
-        "condition": "",
-        "relative_to": "",
-        "unit": "%",
-    } | texts
-    return (
-        f"mine.{name},mine,table1,4,{given['device']},{system},{given['model']},,{given['dataset']},"
-        f"{given['condition']},{metric},1.5,1.5,{given['unit']},{given['relative_to']},\n"
-    )
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `conf/` folder of another package."""
-    (tmp_path / "reference").mkdir()
-    monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
-    return tmp_path
-
 
 GRID: dict[str, Any] = {"setup": ["t5_cnn", "mt5_squad"], "method": ["sp", "edgellm"]}
 TABLE: dict[str, Any] = {
@@ -54,6 +29,10 @@ TABLE: dict[str, Any] = {
     "rows": "workload",
     "columns": [{"metric": "rouge_l", "each": "method"}],
 }
+NAMES = """mine:
+  method: {sp: SP, edgellm: Ours}
+  length: {"*": {name: "*", condition: "n=*"}}
+"""
 
 
 def made(grid: Any = GRID, experiment: str = "mine/one", labels: Any = None, **table: Any) -> TableSpec:
@@ -61,10 +40,32 @@ def made(grid: Any = GRID, experiment: str = "mine/one", labels: Any = None, **t
     return expand(experiment, TABLE | table, content)
 
 
-def published(package: Path, *lines: str, names: str = "mine: {method: {sp: SP, edgellm: Ours}}") -> None:
-    (package / "reference" / "cells.csv").write_text(HEADER + "".join(lines), encoding="utf-8")
-    (package / "reference" / "names.yaml").write_text(names, encoding="utf-8")
-    (package / "reference" / "papers.bib").write_text("@article{mine,\n title={Mine}\n}\n", encoding="utf-8")
+def value(name: str, system: str = "Ours", **fields: str) -> dict[str, str]:
+    """A published value of 1.5% of an artifact `table1`."""
+    usual = {"paper": "mine", "artifact": "table1", "metric": "rouge_l", "unit": "%"}
+    return {
+        "id": f"mine.{name}",
+        "value_low": "1.5",
+        "value_high": "1.5",
+        "system": system,
+        **usual,
+        **fields,
+    }
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder `conf/reference/` of another package, with names and a paper."""
+    monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    (reference / "names.yaml").write_text(NAMES, encoding="utf-8")
+    (reference / "papers.bib").write_text("@article{mine,\n title={Mine}\n}\n", encoding="utf-8")
+    return reference
+
+
+def publish(package: Path, *values: dict[str, str]) -> None:
+    (package / "cells.csv").write_text(cells_csv(*values), encoding="utf-8")
 
 
 class TestGrid:
@@ -77,11 +78,6 @@ class TestGrid:
         assert points[3] == {"device": "p", "method": "c", "method.x": 2}
         assert grid.params == {"device": "p,q"}
         assert grid.choices[2] == {"method": "c", "method.x": "1"}
-
-    def test_values_are_written_as_the_command_line_has_them(self) -> None:
-        assert [word(v) for v in (True, None, 0.5, "a_b", [1, 2], "Eq. 3")] == [
-            *("true", "null", "0.5", "a_b", "[1,2]", "'Eq. 3'")
-        ]
 
     def test_a_range_is_told_and_another_expression_is_not(self) -> None:
         assert len(ExperimentGrid.parse({"probe.layer": "range(0,30)"}, "here").points() or []) == 30
@@ -101,240 +97,223 @@ class TestGrid:
 
 
 class TestRowsAndColumns:
-    def test_rows_are_those_of_the_grid_in_its_order(self) -> None:
-        assert list(made().rows.names) == ["t5_cnn", "mt5_squad"]
-        assert [column.key for column in made().columns] == ["sp", "edgellm"]
-
-    def test_a_label_of_the_experiment_is_an_axis(self) -> None:
-        spec = made(
-            GRID | {"method.alpha": [0.1, 0.5]}, labels={"a": "${method.alpha}"}, rows=["workload", "a"]
-        )
-        assert list(spec.rows.names)[:2] == ["t5_cnn / 0.1", "t5_cnn / 0.5"]
+    @pytest.mark.parametrize(
+        ("labels", "rows", "ids"),
+        [
+            ({}, "workload", ["t5_cnn", "mt5_squad"]),
+            (
+                {"a": "${method.alpha}"},  # a label of the experiment is an axis
+                ["workload", "a"],
+                ["t5_cnn / 0.5", "t5_cnn / 0.1", "mt5_squad / 0.5", "mt5_squad / 0.1"],
+            ),
+        ],
+    )
+    def test_rows_are_those_of_the_grid_in_its_order(self, labels: Any, rows: Any, ids: list[str]) -> None:
+        table = made(GRID | {"method.alpha": [0.5, 0.1]}, labels=labels, rows=rows)
+        assert list(table.rows.names) == ids
+        assert [column.key for column in table.columns] == ["sp", "edgellm"]
 
     def test_the_metric_says_unit_digits_and_direction(self) -> None:
-        (column,) = made(columns=["rouge_l"]).columns
-        assert (column.value, column.unit, column.digits, column.better) == ("rouge_l", "%", 1, "higher")
-        assert column.timed is False
-
-    def test_a_unit_is_converted(self) -> None:
-        (column,) = made(columns=[{"metric": "target_pass", "unit": "ms"}]).columns
-        assert (column.unit, column.scale) == ("ms", 1000)
+        rouge, time = made(columns=["rouge_l", {"metric": "target_pass", "unit": "ms"}]).columns
+        assert (rouge.value, rouge.unit, rouge.digits, rouge.better) == ("rouge_l", "%", 1, "higher")
+        assert (rouge.timed, time.timed) == (False, True)
+        assert (time.unit, time.scale) == ("ms", 1000)
 
     def test_a_table_like_another_takes_what_it_lacks(self) -> None:
         own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
         content = {"name": "edgellm/own", "grid": "edgellm/table4"}
-        spec = expand("edgellm/own", own, content)
+        table = expand("edgellm/own", own, content)
         other = expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
-        assert (spec.title, spec.footnotes) == ("Own", ())
-        assert spec.columns == other.columns
+        assert (table.title, table.footnotes) == ("Own", ())
+        assert table.columns == other.columns
         with pytest.raises(InputError, match=r"no experiment .*44'\. Did you mean edgellm/table4"):
             expand("edgellm/own", own | {"like": "edgellm/table44"}, content)
 
     def test_vs_turns_a_ratio_of_costs_over(self) -> None:
-        spec = made(
-            columns=[
-                {"metric": m, "each": "method", "pairs": {m: "edgellm vs sp"}} for m in ("ttft", "rouge_l")
-            ]
-        )
-        time, text = spec.columns
+        pairs = [{"metric": m, "each": "method", "pairs": {m: "edgellm vs sp"}} for m in ("ttft", "rouge_l")]
+        time, text = made(columns=pairs).columns
         assert (time.where, time.over) == ({"method": "sp"}, {"method": "edgellm"})
         assert (text.where, text.over) == ({"method": "edgellm"}, {"method": "sp"})
         assert (time.better, text.better) == ("higher", "higher")
 
-    @pytest.mark.parametrize(
-        ("table", "sentence"),
-        [
-            ({"columns": ["rouge"]}, "no metric 'rouge'. Did you mean rouge_l"),
-            ({"columns": [{"each": "method"}]}, r"columns\.0: the field 'metric' is lacking"),
-            ({"footnotes": ["Ours."]}, "has the key 'footnotes', which is no more: write `notes`"),
-            ({"metric": "ttft"}, "has the key 'metric', which is no more: name the metric in each column"),
-            (
-                {"columns": [{"metric": "ttft", "against": {"method": "sp"}}]},
-                r"columns\.0 has the key 'against', which is no more: write `relative_to` with labels",
-            ),
-            ({"columns": [{"metric": "ttft", "unit": "GB"}]}, "ttft is in 's', not in 'GB'"),
-            ({"columns": [{"metric": "ttft", "value": "ttft"}]}, "stand in conf/metric/; name a `metric`"),
-            ({"columns": [{"metric": "ttft", "each": "dev"}]}, "the grid does not tell the values of 'dev'"),
-            (
-                {"columns": [{"metric": "ttft", "each": "method", "pairs": {"x": "sp and bld"}}]},
-                "'sp and bld' must be two values",
-            ),
-            (
-                {"columns": [{"metric": "ttft", "each": "method", "pairs": {"x": "sp over bld"}}]},
-                "no method 'bld'",
-            ),
-            ({"rows": {"label": "a"}}, "rows: there is no field 'label'. .*Choices: also, apart, by"),
-            ({"notes": ["nothing_like_it"]}, "no shared footnote 'nothing_like_it'"),
-            ({"paper": "table4"}, "paper is 'table4'; it must be a mapping"),
-            (
-                {"paper": {"paper": "edgellm", "artefact": "table4"}},
-                "no field of a published cell 'artefact'. Did you mean artifact",
-            ),
-            ({"paper": {"artifact": "table4"}}, "paper: there is no paper 'mine'. .*Choices: edgellm"),
-            ({"paper": {"paper": "edgelm", "artifact": "table4"}}, "no paper 'edgelm'. Did you mean edgellm"),
-            ({"cite": ["levr"]}, "cites 'levr': there is no BibTeX entry 'levr'. Did you mean lever"),
-        ],
-    )
-    def test_bad_input(self, table: Any, sentence: str) -> None:
-        with pytest.raises(InputError, match=sentence):
-            made(**table)
+    def test_a_comparison_of_two_values_has_its_own_unit_and_direction(self) -> None:
+        words = {"ratio": "edgellm over sp", "gain": "edgellm less sp", "fewer": "edgellm below sp"}
+        columns = made(columns=[{"metric": "rouge_l", "each": "method", "pairs": words}]).columns
+        assert [(column.compare, column.unit, column.better) for column in columns] == [
+            ("ratio", "x", "higher"),
+            ("difference", "percentage_point", "higher"),
+            ("reduction", "%", "lower"),
+        ]
 
-
-class TestPapers:
-    def test_a_folder_of_one_s_own_is_no_paper(self) -> None:
-        assert made().cite == ()
-        assert made(cite=["lever"]).cite == ("lever",)
-        assert made(experiment="edgellm/one").cite == ("edgellm",)
-
-    def test_a_folder_with_published_values_is_one(self, package: Path) -> None:
-        published(package, line("a", "Ours"))
-        assert made(paper={"artifact": "table1"}).cite == ("mine",)
-        (package / "reference" / "papers.bib").unlink()
-        with pytest.raises(InputError, match="cites 'mine': there is no BibTeX entry 'mine'"):
-            made(paper={"artifact": "table1"})
+    def test_a_number_may_be_spelt_otherwise_in_a_column(self) -> None:
+        columns = [{"metric": "ttft", "where": {"width": "4000000000.0"}}]
+        table = made(
+            {"method.width": ["0.0", "4e9"]},
+            labels={"width": "${method.width}"},
+            rows="width",
+            columns=columns,
+        )
+        assert table.columns[0].where == {"width": "4000000000.0"}
 
 
 class TestPublishedValues:
-    def test_they_are_found_by_system_and_dataset(self, package: Path) -> None:
-        published(package, line("a", "Ours", dataset="CNN/Daily"), line("b", "SP", dataset="SQuAD"))
-        sp, ours = made(paper={"artifact": "table1"}).columns
-        assert dict(sp.reference) == {"mt5_squad": "mine.b"}
-        assert dict(ours.reference) == {"t5_cnn": "mine.a"}
-
     @pytest.mark.parametrize(
-        "other",
+        ("values", "references"),
         [
-            line("a", "Theirs"),
-            line("a", "Ours", dataset="GSM8K"),
-            line("a", "Ours", device="Xiaomi 14"),
-            line("a", "Ours", metric="accuracy"),
-            line("a", "Ours", unit="s"),
+            (
+                [value("a", dataset="CNN/Daily"), value("b", "SP", dataset="SQuAD")],
+                [{"mt5_squad": "mine.b"}, {"t5_cnn": "mine.a"}],
+            ),
+            ([value("a", "Theirs")], [{}, {}]),
+            ([value("a", dataset="GSM8K")], [{}, {}]),
+            ([value("a", device="Xiaomi 14")], [{}, {}]),
+            ([value("a", metric="accuracy")], [{}, {}]),
+            ([value("a", unit="s")], [{}, {}]),
         ],
     )
-    def test_one_that_differs_in_a_coordinate_is_not_taken(self, other: str, package: Path) -> None:
-        published(package, other)
-        assert [dict(column.reference) for column in made(paper={"artifact": "table1"}).columns] == [{}, {}]
+    def test_they_are_found_by_all_coordinates(
+        self, values: list[dict[str, str]], references: list[dict[str, str]], package: Path
+    ) -> None:
+        publish(package, *values)
+        columns = made(paper={"artifact": "table1"}).columns
+        assert [dict(column.reference) for column in columns] == references
 
     def test_two_that_fit_are_named(self, package: Path) -> None:
-        published(package, line("a", "Ours"), line("b", "Ours"))
-        with pytest.raises(
-            InputError, match=r"column 'edgellm', fits several .*: mine\.a, mine\.b; say more"
-        ):
+        publish(package, value("a"), value("b"))
+        several = r"column 'edgellm', fits several .*: mine\.a, mine\.b; say more"
+        with pytest.raises(InputError, match=several):
             made(paper={"artifact": "table1"})
 
     def test_a_label_may_be_a_condition(self, package: Path) -> None:
-        published(
-            package,
-            line("a", "Ours", condition="n=64; average"),
-            line("b", "Ours", condition="n=128; average"),
-            names='mine: {method: {edgellm: Ours}, length: {"*": {name: "*", condition: "n=*"}}}',
-        )
+        publish(package, *(value(f"v{n}", condition=f"n={n}; average") for n in (64, 128)))
         grid = {"setup": "t5_cnn", "method": "edgellm", "max_tokens": [64, 128]}
-        spec = made(grid, labels={"length": "${max_tokens}"}, rows="length", paper={"artifact": "table1"})
-        assert dict(spec.columns[0].reference) == {"64": "mine.a", "128": "mine.b"}
+        table = made(grid, labels={"length": "${max_tokens}"}, rows="length", paper={"artifact": "table1"})
+        assert dict(table.columns[0].reference) == {"64": "mine.v64", "128": "mine.v128"}
 
     def test_a_speedup_belongs_to_what_is_faster(self, package: Path) -> None:
-        speedup = line("a", "Ours", "speedup", relative_to="SP", unit="x")
-        published(package, speedup)
+        publish(package, value("a", metric="speedup", relative_to="SP", unit="x"))
         column = {"metric": "ttft", "each": "method", "pairs": {"gain": "sp over edgellm"}}
-        spec = made(columns=[column | {"paper": {"metric": "speedup"}}], paper={"artifact": "table1"})
-        assert set(spec.columns[0].reference.values()) == {"mine.a"}
-        assert made(columns=[column], paper={"artifact": "table1"}).columns[0].reference == {}
+        said, unsaid = column | {"paper": {"metric": "speedup"}}, column | {"key": "unsaid"}
+        said_of, not_of = (made(columns=[c], paper={"artifact": "table1"}).columns[0] for c in (said, unsaid))
+        assert set(said_of.reference.values()) == {"mine.a"}
+        assert not_of.reference == {}
 
     def test_one_id_for_all_rows(self) -> None:
         (column,) = made(columns=[{"metric": "rouge_l", "reference": "edgellm.abstract.speedup_max"}]).columns
         assert set(column.reference) == {"t5_cnn", "mt5_squad"}
 
     def test_asides_are_found_for_every_row(self, package: Path) -> None:
-        published(package, line("a", "Ours", dataset="CNN/Daily", condition="average"))
-        aside = {"paper": {"artifact": "table1", "condition": "average", "metric": "rouge_l"}, "note": "n"}
-        spec = made(aside=[aside | {"columns": ["sp", "edgellm"]}])
-        assert [(a.id, a.row, a.column, a.note) for a in spec.aside] == [("mine.a", "t5_cnn", "edgellm", "n")]
+        publish(package, value("a", dataset="CNN/Daily", condition="average"))
+        paper = {"artifact": "table1", "condition": "average", "metric": "rouge_l"}
+        table = made(aside=[{"paper": paper, "note": "n", "columns": ["sp", "edgellm"]}])
+        assert [(a.id, a.row, a.column, a.note) for a in table.aside] == [
+            ("mine.a", "t5_cnn", "edgellm", "n")
+        ]
+
+    def test_a_folder_is_a_paper_if_values_were_published(self, package: Path) -> None:
+        assert made().cite == ("mine",), "it is in the bibliography"
+        (package / "papers.bib").unlink()
+        assert made().cite == ()
+        assert made(cite=["lever"]).cite == ("lever",)
+        assert made(experiment="edgellm/one").cite == ("edgellm",)
+        publish(package, value("a"))
+        with pytest.raises(InputError, match="cites 'mine': there is no BibTeX entry 'mine'"):
+            made(paper={"artifact": "table1"})
 
 
-class TestPackages:
-    def test_values_papers_names_and_notes_are_merged(self, package: Path) -> None:
-        published(package, line("a", "Ours"))
-        (package / "reference" / "papers.bib").write_text("@misc{mine,\n title = {M}\n}\n", encoding="utf-8")
-        (package / "reference" / "notes.yaml").write_text("frogs: A frog jumps.\n", encoding="utf-8")
-        assert "mine.a" in load_cells()
-        assert {"mine", "edgellm"} <= set(load_bibliography())
-        assert load_names().find("mine", "method", "edgellm").name == "Ours"
-        assert load_names().find("edgellm", "method", "edgellm").name == "EdgeLLM"
-        assert footnotes(["frogs", "Two words."], load_notes()) == ["A frog jumps.", "Two words."]
-
-    def test_a_clash_names_both_files(self, package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        known = next(iter(load_cells([conf_dir()])))
-        (package / "reference" / "cells.csv").write_text(
-            HEADER + line("a").replace("mine.a", known).replace(",mine,", ",edgellm,"), encoding="utf-8"
-        )
-        assert load_cells()[known].paper != "mine"
-        said = capsys.readouterr().err
-        assert f"'{known}'" in said
-        assert str(conf_dir() / "reference" / "cells.csv") in said
-        assert str(package / "reference" / "cells.csv") in said
-
-    @pytest.mark.parametrize(
-        "text", ["id,value\na,1\n", HEADER + "a,b\n", HEADER + line("a").replace("1.5", "x")]
-    )
-    def test_a_broken_file_is_named_and_left_out(
-        self, text: str, package: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (package / "reference" / "cells.csv").write_text(text, encoding="utf-8")
-        assert load_cells() == load_cells([conf_dir()])
-        (warning,) = capsys.readouterr().err.splitlines()
-        assert warning.startswith(f"warning: {package}/reference/cells.csv is left out")
+def column(**settings: Any) -> dict[str, Any]:
+    return {"columns": [{"metric": "ttft", **settings}]}
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"cite": "nope"}, "cite is 'nope'; it must be a list"),
-    ({"cite": [5]}, r"cite\.0 is 5; it must be a text"),
-    ({"cite": ["nope"]}, "cites 'nope': there is no BibTeX entry"),
-    ({"aside": 5}, "aside is 5; it must be a list"),
+    ({"colums": []}, "there is no field 'colums'. Did you mean columns"),
+    ({"footnotes": ["Ours."]}, "has the key 'footnotes', which is no more: write `notes`"),
+    ({"metric": "ttft"}, "has the key 'metric', which is no more: name the metric in each column"),
+    ({"cite": ["levr"]}, "cites 'levr': there is no BibTeX entry 'levr'. Did you mean lever"),
     ({"aside": [{"id": "nope", "note": "x"}]}, "there is no table or figure 'nope'"),
-    ({"notes": "word"}, "notes is 'word'; it must be a list"),
     ({"notes": [{"a": 1}]}, r"notes\.0 is {'a': 1}; it must be a text"),
+    ({"notes": ["nothing_like_it"]}, "no shared footnote 'nothing_like_it'"),
     ({"figure": {"columns": 5}}, r"figure\.columns is 5; it must be a list"),
+    ({"figure": {"columns": ["tfft"]}}, "no column 'tfft'. Did you mean ttft"),
     ({"figure": {"without": ["nope"]}}, "figure, without: there is no row 'nope'"),
-    ({"title": ["a"]}, "title is .* must be a text"),
     ({"columns": []}, "has no columns"),
+    ({"columns": "ttft"}, "columns is 'ttft'; it must be a list"),
+    ({"columns": ["ttft", "ttft"]}, "two columns with the key 'ttft'"),
+    ({"columns": ["rouge"]}, "no metric 'rouge'. Did you mean rouge_l"),
+    ({"columns": [{"each": "method"}]}, r"columns\.0: the field 'metric' is lacking"),
     (
-        {"columns": [{"metric": "ttft", "digits": -3}]},
-        r"columns\.0\.digits is -3; .* number from 0 to 15",
+        column(against={"method": "sp"}),
+        r"columns\.0 has the key 'against', which is no more: write `relative_to` with labels",
     ),
-    (
-        {"columns": [{"metric": "ttft", "digits": 400}]},
-        r"columns\.0\.digits is 400; .* number from 0 to 15",
-    ),
-    ({"columns": [{"metric": "ttft", "scale": 0}]}, "has the scale 0"),
-    ({"columns": [{"metric": "ttft", "relative_to": "nope"}]}, "there is no row 'nope'. Choices: sp, std"),
-    ({"columns": [{"metric": "ttft", "over": {"method": "nope"}}]}, "there is no method 'nope'"),
-    ({"columns": [{"metric": "ttft", "where": {"method": "nope"}}]}, "there is no method 'nope'"),
-    ({"columns": [{"metric": "ttft", "reference": "nope"}]}, "there is no table or figure 'nope'"),
-    ({"columns": [{"metric": "ttft", "reference": {"nope": "edgellm.table1"}}]}, "there is no row 'nope'"),
+    (column(value="ttft"), "stand in conf/metric/; name a `metric`"),
+    (column(unit="GB"), "ttft is in 's', not in 'GB'"),
+    (column(digits=-3), r"columns\.0\.digits is -3; .* number from 0 to 15"),
+    (column(scale=0), "has the scale 0"),
+    (column(over={"method": "sp"}, relative_to="std"), "column 'ttft' has two baselines"),
+    (column(compare="difference"), "column 'ttft' has no baseline"),
+    (column(relative_to="nope"), "there is no row 'nope'. Choices: sp, std"),
+    (column(over={"method": "nope"}), "there is no method 'nope'"),
+    (column(where={"method": "nope"}), "there is no method 'nope'"),
+    (column(reference="nope"), "there is no table or figure 'nope'"),
+    (column(reference={"nope": "edgellm.table1"}), "there is no row 'nope'"),
+    (column(each="dev"), "the grid does not tell the values of 'dev'"),
+    (column(each="method", pairs={"x": "sp and bld"}), "'sp and bld' must be two values"),
+    (column(each="method", pairs={"x": "sp over bld"}), "no method 'bld'"),
+    ({"paper": {"artifact": "table4"}}, "paper: there is no paper 'mine'. .*Choices: edgellm"),
+    ({"paper": {"paper": "edgelm", "artifact": "table4"}}, "no paper 'edgelm'. Did you mean edgellm"),
     ({"paper": {"paper": "edgellm", "artifact": "nope"}}, "there is no artifact 'nope'. Choices: fig1, "),
-    ({"rows": {"by": 5}}, r"rows\.by is 5; it must be a list"),
+    (
+        {"paper": {"paper": "edgellm", "artefact": "table4"}},
+        "no field of a published cell 'artefact'. Did you mean artifact",
+    ),
+    ({"rows": {"label": "a"}}, "rows: there is no field 'label'. .*Choices: also, apart, by"),
     ({"rows": {"by": []}}, r"rows\.by is \[\]; it must be a list that is not empty"),
-    ({"rows": {"by": "method", "names": ["std"]}}, r"rows\.names is \['std'\]; it must be a mapping"),
     ({"rows": {"by": "method", "names": {"std": [1]}}}, r"rows\.names\.std is \[1\]; it must be a text"),
-    ({"rows": {"by": "method", "also": {"method": 5}}}, r"rows\.also\.method is 5; it must be a list"),
     ({"rows": {"by": "method", "name": "{nope}"}}, r"rows\.name: '{nope}' may name method in braces"),
-    ({"rows": {"by": "method", "name": 5}}, r"rows\.name is 5; it must be a text"),
 ]
 
 
 @pytest.mark.parametrize(("table", "said"), WRONG)
 def test_a_mistake_in_a_section_is_an_error_of_the_section(table: dict[str, Any], said: str) -> None:
     right: dict[str, Any] = {"title": "T", "rows": "method", "columns": ["ttft"]}
-    assert made({"method": ["std", "sp"]}, "mine", **right).title == "T"
+    assert made({"method": ["std", "sp"]}, **right).title == "T"
     with pytest.raises(InputError, match=said):
-        made({"method": ["std", "sp"]}, "mine", **{**right, **table})
+        made({"method": ["std", "sp"]}, **{**right, **table})
 
 
-def test_a_number_may_be_spelt_otherwise_in_a_column() -> None:
-    columns = [{"metric": "ttft", "where": {"width": "4000000000.0"}}]
-    table = {"title": "T", "rows": "width", "columns": columns}
-    labels = {"width": "${method.width}"}
-    assert made({"method.width": ["0.0", "4e9"]}, "mine", labels, **table).columns[0].where == {
-        "width": "4000000000.0"
-    }
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+TEXTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [content for content in map(yaml.safe_load, TEXTS) if "table" in content]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["table"].get("title"))
+def test_a_table_of_the_page_has_rows_and_columns_from_its_grid(example: dict[str, Any]) -> None:
+    """The examples of docs/tables.md, as if each were an experiment of EdgeLLM."""
+    if not computes_nothing(example["table"]):
+        table = expand("edgellm/page", example["table"], example)
+        assert grid_of(example).points()
+        assert table.columns
+        assert table.rows.names
+
+
+def test_every_published_value_of_the_page_is_one() -> None:
+    """Those of its tables are looked up as they are written out."""
+    named, cells = [], load_cells()
+    for section in (example["table"] for example in EXAMPLES):
+        if "claims" in section:
+            named += [claim.id for claim in ClaimsSpec.parse("page", section).claims]
+        elif "masks" in section:
+            named += [name for form in DiagramsSpec.parse("page", section).masks for name in form.match]
+        elif "facts" in section:
+            facts = FactsSpec.parse("page", written_out("edgellm/page", section))
+            named += [fact.spec.id for fact in read_facts(facts, fact_sources()) if fact.spec.id]
+    assert len(named) > 5
+    assert [find(cells, name).id for name in named] == named
+
+
+def test_the_metrics_of_the_page_are_read(tmp_path: Path) -> None:
+    (text,) = (text for text in TEXTS if text.startswith("# conf/metric/"))
+    (tmp_path / "metric").mkdir()
+    (tmp_path / "metric" / "mine.yaml").write_text(text, encoding="utf-8")
+    metrics = load_metrics([tmp_path])
+    assert {name: metric.group for name, metric in metrics.items()} == {"hops": "mine", "hop_time": "mine"}

@@ -1,4 +1,4 @@
-"""The line of how figures were made counts the records' own facts, and changes with them."""
+"""What a table says of how its figures were made is what its records say, and changes with them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from invented_tables import table_spec
+from records import record
 from repro.core.paths import project_root
 from repro.records.record import Record
 from repro.records.results import open_results
+from repro.reports.reference.names import OF_STAND_INS
+from repro.reports.tables.build import build
 from repro.reports.tables.how_made import how_made, words_of
+from repro.reports.tables.table import Table
 
 
 @pytest.fixture(scope="module")
@@ -25,38 +30,61 @@ def changed(record: Record, **provenance: Any) -> Record:
     return replace(record, provenance=replace(record.provenance, **provenance))
 
 
-def measured(record: Record) -> Record:
-    """The record with one number of its phone measured in place of assumed."""
-    config = deepcopy(dict(record.provenance.config))
-    power = config["device"]["power"]["idle"]
-    assert power["source"] == "assumed"
-    power["source"] = "measured"
-    return changed(record, config=config)
-
-
-def test_it_counts_what_the_machine_rests_on(records: list[Record]) -> None:
-    """OnePlus 12's file and engine have 11 printed, 5 fitted and 11 assumed numbers that decide costs."""
+def test_numbers_of_the_machine_are_counted_by_source(records: list[Record]) -> None:
+    """OnePlus 12's file and engine have 27 numbers that decide costs; one more of them is measured."""
     line = how_made(records)
     assert "Emulated on OnePlus 12 (engine LEVER, reads overlapped)" in line
     assert "of their 27 numbers 0 measured, 11 printed, 6 fitted, 10 assumed." in line
     assert line.endswith("SmolLM2-135M in float32 computed; costs are of q4_0.")
-    assert words_of(records) == "emulated"
+    measured = []
+    for each in records:
+        config = deepcopy(dict(each.provenance.config))
+        config["device"]["power"]["idle"]["source"] = "measured"
+        measured.append(changed(each, config=config))
+    assert "1 measured, 11 printed, 6 fitted, 9 assumed" in how_made(measured)
 
 
-def test_one_number_that_is_measured_changes_it(records: list[Record]) -> None:
-    assert "1 measured, 11 printed, 6 fitted, 9 assumed" in how_made([measured(one) for one in records])
-
-
-def test_one_cell_of_a_real_device_changes_it(records: list[Record]) -> None:
+def test_cells_of_a_real_device_and_without_machine_or_weights_are_said(records: list[Record]) -> None:
     timed = changed(records[0], clock="wall")
-    assert words_of([timed, *records[1:]]) == "emulated and measured"
-    assert "Measured: Linux on x86_64" in how_made([timed, *records[1:]])
-    assert words_of([timed]) == "measured"
-
-
-def test_without_a_machine_or_weights_it_says_so(records: list[Record]) -> None:
+    mixed = [timed, *records[1:]]
+    assert [words_of(some) for some in (records, mixed, [timed])] == [
+        *("emulated", "emulated and measured", "measured")
+    ]
+    assert "Measured: Linux on x86_64" in how_made(mixed)
     versions = {n: v for n, v in records[0].provenance.versions.items() if n != "cost model"}
     unbilled = changed(records[0], versions=versions)
     assert how_made([unbilled]).startswith("No machine: figures of weights and texts alone.")
     assert words_of([unbilled]) == how_made([]) == ""
     assert "No weights computed" in how_made([changed(records[0], weights="none")])
+
+
+SMOL = {"name": "smollm2_135m_instruct", "hub": {"repo": "HuggingFaceTB/SmolLM2-135M-Instruct"}}
+
+
+def table_of(checkpoint: dict[str, Any], **config: Any) -> Table:
+    """The table of a cell whose weights are another model's than the billed one's."""
+    config |= {"target": {"checkpoint": checkpoint}}
+    cell = record("lever", {"x": 1.0}, labels={"target": "Qwen3-8B"}, weights="proxy", config=config)
+    columns = [{"key": "x", "heading": "X", "value": "x"}]
+    notes = [f"{OF_STAND_INS}SmolLM2 computes.", "Five prompts."]
+    section = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, "footnotes": notes}
+    return build(table_spec("table", section), [cell], {})
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "named"),
+    [
+        (SMOL, "SmolLM2-135M"),
+        (SMOL | {"hub": {"repo": "Qwen/Qwen2.5-Coder-1.5B-Instruct"}}, "Qwen2.5-Coder-1.5B-Instruct"),
+        (SMOL | {"folder": "qwen2.5-coder"}, "qwen2.5-coder"),
+        ({"name": "qwen3_8b", "hub": {"repo": "Qwen/Qwen3-8B"}}, "qwen3_8b"),
+    ],
+)
+def test_a_title_names_the_weights_that_computed(checkpoint: dict[str, Any], named: str) -> None:
+    """A checkpoint's file whose folder or repository was changed has still its own name."""
+    assert f"{named} computes in place of Qwen3-8B" in table_of(checkpoint).caption
+
+
+def test_footnotes_about_stand_ins_are_left_out_of_own_weights() -> None:
+    assert table_of(SMOL).footnotes == ("SmolLM2 computes.", "Five prompts.")
+    assert table_of(SMOL, weights="own").footnotes == ("Five prompts.",)

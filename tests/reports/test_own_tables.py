@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,54 +10,33 @@ from rich.console import Console
 
 from invented_tables import table_spec
 from records import record
-from repro.core.errors import InputError
-from repro.reports.formats.latex import to_latex
+from repro.records.record import Record
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
-from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.formats.values import decimals, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
-from repro.reports.tables.best import with_best
 from repro.reports.tables.build import build
 from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
-COLUMNS = [
-    {"key": "speed", "heading": "Decode", "value": "speed", "unit": "tokens/s", "better": "higher"},
-    {
-        "key": "step",
-        "heading": "Time per token",
-        "value": "step",
-        "unit": "s",
-        "digits": 3,
-        "better": "lower",
-    },
-    {
-        "key": "size",
-        "heading": "Peak memory",
-        "value": "emulated_dram",
-        "unit": "GB",
-        "scale": 1e-9,
-        "digits": 1,
-    },
-]
+SPEED = {"key": "speed", "heading": "Decode", "value": "speed", "unit": "tokens/s", "better": "higher"}
+STEP = {"key": "step", "heading": "Time per token", "value": "step", "unit": "s", "better": "lower"}
+SIZE = {"key": "size", "heading": "Peak memory", "value": "size", "unit": "GB", "digits": 1}
 
 
-def made(**changes: Any) -> Table:
-    """A table of two methods on two phones."""
+def made(cells: list[Record], **section: Any) -> Table:
+    content = {"title": "Mine", "rows": {"by": ["method"]}, "columns": [SPEED], **section}
+    return build(table_spec("mine", content), cells, {}, {cell.key for cell in cells})
+
+
+def wide_table() -> Table:
+    """Two methods on two phones, three columns."""
     cells = [
-        record(
-            method,
-            {"speed": speed, "step": 1 / speed},
-            labels={"device": device},
-            memory={"emulated_dram": 2_500_000_000},
-        )
-        for method, device, speed in (
-            *(("std", "OnePlus 12", 10.0), ("std", "Xiaomi 14", 8.0)),
-            *(("lever", "OnePlus 12", 20.001), ("lever", "Xiaomi 14", 20.0)),
-        )
+        record(method, {"speed": speed, "step": 1 / speed, "size": 2.5}, labels={"device": device})
+        for method, speed in (("std", 10.0), ("lever", 20.0))
+        for device in ("OnePlus 12", "Xiaomi 14")
     ]
-    section = {"title": "Mine", "rows": {"by": ["method", "device"], "apart": True}, "columns": COLUMNS}
-    return build(table_spec("mine", {**section, **changes}), cells, {}, {cell.key for cell in cells})
+    return made(cells, rows={"by": ["method", "device"], "apart": True}, columns=[SPEED, STEP, SIZE])
 
 
 def on_screen(table: Table, width: int) -> list[str]:
@@ -67,74 +45,50 @@ def on_screen(table: Table, width: int) -> list[str]:
     return text.getvalue().splitlines()
 
 
-def test_the_best_of_each_column_is_marked_but_no_tie_of_figures_without_intervals() -> None:
-    """LEVER's 20.001 and 20.00 differ in three digits alone."""
-    speed, *others = COLUMNS
-    table = made(best=True, columns=[{**speed, "digits": 3}, {**speed, "key": "short"}, *others])
-    best = {
-        row.id: [c.key for c, e in zip(table.columns, row.entries, strict=True) if "best" in e.marks]
-        for row in table.rows
-    }
-    assert {row: keys for row, keys in best.items() if keys} == {"lever / OnePlus 12": ["speed"]}
-    assert "| 20.001 ★ | 20.00 |" in to_markdown(page(table), [])
-    assert "★ best of its column." in to_markdown(page(table), [])
-    assert r"20.001{~$\star$}" in to_latex(page(table), [])
-    assert not any("best" in entry.marks for row in made().rows for entry in row.entries)
-
-
-def test_tied_figures_with_intervals_are_both_the_best() -> None:
-    table = made()
-    interval = (19.0, 21.0)
-    rows = [replace(r, entries=tuple(replace(e, spread=interval) for e in r.entries)) for r in table.rows]
-    marked = with_best(replace(table, rows=tuple(rows)))
-    assert [row.id for row in marked.rows if "best" in row.entries[0].marks] == [
-        "lever / OnePlus 12",
-        "lever / Xiaomi 14",
-    ]
-
-
-def test_equal_values_and_columns_without_a_direction_have_no_best() -> None:
-    table = made(best=True, columns=[{**COLUMNS[0], "value": "same"}, COLUMNS[2]])
-    assert not any(entry.marks for row in table.rows for entry in row.entries)
+@pytest.mark.parametrize(
+    ("speeds", "column", "uncertainty", "best"),
+    [
+        ((10.0, 20.001, 20.0), {"digits": 3}, {}, [1]),
+        ((10.0, 20.001, 20.0), {"digits": 2}, {}, []),  # a tie of figures without intervals
+        ((10.0, 20.001, 20.0), {"digits": 2}, {"speed": (19.0, 21.0)}, [1, 2]),
+        ((10.0, 20.0, 30.0), {"better": "lower"}, {}, [0]),
+        ((10.0, 20.0, 30.0), {"better": ""}, {}, []),
+        ((10.0, 10.0, 10.0), {}, {"speed": (9.0, 11.0)}, []),
+    ],
+)
+def test_the_best_of_a_column_is_marked(
+    speeds: tuple[float, ...], column: dict[str, Any], uncertainty: dict[str, Any], best: list[int]
+) -> None:
+    cells = [record(f"m{i}", {"speed": v}, uncertainty=uncertainty) for i, v in enumerate(speeds)]
+    columns = [{**SPEED, **column}]
+    table = made(cells, best=True, columns=columns)
+    assert [i for i, row in enumerate(table.rows) if "best" in row.entries[0].marks] == best
+    assert (" ★ |" in to_markdown(page(table), [])) == bool(best)
+    assert not any(row.entries[0].marks for row in made(cells, columns=columns).rows)
 
 
 def test_each_label_has_a_column() -> None:
-    text = to_markdown(page(made()), [])
+    text = to_markdown(page(wide_table()), [])
     assert "| method | device | Decode (tokens/s) ↑ |" in text
     assert "| LEVER | OnePlus 12 | 20.00 |" in text
-    joined = made(rows={"by": ["method", "device"]})
-    assert "| method / device | Decode" in to_markdown(page(joined), [])
 
 
-def test_memory_is_a_figure_of_a_record_s_provenance() -> None:
-    assert made().entry("std / OnePlus 12", "size").ours == pytest.approx(2.5)
+@pytest.mark.parametrize(("width", "parts"), [(100, 1), (64, 1), (48, 2)])
+def test_a_screen_breaks_headings_before_it_divides_a_table(width: int, parts: int) -> None:
+    """Each part names its rows, two of which are on a OnePlus 12."""
+    shown = on_screen(wide_table(), width)
+    assert max(map(len, shown)) <= width
+    assert sum("OnePlus 12" in line for line in shown) == 2 * parts
+    assert sum("20.00" in line for line in shown) == 2
+    assert not any("…" in line for line in shown)
 
 
-def test_the_command_of_a_sweep_is_not_an_experiment_s() -> None:
-    assert (
-        made(command="python -m repro -m method=std,lever").command == "python -m repro -m method=std,lever"
-    )
-    assert made().command == "python -m repro experiment=mine"
-
-
-def test_a_table_that_fits_is_printed_whole() -> None:
-    lines = on_screen(made(), 100)
-    assert sum("OnePlus 12" in line for line in lines) == 2
-
-
-def test_headings_are_broken_before_a_table_is() -> None:
-    lines = on_screen(made(), 64)
-    assert sum("OnePlus 12" in line for line in lines) == 2
-    assert not any("Time per token" in line for line in lines)
-    assert not any("…" in line for line in lines)
-
-
-def test_a_wide_table_is_printed_in_parts_that_name_the_rows() -> None:
-    lines = on_screen(made(), 48)
-    assert sum("OnePlus 12" in line for line in lines) == 4, "two parts of two such rows"
-    assert max(map(len, lines)) <= 48
-    assert not any("…" in line for line in lines)
-    assert sum("20.00" in line for line in lines) == 2
+def test_of_a_long_table_the_screen_has_the_first_rows() -> None:
+    cells = [record("std", {"speed": 1.0 + n}, labels={"n": f"{n:04}"}) for n in range(MOST_ROWS + 7)]
+    shown = on_screen(made(cells, rows={"by": ["n"]}), 120)
+    rows = [line.split()[0] for line in shown if len(line.split()) == 2 and line.split()[0].isdigit()]
+    assert rows == [f"{n:04}" for n in range(MOST_ROWS)]
+    assert "and 7 more rows, in the files" in shown
 
 
 @pytest.mark.parametrize(
@@ -153,61 +107,18 @@ def test_small_values_keep_three_digits(value: float | None, words: str) -> None
 
 
 def test_a_column_has_the_digits_of_its_smallest_value() -> None:
-    metric = load_metrics().find("flash_bytes_per_token")
-    assert decimals(metric, [5.6e7, 2e9, None]) == 4
-    assert value_words(metric, 5.6e7) == "0.0560"
-    assert unit_words(metric) == "GB/token"
+    assert decimals(load_metrics().find("flash_bytes_per_token"), [5.6e7, 2e9, None]) == 4, "0.0560 GB"
     assert decimals(load_metrics().find("prompts"), [2]) == 0
-
-
-def test_a_field_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(InputError, match="apert"):
-        made(rows={"by": ["method"], "apert": True})
 
 
 def test_a_text_that_another_arithmetic_computed_is_not_compared_with_the_targets() -> None:
     """The record keeps its figure; the table has that of the plain method alone, and says why."""
-    column = {"key": "exact", "heading": "Exact match", "value": "exact_match", "unit": "share"}
-    cells = [
-        record(name, {"exact_match": 1.0, "speed": 1.0}, config={"method": {"name": name}})
-        for name in ("std", "mllm_npu")
-    ]
-    spec = table_spec("mine", {"title": "Mine", "rows": {"by": ["method"]}, "columns": [column]})
-    table = build(spec, cells, {}, {cell.key for cell in cells})
+    std, mllm = (
+        record(name, {"exact_match": 1.0}, config={"method": {"name": name}}) for name in ("std", "mllm_npu")
+    )
+    table = made([std, mllm], columns=[{"key": "exact", "heading": "Exact match", "value": "exact_match"}])
     assert {row.id: row.entries[0].ours for row in table.rows} == {"std": 1.0, "mllm_npu": None}
     (reason,) = [note for note in table.footnotes if note.startswith("mllm_npu computes with 8-bit")]
     assert "did not run" in reason
-    assert "exact_match" not in known_values(cells[1])
-    assert cells[1].figure("exact_match") == known_values(cells[0])["exact_match"] == 1.0
-
-
-def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same() -> None:
-    """20.001 over 10 and 20 over 8; of a row that lacks a label, that label does not matter."""
-    cells = [
-        record("std", {"speed": 10.0}, labels={"device": "A"}),
-        record("std", {"speed": 8.0}, labels={"device": "B"}),
-        *(
-            record("sd", {"speed": s}, labels={"device": d, "length": n})
-            for d, n, s in (("A", "2", 20.0), ("B", "4", 20.0))
-        ),
-    ]
-    column = {**COLUMNS[0], "key": "speedup", "relative_to": {"method": "std"}}
-    section = {"title": "Mine", "rows": {"by": ["method", "device", "length"]}, "columns": [column]}
-    table = build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
-    assert {row.id: row.entries[0].ours for row in table.rows} == {
-        "std / A / ": 1.0,
-        "std / B / ": 1.0,
-        "sd / A / 2": 2.0,
-        "sd / B / 4": 2.5,
-    }
-
-
-def test_of_a_long_table_the_screen_has_the_first_rows() -> None:
-    cells = [record("std", {"speed": 1.0 + n}, labels={"n": f"{n:04}"}) for n in range(MOST_ROWS + 7)]
-    section = {"title": "Mine", "rows": {"by": ["n"]}, "columns": COLUMNS[:1]}
-    table = build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
-    shown = on_screen(table, 120)
-    rows = [line for line in shown if len(line.split()) == 2 and line.split()[0].isdigit()]
-    assert len(rows) == MOST_ROWS
-    assert rows[0].split()[0] == "0000"
-    assert "and 7 more rows, in the files" in shown
+    assert "exact_match" not in known_values(mllm)
+    assert mllm.figure("exact_match") == known_values(std)["exact_match"] == 1.0

@@ -1,71 +1,83 @@
-"""The README: its table is the one that the run wrote, and what it names is there."""
+"""The READMEs of the project and of a folder of results: what they show and name is there."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from invented_tables import CELLS, write_table
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import project_root
+from repro.records.results import Results
+from repro.reports.fidelity.index import write_index
 from repro.reports.marked_block import block, filled, markers
 from scripts import readme_table
 
-README = project_root() / "README.md"
-TABLE = project_root() / readme_table.TABLE
+README = (project_root() / "README.md").read_text(encoding="utf-8")
 MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
 START, END = markers(readme_table.BLOCK)
 EMPTY = f"# repro\n\n{START}\n{END}\n\nThe rest.\n"
 
 
 def test_the_readme_shows_the_table_as_the_run_wrote_it() -> None:
-    inside = block(README.read_text(encoding="utf-8"), readme_table.BLOCK, "README.md")
-    if not TABLE.is_file():
-        assert inside == "", "the README shows a table that no file holds"
-        pytest.skip("no quickstart has been run into results/ yet")
-    assert inside == readme_table.shown(TABLE.read_text(encoding="utf-8"))
+    table = (project_root() / readme_table.TABLE).read_text(encoding="utf-8")
+    assert block(README, readme_table.BLOCK, "README.md") == readme_table.shown(table)
 
 
-def test_the_script_fills_the_block_and_nothing_else(tmp_path: Path) -> None:
+def test_the_script_fills_the_block_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     readme, table = tmp_path / "README.md", tmp_path / "quickstart.md"
     readme.write_text(EMPTY, encoding="utf-8")
+    arguments = ["--readme", str(readme), "--table", str(table)]
+    assert readme_table.main(arguments) == 2
+    assert str(table) in capsys.readouterr().err
     table.write_text(MARKDOWN, encoding="utf-8")
-    assert readme_table.main(["--readme", str(readme), "--table", str(table)]) == 0
-    text = readme.read_text(encoding="utf-8")
-    assert block(text, readme_table.BLOCK, "README.md") == "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
-    assert text.startswith("# repro\n\n<!-- quickstart -->\n## Speeds")
-    assert text.endswith("- a note\n<!-- /quickstart -->\n\nThe rest.\n")
-    assert filled(text, readme_table.BLOCK, readme_table.shown(MARKDOWN), "README.md") == text
+    for _ in range(2):
+        assert readme_table.main(arguments) == 0
+        shown = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
+        assert readme.read_text(encoding="utf-8") == EMPTY.replace(END, f"{shown}\n{END}")
 
 
-def test_a_missing_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = tmp_path / "none.md"
-    assert readme_table.main(["--table", str(missing)]) == 2
-    assert str(missing) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "readme",
-    ["no markers", f"{START} alone", f"{END}{START}", EMPTY + EMPTY],
-)
+@pytest.mark.parametrize("readme", ["no markers", f"{START} alone", f"{END}{START}", EMPTY + EMPTY])
 def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
     with pytest.raises(InputError, match=r"exactly one|in order"):
         filled(readme, readme_table.BLOCK, MARKDOWN, "README.md")
 
 
-def test_the_quickstarts_table_can_be_made_again_from_records_alone(
+def test_the_quickstarts_table_can_be_made_without_any_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.run("table", ["quickstart", "--results", str(tmp_path)]) == 0
     assert "No records" in capsys.readouterr().out
     text = (tmp_path / "quickstart" / "table.md").read_text(encoding="utf-8")
-    assert "No records" in text
+    assert "- No records, commit none" in text
     assert "| Flash-AR (not run) | — |" in text
 
 
 def test_files_that_the_readme_links_to_are_there() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
-    made_by_the_run = {"results/quickstart/figure.png"}
-    named = set(links) - made_by_the_run
+    named = set(re.findall(r"\]\(([^)#:]+)\)", README)) - {"results/quickstart/figure.png"}
     assert len(named) >= 8
     assert [name for name in sorted(named) if not (project_root() / name).exists()] == []
+
+
+def test_the_index_of_results_counts_errors_as_the_error_pages_and_lists_real_runs(tmp_path: Path) -> None:
+    """Of four figures one is a prediction that can miss: 3 beside 1.5."""
+    inside = {"id": "a", "ours": 4, "reference": "edgellm.text.range", "published_low": 2.9}
+    off = {"id": "b", "ours": 3, "reference": "edgellm.fig18.a", "published_low": 1.5, "published_high": 1.5}
+    aside = [{**off, "id": "c", "marks": "fitted"}, {**off, "id": "d", "certain": "derived"}]
+    lines = [{**inside, "published_high": 9.3}, off, *aside]
+    write_table(tmp_path, "edgellm/fig18", *({"ratio": 1, "column": "speedup", **line} for line in lines))
+    artifacts = tmp_path / "artifacts.csv"
+    artifacts.write_text("paper,artifact,what_it_shows\n", encoding="utf-8")
+
+    def index() -> str:
+        return write_index(Results(tmp_path), CELLS, artifacts).read_text(encoding="utf-8")
+
+    (row,) = [line for line in index().splitlines() if line.startswith("| [edgellm/fig18]")]
+    assert "| 1 | 100.0% |" in row
+    assert "real/README.md" not in index()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "README.md").write_text("# Runs\n", encoding="utf-8")
+    assert "- [real](real/README.md)" in index()

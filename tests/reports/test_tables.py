@@ -9,25 +9,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from invented_tables import table_spec
-from records import record
+from invented_tables import cell, table_spec
+from latex_structure import cells, tabulars
+from records import InventedRounds, record
 from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.experiments import plan, recorded_tables
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.comparison.frame import framed
-from repro.reports.comparison.published import Published
+from repro.reports.figures.palette import Palette
+from repro.reports.figures.shown import shown
 from repro.reports.files import write_all
-from repro.reports.formats.latex import latex, to_latex
+from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
 from repro.reports.intervals.samples import Samples
-from repro.reports.reference.bibliography import citations, load_bibliography
-from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.bands import Banded, cells_digest
 from repro.reports.tables.build import SHORT, build
@@ -36,94 +34,73 @@ from repro.reports.tables.table import Table
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
 SPEEDUP = {**SPEED, "key": "speedup", "heading": "Speedup", "relative_to": "flash_ar", "unit": "x"}
+TIME = {"key": "time", "heading": "Time", "value": "seconds", "unit": "s"}
+FAILED = {"status": "failed", "error": "Traceback (most recent call last):\n  x\nOSError: gone | away\n"}
 
-
-def cell(name: str, low: float | None, high: float | None, unit: str = "tokens/s") -> PublishedCell:
-    texts = dict.fromkeys(("section", "device", "model", "draft_model", "dataset", "condition"), "")
-    return PublishedCell(
-        **texts,
-        id=name,
-        paper="lever",
-        artifact="table5",
-        system="LEVER",
-        metric="decode_throughput",
-        value_low=low,
-        value_high=high,
-        unit=unit,
-        relative_to="",
-        note="",
-    )
-
-
+PUBLISHED = {"system": "LEVER", "metric": "decode_throughput"}
 CELLS = {
-    c.id: c
-    for c in (
-        cell("t.flash", 2.0, 2.0),
-        cell("t.chain", 4.0, 4.0),
-        cell("t.edge", 5.0, 8.0),
-        cell("t.claim", None, 9.3, "x"),
-        cell("t.ms", 500.0, 500.0, "ms"),
+    name: replace(cell(name, low, high, unit, **PUBLISHED), paper="lever", artifact="table5")
+    for name, low, high, unit in (
+        ("t.flash", 2.0, 2.0, "tokens/s"),
+        ("t.chain", 4.0, 4.0, "tokens/s"),
+        ("t.edge", 5.0, 8.0, "tokens/s"),
+        ("t.up_to", None, 9.3, "tokens/s"),
+        ("t.claim", None, 9.3, "x"),
+        ("t.ms", 500.0, 500.0, "ms"),
     )
 }
 
 
 def spec(**changes: Any) -> TableSpec:
-    section: dict[str, Any] = {
-        "title": "Invented & small",
-        "rows": {
-            "by": ["method"],
-            "names": {"flash_ar": "Flash AR", "chain_sd": "Chain SD", "edgellm": "EdgeLLM"},
-        },
-        "columns": [SPEED],
-    }
-    return table_spec("table", {**section, **changes})
+    names = {"flash_ar": "Flash AR", "chain_sd": "Chain SD", "edgellm": "EdgeLLM"}
+    rows = {"by": ["method"], "names": names}
+    return table_spec("table", {"title": "Invented & small", "rows": rows, "columns": [SPEED], **changes})
+
+
+def made(records: list[Record], **changes: Any) -> Table:
+    """The table of a section with these changes over records."""
+    return build(spec(**changes), records, CELLS)
 
 
 def run(method: str, tokens: int, seconds: float, prompts: int = 10, **changes: Any) -> Record:
     return record(method, {"tokens": tokens, "seconds": seconds, "prompts": prompts}, **changes)
 
 
+def lines(table: Table) -> dict[tuple[str, str], dict[str, str]]:
+    """The lines of its table.csv by the row's id and the column's key."""
+    return {(line["id"], line["column"]): line for line in csv.DictReader(io.StringIO(to_csv(table)))}
+
+
+def figures(table: Table) -> dict[str, list[float | None]]:
+    """Our figures by the row's id, as table.csv has them."""
+    rows: dict[str, list[float | None]] = {}
+    for (row, _), line in lines(table).items():
+        rows.setdefault(row, []).append(float(line["ours"]) if line["ours"] else None)
+    return rows
+
+
 def whole_table() -> Table:
     """A fitted baseline, a prediction, a failure, an absent row and a user's own method."""
+    reference = {"flash_ar": "t.flash", "chain_sd": "t.chain"}
     columns = [
-        {
-            **SPEED,
-            "better": "higher",
-            "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain"},
-            "tolerance": 0.1,
-        },
+        {**SPEED, "better": "higher", "reference": reference, "tolerance": 0.1},
         {"key": "rouge", "heading": "Rouge-L", "value": "rouge", "digits": 1, "timed": False},
         SPEEDUP,
     ]
     aside = [{"id": "t.claim", "note": "another_phone", "row": "chain_sd", "column": "speedup"}]
-    shown = spec(
-        columns=columns, aside=aside, footnotes=["Invented."], figure={"columns": ["speed", "speedup"]}
-    )
-    failure = {"status": "failed", "error": "Traceback (most recent call last):\n  x\nOSError: gone | away\n"}
+    figure = {"columns": ["speed", "speedup"]}
+    wall = {"clock": "wall", "finished": "2026-01-02T00:00:00Z", "commit": "fedcba9876543210", "dirty": True}
+    chain = {"tokens": 100, "seconds": 20.0, "prompts": 10, "rouge": 99.5}
     records = [
         run("flash_ar", 100, 50.0, costs="fitted"),
-        record(
-            "chain_sd",
-            {"tokens": 100, "seconds": 20.0, "prompts": 10, "rouge": 99.5},
-            uncertainty={"rouge": 0.25},
-            clock="wall",
-            finished="2026-01-02T00:00:00Z",
-            commit="fedcba9876543210",
-            dirty=True,
-        ),
-        record("edgellm", {}, **failure),
-        run("mine", 100, 12.5),
+        record("chain_sd", chain, uncertainty={"rouge": 0.25}, notes=["A stand-in."], **wall),
+        record("edgellm", {}, **FAILED),
+        run("mine", 100, 12.5, notes=["A stand-in."]),
     ]
-    return build(shown, records, CELLS)
+    return made(records, columns=columns, aside=aside, footnotes=["Invented."], figure=figure)
 
 
 class TestBuild:
-    def test_an_interval_of_a_loss_begins_at_its_lower_end(self) -> None:
-        found = record("mine", {"difference": -1.0}, uncertainty={"difference": (-3.0, 0.5)})
-        column = {"key": "loss", "heading": "Loss", "value": "difference", "scale": -1.0}
-        entry = build(spec(columns=[column], aside=[]), [found], CELLS).rows[-1].entries[0]
-        assert (entry.ours, entry.spread) == (1.0, (-0.5, 3.0))
-
     def test_a_speedup_is_totals_over_totals(self) -> None:
         by_dataset = [
             run(method, tokens, seconds, labels={"dataset": dataset}, inputs={"dataset": dataset})
@@ -140,23 +117,10 @@ class TestBuild:
             {**SPEEDUP, "key": "mbpp", "where": {"dataset": "mbpp"}},
             {**SPEED, "aggregate": "mean"},
         ]
-        table = build(spec(columns=columns), by_dataset, CELLS)
-        assert table.entry("edgellm", "total").ours == pytest.approx((400 / 100) / (400 / 200))
-        assert table.entry("edgellm", "geomean").ours == pytest.approx((10 * (100 / 90)) ** 0.5)
-        assert table.entry("edgellm", "mbpp").ours == pytest.approx(100 / 90)
-        assert table.entry("edgellm", "speed").ours == pytest.approx((10 + 300 / 90) / 2)
+        right = [(400 / 100) / (400 / 200), (10 * (100 / 90)) ** 0.5, 100 / 90, (10 + 300 / 90) / 2]
+        assert figures(made(by_dataset, columns=columns))["edgellm"] == pytest.approx(right)
         with pytest.raises(InputError, match=r"2 records for one row, which differ in dataset"):
-            build(spec(), by_dataset, CELLS)
-
-    @pytest.mark.parametrize("change", [{"prompts": 9}, {"inputs": {"dataset": "other"}}])
-    def test_no_speedup_over_other_prompts(self, change: dict[str, Any]) -> None:
-        table = build(
-            spec(columns=[SPEEDUP]), [run("flash_ar", 9, 9.0), run("edgellm", 9, 3.0, **change)], CELLS
-        )
-        assert table.entry("edgellm", "speedup").ours is None
-        assert table.footnotes == (
-            "edgellm has no speedup over flash_ar: its prompts are not those of the baseline",
-        )
+            made(by_dataset)
 
     def test_a_figure_over_the_same_row_s_under_other_labels(self) -> None:
         """Rows are workloads, columns methods, and the baseline is the row's own."""
@@ -173,308 +137,224 @@ class TestBuild:
         speed = {**SPEED, "where": {"method": "edgellm"}, "over": {"method": "std"}}
         columns = [
             {**SPEED, "key": "std", "where": {"method": "std"}},
-            {**speed, "key": "speedup", "unit": "x", "reference": {"t5": "t.x"}},
+            {**speed, "key": "speedup", "unit": "x"},
             {**speed, "key": "gain", "compare": "difference"},
             {**speed, "key": "less", "total": "seconds", "per": "tokens", "compare": "reduction"},
         ]
-        cells = {**CELLS, "t.x": cell("t.x", 4, 4, "x")}
-        table = build(spec(rows={"by": ["workload"]}, columns=columns), records, cells)
-        assert [row.id for row in table.rows] == ["bart", "mt5", "t5"]
-        ours = {row.id: [entry.ours for entry in row.entries] for row in table.rows}
-        assert ours["t5"] == [2.0, 5.0, 8.0, 80.0]
-        assert ours["mt5"] == [1.25, 4.0, 3.75, 75.0]
-        assert ours["bart"] == [None] * 4, "a row without its baseline has no comparison"
-        assert table.entry("t5", "speedup").ratio == 1.25
+        assert figures(made(records, rows={"by": ["workload"]}, columns=columns)) == {
+            "bart": [None] * 4,  # without its baseline there is no comparison
+            "mt5": [1.25, 4.0, 3.75, 75.0],
+            "t5": [2.0, 5.0, 8.0, 80.0],
+        }
 
-    def test_a_baseline_that_failed_or_answered_other_prompts_is_said(self) -> None:
-        failure = {"status": "failed", "error": "OSError: gone"}
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"prompts": 9}, "its prompts are not those of the baseline"),
+            ({"inputs": {"dataset": "other"}}, "its prompts are not those of the baseline"),
+            (FAILED, "the baseline failed"),
+        ],
+    )
+    def test_there_is_none_over_other_prompts_or_a_failure(self, change: dict[str, Any], reason: str) -> None:
+        labels = {"dataset": "d0"}
+        records = [run("edgellm", 9, 3.0, labels=labels), run("flash_ar", 9, 9.0, labels=labels, **change)]
+        sides = {"relative_to": "", "where": {"method": "edgellm"}, "over": {"method": "flash_ar"}}
+        within = made(records, rows={"by": ["dataset"]}, columns=[{**SPEEDUP, **sides}])
+        for row, table in (("edgellm", made(records, columns=[SPEEDUP])), ("d0", within)):
+            assert figures(table)[row] == [None]
+            assert f"{row} has no speedup over flash_ar: {reason}" in table.footnotes
+
+    def test_a_failed_cell_costs_its_own_figures_only(self) -> None:
         records = [
-            run("edgellm", 9, 1.0, labels={"workload": "t5"}),
-            run("std", 9, 1.0, labels={"workload": "t5"}, **failure),
-            run("edgellm", 9, 1.0, labels={"workload": "mt5"}),
-            run("std", 9, 1.0, labels={"workload": "mt5"}, prompts=8),
+            run(method, 100, 10.0, labels={"workload": w}, **(FAILED if (method, w) == ("b", "t5") else {}))
+            for method in "abc"
+            for w in ("bart", "t5")
         ]
-        column = {**SPEEDUP, "relative_to": "", "where": {"method": "edgellm"}, "over": {"method": "std"}}
-        table = build(spec(rows={"by": ["workload"]}, columns=[column]), records, CELLS)
-        assert [row.entries[0].ours for row in table.rows] == [None, None]
-        assert table.footnotes == (
-            "mt5 has no speedup over std: its prompts are not those of the baseline",
-            "t5 has no speedup over std: the baseline failed",
-        )
+        columns = [{**SPEED, "key": method, "where": {"method": method}} for method in "abc"]
+        columns.append({**SPEED, "key": "over", "where": {"method": "a"}, "over": {"method": "b"}})
+        table = made(records, rows={"by": ["workload"]}, columns=columns)
+        assert figures(table) == {"bart": [10, 10, 10, 1], "t5": [10, None, 10, None]}
+        assert table.footnotes[0] == "t5 failed: OSError: gone | away"
+        means = made(records, columns=[{**SPEED, "aggregate": "mean"}], rows={"by": ["method"]})
+        assert figures(means) == {"a": [10], "b": [None], "c": [10]}, "a mean over a failed cell is none"
 
-    def test_one_failed_cell_of_many_costs_its_own_figures_only(self) -> None:
-        """12 workloads by 8 methods, of which one cell failed: 94 figures stand, and those over it."""
+    def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same(self) -> None:
+        """20 over 10 and 20 over 8; of a row that lacks a label, that label does not matter."""
         records = [
-            run(f"m{i}", 100, 10.0 + i, labels={"workload": f"w{j:02}"}) for i in range(8) for j in range(12)
+            run("std", 10, 1.0, labels={"device": "A"}),
+            run("std", 8, 1.0, labels={"device": "B"}),
+            run("sd", 20, 1.0, labels={"device": "A", "length": "2"}),
+            run("sd", 20, 1.0, labels={"device": "B", "length": "4"}),
         ]
-        broken = replace(records[3 * 12 + 5], status="failed", values={}, error="Traceback\nOSError: gone")
-        columns = [{**SPEED, "key": f"m{i}", "where": {"method": f"m{i}"}} for i in range(8)]
-        columns.append({**SPEED, "key": "over", "where": {"method": "m0"}, "over": {"method": "m3"}})
-        columns.append({**SPEED, "key": "mean", "aggregate": "mean", "where": {"method": "m3"}})
-        whole = spec(rows={"by": ["workload"]}, columns=columns[:9])
-        table = build(whole, [broken if r is records[41] else r for r in records], CELLS)
-        places = [(row, column.key) for row in range(12) for column in table.columns]
-        absent = [place for place in places if table.entry(f"w{place[0]:02}", place[1]).ours is None]
-        assert absent == [(5, "m3"), (5, "over")]
-        assert table.entry("w05", "m3").failed == 1
-        assert table.footnotes[0] == "w05 failed: OSError: gone"
-        mean = build(spec(rows={"by": ["device"]}, columns=columns[9:]), [broken, *records[36:41]], CELLS)
-        assert mean.rows[0].entries[0].failed == 1, "a mean over a failed cell is none"
+        column = {**SPEEDUP, "relative_to": {"method": "std"}}
+        assert figures(made(records, rows={"by": ["method", "device", "length"]}, columns=[column])) == {
+            "std / A / ": [1.0],
+            "std / B / ": [1.0],
+            "sd / A / 2": [2.0],
+            "sd / B / 4": [2.5],
+        }
 
-    def test_rows_of_numbers_stand_in_their_order(self) -> None:
-        records = [run("std", 1, 1.0, labels={"length": n}) for n in ("64", "256", "128", "all", "8.5")]
-        table = build(spec(rows={"by": ["length"]}), records, CELLS)
-        assert [row.id for row in table.rows] == ["8.5", "64", "128", "256", "all"]
-        assert table.rows[0].labels == {"length": "8.5"}
+    def test_of_several_cells_of_a_row_the_one_with_the_least_counts(self) -> None:
+        """Chain-SD on each processor: each length of prompts has its own best one, whole."""
+        records = [
+            run("chain_sd", tokens, seconds, labels={"prompt": prompt, "placement": place})
+            for prompt, place, seconds, tokens in (
+                ("64", "cpu", 3.0, 30),
+                ("64", "gpu", 2.0, 8),
+                ("1024", "cpu", 9.0, 9),
+                ("1024", "gpu", 11.0, 44),
+            )
+        ]
+        columns = [
+            {**column, "key": f"{column['key']}_{prompt}", "where": {"prompt": prompt}}
+            for prompt in ("64", "1024")
+            for column in (TIME, SPEED, {"key": "place", "heading": "On", "value": "placement"})
+        ]
+        table = made(records, rows={"by": ["method"], "least": "seconds"}, columns=columns)
+        assert [line["ours"] for line in lines(table).values()] == ["2.0", "4.0", "gpu", "9.0", "1.0", "cpu"]
 
-    def test_rows_keep_the_order_of_the_spec_and_new_methods_join(self) -> None:
-        table = build(spec(), [run("zeta", 1, 1.0), run("alpha", 1, 1.0), run("edgellm", 6, 1.0)], CELLS)
-        assert [row.id for row in table.rows] == ["flash_ar", "chain_sd", "edgellm", "alpha", "zeta"]
-        assert table.entry("flash_ar", "speed").ours is None
-        assert table.entry("edgellm", "speed").ours == 6
+    @pytest.mark.parametrize(
+        ("names", "methods", "ordered"),
+        [
+            ({}, "64 256 128 all 8.5", "8.5 64 128 256 all"),
+            ({"flash_ar": "AR", "edgellm": "EdgeLLM"}, "zeta alpha edgellm", "flash_ar edgellm alpha zeta"),
+        ],
+    )
+    def test_rows_stand_as_the_section_says_then_by_number_then_by_name(
+        self, names: dict[str, str], methods: str, ordered: str
+    ) -> None:
+        records = [run(method, 1, 1.0) for method in methods.split()]
+        assert [*figures(made(records, rows={"by": ["method"], "names": names}))] == ordered.split()
 
     def test_the_newest_record_of_a_cell_counts(self) -> None:
         records = [
             run("edgellm", speed, 1.0, key=f"{speed:08x}", finished=f"2026-01-0{speed}T00:00:00Z")
             for speed in (2, 3, 1)
         ]
-        table = build(spec(), records, CELLS)
-        assert table.entry("edgellm", "speed").ours == 3
+        table = made(records)
+        assert figures(table)["edgellm"] == [3]
         assert table.footnotes == ("Left out: 2 older record(s) of the same cells.",)
-        assert build(spec(), records, CELLS, keys=[records[2].key]).entry("edgellm", "speed").ours == 1
+        assert figures(build(spec(), records, CELLS, keys=[records[2].key]))["edgellm"] == [1]
 
     def test_other_experiments_and_labels_stay_out(self) -> None:
         phone, board = (run("edgellm", 2, 1.0, labels={"device": device}) for device in ("phone", "board"))
         other = run("edgellm", 9, 1.0, experiment="other", labels={"device": "phone"})
-        table = build(spec(where={"device": "phone"}), [phone, board, other], CELLS)
-        assert table.entry("edgellm", "speed").ours == 2
+        assert figures(made([phone, board, other], where={"device": "phone"}))["edgellm"] == [2]
 
     @pytest.mark.parametrize(
-        ("change", "marks"),
+        ("column", "change", "of_baseline", "marks"),
         [
-            ({}, ()),
-            ({"weights": "proxy"}, ("proxy",)),
-            ({"weights": "none"}, ("costs_only",)),
-            ({"dequantized": True}, ("dequantized",)),
-            ({"matched": {"published": 87.1}, "weights": "proxy"}, ("proxy", "matched")),
-            ({"fitted": ["seconds"]}, ("fitted",)),
-            ({"fitted": ["t.edge"]}, ("fitted",)),
-            ({"fitted": ["rouge"]}, ()),
-            ({"costs": "fitted"}, ("fitted",)),
-            ({"clock": "wall", "costs": "measured"}, ("wall",)),
+            ({}, {}, {}, ""),
+            ({}, {"weights": "proxy"}, {}, "proxy"),
+            ({}, {"weights": "none"}, {}, "costs_only"),
+            ({}, {"dequantized": True}, {}, "dequantized"),
+            ({}, {"matched": {"published": 87.1}, "weights": "proxy"}, {}, "proxy matched"),
+            ({}, {"fitted": ["seconds"]}, {}, "fitted"),
+            ({}, {"fitted": ["t.edge"]}, {}, "fitted"),
+            ({}, {"fitted": ["rouge"]}, {}, ""),
+            ({}, {"costs": "fitted"}, {}, "fitted"),
+            ({}, {"clock": "wall", "costs": "measured"}, {}, "wall"),
+            ({"timed": False}, {"clock": "wall", "costs": "fitted", "weights": "proxy"}, {}, "proxy"),
+            (  # a ratio to a fitted baseline is a prediction
+                {"relative_to": "flash_ar", "unit": "x", "reference": {}},
+                {},
+                {"costs": "fitted", "weights": "proxy"},
+                "proxy",
+            ),
         ],
     )
-    def test_marks(self, change: dict[str, Any], marks: tuple[str, ...]) -> None:
-        columns = [{**SPEED, "reference": {"edgellm": "t.edge"}}]
-        table = build(spec(columns=columns), [run("edgellm", 6, 1.0, **change)], CELLS)
-        assert table.entry("edgellm", "speed").marks == marks
-
-    def test_accuracy_carries_no_mark_of_clock_and_costs(self) -> None:
-        column = {"key": "rouge", "heading": "Rouge-L", "value": "rouge", "timed": False}
-        measured = record("edgellm", {"rouge": 9.0}, clock="wall", costs="fitted", weights="proxy")
-        assert build(spec(columns=[column]), [measured], CELLS).entry("edgellm", "rouge").marks == ("proxy",)
-
-    def test_a_ratio_to_a_fitted_baseline_is_a_prediction(self) -> None:
-        records = [run("flash_ar", 1, 1.0, costs="fitted", weights="proxy"), run("edgellm", 3, 1.0)]
-        entry = build(spec(columns=[SPEEDUP]), records, CELLS).entry("edgellm", "speedup")
-        assert (entry.ours, entry.marks) == (3, ("proxy",))
+    def test_marks(
+        self, column: dict[str, Any], change: dict[str, Any], of_baseline: dict[str, Any], marks: str
+    ) -> None:
+        columns = [{**SPEED, "reference": {"edgellm": "t.edge"}, **column}]
+        table = made(
+            [run("flash_ar", 1, 1.0, **of_baseline), run("edgellm", 6, 1.0, **change)], columns=columns
+        )
+        assert lines(table)["edgellm", "speed"]["marks"] == marks
 
     def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
-        columns = [
-            {**SPEED, "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}}
-        ]
+        reference = {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        found = dict(list(framed(build(spec(columns=columns), records, CELLS).compared).groupby("group")))
-        assert [(one.row, one.error) for one in found["relative"].itertuples()] == [
-            ("chain_sd", pytest.approx(0.25)),
-            ("edgellm", pytest.approx(-0.2)),
-        ]
-        assert [*found["fitted"]["row"]] == ["flash_ar"]
-        only_fitted = build(spec(columns=columns), records[:1], CELLS)
-        assert not framed(only_fitted.compared)["can_miss"].any()
+        compared = framed(made(records, columns=[{**SPEED, "reference": reference}]).compared)
+        predicted = compared[compared["can_miss"]]
+        assert [*predicted["row"]] == ["chain_sd", "edgellm"]
+        assert [*predicted["error"]] == pytest.approx([0.25, -0.2])
+        assert [*compared["group"]] == ["relative", "relative", "fitted"]
+
+    def test_a_ratio_is_to_what_is_published_in_the_column_s_unit(self) -> None:
+        """To the nearer end of 5 to 8 tokens/s, to 500 ms in seconds, and to no bound."""
+        reference = dict.fromkeys("abc", "t.edge") | {"d": "t.up_to"}
+        columns = [{**SPEED, "reference": reference}, {**TIME, "reference": {"d": "t.ms"}}]
+        records = [run(method, n, 1.0) for method, n in zip("abc", (4, 6, 16), strict=True)]
+        table = lines(made([*records, run("d", 1, 0.25)], columns=columns, rows={"by": ["method"]}))
+        assert [table[row, "speed"]["ratio"] for row in "abcd"] == ["0.8", "1.0", "2.0", ""]
+        time = table["d", "time"]
+        assert (time["published_low"], time["published_high"], time["ratio"]) == ("0.5", "0.5", "0.5")
+        with pytest.raises(InputError, match=r"'t\.ms' is in 'ms' and column 'speed' in 'tokens/s'"):
+            made([], columns=[{**SPEED, "reference": {"edgellm": "t.ms"}}])
+
+    def test_an_interval_of_a_loss_begins_at_its_lower_end(self) -> None:
+        lost = record("mine", {"difference": -1.0}, uncertainty={"difference": (-3.0, 0.5)})
+        column = {"key": "loss", "heading": "Loss", "value": "difference", "scale": -1.0}
+        line = lines(made([lost], columns=[column]))["mine", "loss"]
+        assert [line[name] for name in ("ours", "low", "high")] == ["1.0", "-0.5", "3.0"]
 
     def test_figures_have_intervals_n_and_bands(self) -> None:
         """Twice as fast on every prompt is exactly twice as fast; the speeds themselves differ by prompt."""
-        records = [run("flash_ar", 60, 60.0, prompts=6), run("edgellm", 60, 30.0, prompts=6)]
-
-        class Lines:
-            def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
-                each = 2.0 if key == records[0].key else 1.0
-                return [
-                    {"request": f"p/{i}", "emitted": 10, "accepted": 0, "rows": 1, "drafted": 0}
-                    | {"start": 0.0, "end": each * (2.5 + 2 * i)}
-                    for i in range(6)
-                ]
-
-            def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
-                return []
-
-        timed = [
-            replace(r, values={**r.values, "decode_tokens_per_s": 60 / (45.0 * factor)})
-            for r, factor in zip(records, (2.0, 1.0), strict=True)
-        ]
-        own = {
-            "key": "own",
-            "heading": "Own",
-            "value": "decode_tokens_per_s",
-            "unit": "tokens/s",
-            "reference": {"edgellm": "t.edge"},
-        }
-        over = {**own, "key": "over", "relative_to": "flash_ar", "unit": "x", "reference": {}}
-        shown = spec(columns=[own, over], aside=[])
-        place, cells = (shown.experiment, "edgellm", "own"), [records[1].key[:SHORT]]
-        bands = {place: Banded((1.0, 2.0), cells_digest(cells))}
-        table = build(shown, timed, CELLS, samples=Samples(Lines()), bands=bands)
-        older = {place: Banded((1.0, 2.0), cells_digest([records[0].key[:SHORT]]))}
-        assert build(shown, timed, CELLS, bands=older).entry("edgellm", "own").band is None, "of other cells"
-        one = table.entry("edgellm", "own")
-        assert one.ours == pytest.approx(60 / 45)
-        assert one.interval is not None
-        assert 0.9 < one.interval[0] < 1.2 < 1.5 < one.interval[1] < 2.2
-        assert (one.n, one.band, one.comparison and one.comparison.n) == (6, (1.0, 2.0), 6)
-        both = table.entry("edgellm", "over")
-        assert (both.ours, both.interval) == (pytest.approx(2.0), (pytest.approx(2.0), pytest.approx(2.0)))
-
-    def test_ratios_to_ranges_and_bounds(self) -> None:
-        between = Published("x", 5.0, 8.0)
-        assert [between.ratio(v) for v in (4.0, 6.0, 16.0)] == [0.8, 1.0, 2.0]
-        assert Published("x", None, 9.3).ratio(5.0) is None
-        assert between.ratio("yes") is None
-
-    def test_published_units_are_converted_or_refused(self) -> None:
-        column = {
-            "key": "t",
-            "heading": "Time",
-            "value": "seconds",
-            "unit": "s",
-            "reference": {"edgellm": "t.ms"},
-        }
-        entry = build(spec(columns=[column]), [run("edgellm", 1, 0.25)], CELLS).entry("edgellm", "t")
-        assert entry.published == Published("t.ms", 0.5, 0.5)
-        assert entry.ratio == 0.5
-        with pytest.raises(InputError, match=r"'t\.ms' is in 'ms' and column 'speed' in 'tokens/s'"):
-            build(spec(columns=[{**SPEED, "reference": {"edgellm": "t.ms"}}]), [], CELLS)
-        with pytest.raises(InputError, match=r"'t\.eege'.*t\.edge"):
-            build(spec(columns=[{**SPEED, "reference": {"edgellm": "t.eege"}}]), [], CELLS)
-
-    def test_notes_of_records_become_footnotes(self) -> None:
         records = [
-            run("edgellm", 1, 1.0, notes=["A stand-in."]),
-            run("chain_sd", 1, 1.0, notes=["A stand-in."]),
+            record(method, {"prompts": 6, "decode_tokens_per_s": 60 / (45 * times)})
+            for method, times in (("flash_ar", 2.0), ("edgellm", 1.0))
         ]
-        assert build(spec(), records, CELLS).footnotes == ("A stand-in.",)
-
-
-class TestSpec:
-    @pytest.mark.parametrize(
-        ("change", "sentence"),
-        [
-            ({"colums": []}, "there is no field 'colums'. Did you mean columns"),
-            ({"columns": [{"key": "a"}]}, r"columns\.0: the field 'heading' is lacking"),
-            (
-                {"columns": [{**SPEED, "digits": "2"}]},
-                r"columns\.0\.digits is '2'; it must be ",
-            ),
-            ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: higher, lower, ''"),
-            ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
-            ({"columns": [{**SPEEDUP, "over": {"method": "std"}}]}, "column 'speedup' has two baselines"),
-            ({"columns": [{**SPEED, "compare": "difference"}]}, "column 'speed' has no baseline"),
-            ({"columns": [SPEED, SPEED]}, "two columns with the key 'speed'"),
-            ({"columns": "speed"}, "columns is 'speed'; it must be a list"),
-            ({"rows": ["method"]}, r"rows is \['method'\]; it must be a mapping"),
-            ({"figure": {"columns": ["spede"]}}, "no column 'spede'. Did you mean speed"),
-        ],
-    )
-    def test_errors_name_the_place(self, change: dict[str, Any], sentence: str) -> None:
-        with pytest.raises(InputError, match=sentence):
-            spec(**change)
-
-
-MARKDOWN = r"""## Invented & small (measured)
-
-| method | Speed (tokens/s) ↑ | paper | ratio | Rouge-L | Speedup (×) |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| Flash AR | 2.00 ‡ | 2.00 | 1.00 | — | 1.00 ‡ |
-| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |
-| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |
-| mine | 8.00 | — | — | — | 4.00 |
-
-| published, for another workload | paper | nearest of ours | where | difference |
-| --- | --- | --- | --- | --- |
-| LEVER, decode throughput | ≤ 9.3 × | 2.50 × | lever, table5 | another_phone |
-
-- Measured: None on None, None, 2 cores. No weights computed.
-- ‡ used in a fit or determined by one, so no prediction; left out of the error figure.
-- w wall clock of a real device, not emulated.
-- ! differs from the published value by more than the column's tolerance.
-- [1] edgellm failed: OSError: gone \| away
-- Invented.
-- Against the paper, over 1 figure that can miss: median error 25.0%, worst 25.0% (t.chain).
-- Apart from these: 1 fitted.
-- A figure rests on 10 distinct texts, rows or requests; cells that read the same text count once.
-- n: 4 cells, 10 prompts a cell.
-- 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
-- A commit with +: code or configuration had uncommitted changes when a cell was computed.
-
-```bibtex
-@misc{lever,
-  title = {L}
-}
-
-@misc{repro,
-  title = {R}
-}
-```
-
-LaTeX, PDF and BibTeX: `repro table table --results FOLDER --format tex pdf bib --out paper`, with the folder of results that this lies in.
-"""  # noqa: E501
-
-LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp,adjustbox}
-\begin{table}
-\centering\footnotesize\setlength{\tabcolsep}{3pt}
-\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}
-\begin{adjustbox}{max width=\linewidth}
-\begin{tabular}{lS[table-format=1.2,table-space-text-post={~w !}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
-\toprule
-{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & {\shortstack{Rouge-L}} & {\shortstack{Speedup\\($\times$)}} \\
-{} & {ours} & {paper} & {ratio} & {} & {} \\
-\midrule
-Flash AR & 2.00{~\ddag{}} & 2.00 & 1.00 & {---} & 1.00{~\ddag{}} \\
-Chain SD & 5.00{~w !} & 4.00 & 1.25 & 99.5{~$\pm$ 0.2} & 2.50{~w} \\
-EdgeLLM & {failed [1]} & {---} & {---} & {failed [1]} & {failed [1]} \\
-mine & 8.00 & {---} & {---} & {---} & 4.00 \\
-\bottomrule
-\end{tabular}
-\end{adjustbox}
-\end{table}
-"""  # noqa: E501
+        prompts = {"emitted": 10, "accepted": 0, "rows": 1, "drafted": 0, "start": 0.0}
+        rounds = {
+            r.key: [{"request": f"p/{i}", "end": times * (2.5 + 2 * i), **prompts} for i in range(6)]
+            for r, times in zip(records, (2.0, 1.0), strict=True)
+        }
+        speed = {"heading": "Own", "value": "decode_tokens_per_s", "unit": "tokens/s"}
+        columns = [{**speed, "key": "own"}, {**speed, "key": "over", "relative_to": "flash_ar", "unit": "x"}]
+        digests = [cells_digest([r.key[:SHORT]]) for r in records]
+        bands = {
+            ("table", "edgellm", "own"): Banded((1.0, 2.0), digests[1]),
+            ("table", "flash_ar", "own"): Banded((1.0, 2.0), digests[1]),
+        }
+        samples = Samples(InventedRounds(rounds))
+        found = lines(build(spec(columns=columns), records, CELLS, samples=samples, bands=bands))
+        own, over = found["edgellm", "own"], found["edgellm", "over"]
+        assert 0.9 < float(own["low"]) < 1.2 < float(own["ours"]) < 1.5 < float(own["high"]) < 2.2
+        assert (own["n"], own["band_low"], own["band_high"]) == ("6", "1.0", "2.0")
+        assert [float(over[name]) for name in ("low", "ours", "high")] == pytest.approx([2.0] * 3)
+        assert found["flash_ar", "own"]["band_low"] == "", "the band is of other cells"
 
 
 class TestFormats:
-    def test_markdown(self) -> None:
-        assert to_markdown(page(whole_table()), list(BIBTEX.values())) == MARKDOWN
-
-    def test_latex(self) -> None:
-        text = to_latex(page(whole_table()), list(BIBTEX.values()))
-        assert text.startswith(LATEX)
-        assert text.endswith(
-            "\\end{table}\n% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n"
-        )
-        assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
-        assert "another\\_phone" in text
-
-    def test_latex_escapes(self) -> None:
-        assert (
-            latex(r"50% of a_b & {c} \d ~ #1")
-            == r"50\% of a\_b \& \{c\} \textbackslash{}d \textasciitilde{} \#1"
-        )
-        assert latex("$ ^ † ≤ –") == r"\$ \textasciicircum{} \dag{} $\leq$ --"
+    def test_rows_and_footnotes_are_the_same_in_every_format(self) -> None:
+        grids, screen = page(whole_table()), io.StringIO()
+        Console(width=120, file=screen, color_system=None).print(to_screen(grids))
+        printed = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
+        markdown = to_markdown(grids, list(BIBTEX.values())).splitlines()
+        latex = to_latex(grids, list(BIBTEX.values()))
+        (columns, rows), _ = tabulars(latex)
+        assert markdown[0] == "## Invented & small (measured)"
+        assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in latex
+        assert columns[:2] == ["l", "S[table-format=1.2,table-space-text-post={~w !}]"]
+        assert "| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |" in markdown
+        assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in printed
+        assert cells(rows[3]) == ["Chain SD", "5.00{~w !}", "4.00", "1.25", r"99.5{~$\pm$ 0.2}", "2.50{~w}"]
+        assert "| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |" in markdown
+        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in printed
+        assert cells(rows[4]) == ["EdgeLLM", "{failed [1]}", *["{---}"] * 2, *["{failed [1]}"] * 2]
+        assert r"- [1] edgellm failed: OSError: gone \| away" in markdown
+        assert "[1] edgellm failed: OSError: gone | away" in printed
+        assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in latex
+        assert markdown.count("- A stand-in.") == 1, "two records have it"
+        error = "median error 25.0%, worst 25.0% (t.chain)."
+        assert f"- Against the paper, over 1 figure that can miss: {error}" in markdown
+        assert latex.endswith("% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n")
 
     def test_csv(self) -> None:
-        lines = list(csv.DictReader(io.StringIO(to_csv(whole_table()))))
-        assert len(lines) == 4 * 3 + 1
-        chain = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "speed"))
-        assert chain == {
+        table = lines(whole_table())
+        assert len(table) == 4 * 3 + 1
+        assert table["chain_sd", "speed"] == {
             **dict.fromkeys(("low", "high", "band_low", "band_high", "failed", "note", "certain"), ""),
             **{"n": "10", "verdict": "undetermined", "point": "fails"},
             **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
@@ -484,161 +364,97 @@ class TestFormats:
             **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02", "baseline": ""},
             "cell": record("chain_sd", {}).key[:12],
         }
-        rouge = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "rouge"))
+        rouge = table["chain_sd", "rouge"]
         assert (rouge["low"], rouge["high"]) == ("99.01", "99.99")
-        assert [line["failed"] for line in lines if line["row"] == "EdgeLLM"] == ["failed"] * 3
-        assert [line["id"] for line in lines[::3]] == ["flash_ar", "chain_sd", "edgellm", "mine", ""]
-        assert lines[-1]["column"] == "aside"
-        assert lines[-1]["published_high"] == "9.3"
+        assert [line["failed"] for (row, _), line in table.items() if row == "edgellm"] == ["failed"] * 3
+        assert table["", "aside"]["published_high"] == "9.3"
 
-    def test_screen(self) -> None:
-        shown = io.StringIO()
-        console = Console(width=120, file=shown, color_system=None)
-        console.print(to_screen(page(whole_table())))
-        lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
-        assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in lines
-        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in lines
-        assert "[1] edgellm failed: OSError: gone | away" in lines
-
-    def test_a_mark_of_every_figure_is_said_once(self) -> None:
-        table = build(spec(), [run(m, 1, 1.0, weights="proxy") for m in ("flash_ar", "edgellm")], CELLS)
-        text = to_markdown(page(table), [])
-        assert "†" not in text
-        assert text.count("- All our figures: computed by a smaller proxy's weights") == 1
-
-    def test_a_table_without_records_is_all_absent(self) -> None:
-        text = to_markdown(page(build(spec(columns=[SPEED, SPEEDUP]), [], CELLS)), [])
-        assert "| Flash AR (not run) | — | — |" in text
-        assert "- No records, commit none" in text
-
-
-class TestFiles:
-    def test_the_same_records_give_the_same_bytes(self, tmp_path: Path) -> None:
-        one, two = (write_all(whole_table(), tmp_path / name, BIBTEX) for name in ("a", "b"))
-        assert sorted(one) == ["csv", "md", "pdf", "png", "tex"]
-        assert [path.read_bytes() for path in one.values()] == [path.read_bytes() for path in two.values()]
-        assert one["png"].read_bytes().startswith(b"\x89PNG")
-        assert one["pdf"].read_bytes().startswith(b"%PDF")
-        assert b"Date" not in one["pdf"].read_bytes()
-        assert sorted(path.name for path in (tmp_path / "a" / "table").iterdir()) == [
-            *("figure.pdf", "figure.png", "table.csv", "table.md", "table.tex"),
-        ]
-
-    def test_the_picture_follows_the_figures(self, tmp_path: Path) -> None:
+    def test_a_picture_leaves_out_the_rows_that_its_section_names(self) -> None:
         table = whole_table()
-        assert table.figure is not None
-        without = replace(table, figure=replace(table.figure, without=("mine",)))
-        first, second = (write_all(t, tmp_path / n, BIBTEX)["png"] for t, n in ((table, "a"), (without, "b")))
-        assert first.read_bytes() != second.read_bytes()
+        assert table.figure
+        figure = replace(table.figure, without=("chain_sd",))
+        rows = [row.id for row in shown(table, figure, Palette("lever", ())).rows]
+        assert rows == ["flash_ar", "edgellm", "mine"]
 
-    def test_folders_follow_the_experiment(self, tmp_path: Path) -> None:
-        table = replace(whole_table(), experiment="lever/table5", figure=None)
-        files = write_all(table, tmp_path, BIBTEX)
-        assert {path.relative_to(tmp_path).as_posix() for path in files.values()} == {
-            f"lever/table5/table.{name}" for name in ("md", "csv", "tex")
+    def test_files(self, tmp_path: Path) -> None:
+        table = replace(whole_table(), experiment="lever/table5")
+        names = {
+            path.relative_to(tmp_path).as_posix() for path in write_all(table, tmp_path, BIBTEX).values()
         }
-
-    def test_bad_input(self, tmp_path: Path) -> None:
+        texts = {f"lever/table5/table.{kind}" for kind in ("md", "csv", "tex")}
+        assert names == texts | {f"lever/table5/figure.{kind}" for kind in ("png", "pdf")}
+        assert {*write_all(replace(table, figure=None), tmp_path, BIBTEX)} == {"csv", "md", "tex"}
         with pytest.raises(InputError, match="no table format 'svg'"):
-            write_all(whole_table(), tmp_path, BIBTEX, ["svg"])
+            write_all(table, tmp_path, BIBTEX, ["svg"])
         with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
-            write_all(whole_table(), tmp_path, {"repro": ""})
-        (tmp_path / "file").write_text("", encoding="utf-8")
+            write_all(table, tmp_path, {"repro": ""})
         with pytest.raises(InputError, match="cannot be written to"):
-            write_all(whole_table(), tmp_path / "file", BIBTEX)
+            write_all(table, tmp_path / "lever" / "table5" / "table.md", BIBTEX)
 
 
-def test_every_paper_of_the_reference_has_an_entry() -> None:
-    entries = load_bibliography([conf_dir()])
-    papers = sorted({each.paper for each in load_cells().values()})
-    assert sorted(entries) == sorted([*papers, "repro"])
-    assert len(citations(papers, entries)) == 7
-    assert all(text.count("{") == text.count("}") for text in entries.values())
+FOLDER = Path("outputs/results")
 
 
-class TestScript:
+class TestCommand:
     @pytest.fixture
-    def project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`repro table` over a configuration of its own, in a folder with two records."""
-        conf = tmp_path / "conf"
-        (conf / "experiment" / "lever").mkdir(parents=True)
-        (conf / "reference").mkdir()
-        (conf / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\n", encoding="utf-8")
-        (conf / "experiment" / "lever" / "tiny.yaml").write_text(
-            "table:\n  title: Tiny\n  rows: method\n  columns: [speed]\n", encoding="utf-8"
-        )
-        (conf / "experiment" / "bare.yaml").write_text("seed: 1\n", encoding="utf-8")
-        (conf / "reference" / "papers.bib").write_text(
-            BIBTEX["repro"] + "\n@misc{lever,\n}\n", encoding="utf-8"
-        )
-        (conf / "metric").mkdir()
-        (conf / "metric" / "tiny.yaml").write_text(
-            "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n",
-            encoding="utf-8",
-        )
-        for module in (recorded_tables, paths, plan):
-            monkeypatch.setattr(module, "conf_dir", lambda: conf)
+    def results(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+        """Two cells of the quickstart where `repro table` reads, one under another label; a second table."""
         monkeypatch.chdir(tmp_path)
-        made = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
-        for each in made:
-            Results("outputs/results").put(each)
-        Results("outputs/results").set_members("lever/tiny", [Member(each.key, each.labels) for each in made])
-
-    def test_makes_all_tables_again(self, project: None, capsys: pytest.CaptureFixture[str]) -> None:
-        assert commands.run("table", []) == 0
-        shown = Path("outputs/results/lever/tiny/table.md").read_text(encoding="utf-8")
-        assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in shown
-        assert "n: 2 cells" in shown
-        assert "outputs/results/lever/tiny/table.tex" in capsys.readouterr().out
-        assert "[lever/tiny](lever/tiny/table.md)" in Path("outputs/results/README.md").read_text(
-            encoding="utf-8"
+        results = Results(FOLDER)
+        flash, lever = (
+            record(method, {"decode_tokens": 4, "prompts": 10, "decode_seconds": seconds})
+            for method, seconds in (("flash_ar", 2.0), ("lever", 1.0))
         )
+        results.put(flash)
+        results.put(lever)
+        members = [Member(flash.key, flash.labels), Member(lever.key, {"method": "mine"})]
+        results.set_members("quickstart", members)
+        results.set_members("lever/table1", members[:1])
+        return results
 
-    def test_also_of_cells_that_were_computed_for_others(self, project: None) -> None:
-        results = Results("outputs/results")
-        (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
-        results.set_members("other", [Member(key, {"method": "ours"})])
-        spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
-        Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
-        assert commands.run("table", ["other"]) == 0
-        shown = Path("outputs/results/other/table.md").read_text(encoding="utf-8")
-        assert "| ours | 4.00 o |" in shown
-        assert "- o made by an older version of a component" in shown, "these records have no versions"
+    def test_makes_all_tables_again(self, results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+        """Also of cells that were computed for others; without versions, these are older."""
+        assert commands.run("table", ["--format", "md", "csv"]) == 0
+        said = capsys.readouterr().out
+        assert "outputs/results/quickstart/table.md" in said
+        with (FOLDER / "quickstart" / "table.csv").open(newline="", encoding="utf-8") as file:
+            speeds = [line for line in csv.DictReader(file) if line["column"] == "speed" and line["ours"]]
+        assert {line["id"]: line["ours"] for line in speeds} == {"flash_ar": "2.0", "mine": "4.0"}
+        assert {line["marks"] for line in speeds} == {"older"}
+        index = (FOLDER / "README.md").read_text(encoding="utf-8")
+        assert "[quickstart](quickstart/table.md)" in index
 
     def test_a_damaged_table_is_named_and_the_others_are_made(
-        self, project: None, capsys: pytest.CaptureFixture[str]
+        self, results: Results, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        results = Results("outputs/results")
-        results.set_members("other", [Member(record.key, record.labels) for record in results.all()])
-        spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
-        Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
-        with Path("outputs/results/lever/tiny/members.jsonl").open("a", encoding="utf-8") as file:
+        with (FOLDER / "quickstart" / "members.jsonl").open("a", encoding="utf-8") as file:
             file.write("[" * 200_000 + "\n")
-        assert commands.run("table", []) == 2
+        assert commands.run("table", ["--format", "csv"]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: outputs/results/lever/tiny/members.jsonl, line 3, is damaged (")
+        assert said.startswith("error: outputs/results/quickstart/members.jsonl, line 3, is damaged (")
         assert said.count("\n") == 1
-        assert Path("outputs/results/other/table.md").exists()
-        assert not Path("outputs/results/lever/tiny/table.md").exists()
-
-    def test_formats_and_folder(self, project: None) -> None:
-        assert commands.run("table", ["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
-        assert [path.as_posix() for path in Path("paper").rglob("*.*")] == ["paper/lever/tiny/table.csv"]
+        assert (FOLDER / "lever" / "table1" / "table.csv").exists()
+        assert not (FOLDER / "quickstart" / "table.csv").exists()
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["lever/tony"], "error: there is no experiment 'lever/tony'. Did you mean lever/tiny"),
-            (["bare"], "error: experiment 'bare' has no `table` section"),
-            (["--results", "empty"], "error: there are no tables in empty; experiments: bare, lever/tiny"),
-            (
-                ["--convert", "empty"],
-                "error: empty has no records of the former layout, so there is nothing to convert",
-            ),
+            ("lever/tabel5", "there is no experiment 'lever/tabel5'. Did you mean lever/table5"),
+            ("mine/bare", "experiment 'mine/bare' has no `table` section"),
+            ("--results empty", "there are no tables in empty; experiments: compare/agreement, "),
+            ("--convert empty", "empty has no records of the former layout, so there is nothing to convert"),
         ],
     )
     def test_bad_input(
-        self, project: None, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+        self,
+        arguments: str,
+        sentence: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
-        assert commands.run("table", arguments) == 2
-        assert sentence in capsys.readouterr().err
+        monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
+        (tmp_path / "experiment" / "mine").mkdir(parents=True)
+        (tmp_path / "experiment" / "mine" / "bare.yaml").write_text("seed: 1\n", encoding="utf-8")
+        assert commands.run("table", arguments.split()) == 2
+        assert f"error: {sentence}" in capsys.readouterr().err
