@@ -45,11 +45,12 @@ PAGES = (
 """Claims, facts with and without a picture, and masks."""
 
 
-def test_committed_pages_without_cells_are_what_the_command_makes(tmp_path: Path) -> None:
+def test_committed_pages_without_cells_and_a_timeline_are_what_the_command_makes(tmp_path: Path) -> None:
     results = project_root() / "results"
-    formats = ["--format", "md", "csv"]
-    assert commands.run("table", [*PAGES, "--results", str(results), *formats, "--out", str(tmp_path)]) == 0
-    for file in (f"{name}/table.{end}" for name in PAGES for end in ("md", "csv")):
+    asked = [*PAGES, "edgellm/fig9b", "--results", str(results), "--out", str(tmp_path)]
+    assert commands.run("table", [*asked, "--format", "md", "csv"]) == 0
+    files = [f"{name}/table.{end}" for name in PAGES for end in ("md", "csv")]
+    for file in (*files, "edgellm/fig9b/timeline.csv"):
         made, committed = ((folder / file).read_text(encoding="utf-8") for folder in (tmp_path, results))
         assert same_text(committed, made), file
 
