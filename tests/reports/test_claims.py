@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 
-from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, cell, spec, write_table, write_tables
+from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, spec, write_table, write_tables
 from repro.core.errors import InputError
 from repro.reports.claims.claims import Claim, ClaimsSpec, Draws, Line, compare, is_prose
 from repro.reports.claims.claims_page import to_csv, write_claims
@@ -79,36 +80,6 @@ class TestClaims:
         assert (found["range"].failed, found["range"].marks) == (1, ("proxy",))
         assert found["up_to"].comparison.error is None, "a bound is no prediction"
         assert (found["ms"].published.low, found["ms"].comparison.fitted) == (0.9, True)
-
-    @pytest.mark.parametrize(
-        ("ends", "take", "distance", "verdict"),
-        [
-            ((2.9, 9.3), "min", "inside", "holds"),
-            ((3.0, 10.0), "range", "2% above", "holds"),
-            ((2.0, 20.0), "range", "inside", "fails"),
-            ((4.0, 5.0), "range", "105% above", "fails"),
-            ((12.0, 30.0), "mean", "45% below", "fails"),
-            ((None, 20.46), "max", "bound kept", "holds"),
-            ((2.0, None), "min", "bound kept", "holds"),
-            ((6.0, None), "min", "bound broken, 50% beyond", "fails"),
-        ],
-    )
-    def test_verdicts(
-        self,
-        ends: tuple[float | None, float | None],
-        take: str,
-        distance: str,
-        verdict: str,
-        folder: Path,
-    ) -> None:
-        cells = {"edgellm.text.range": cell("edgellm.text.range", *ends)}
-        section = {
-            "title": "T",
-            "paper": "edgellm",
-            "claims": [{"id": "edgellm.text.range", **SPEEDUP, "take": take}],
-        }
-        (claim,) = compare(ClaimsSpec.parse("c", section), folder, cells)
-        assert (claim.comparison.distance, claim.verdict) == (distance, verdict)
 
     def test_an_interval_of_one_line_is_its_own(self, tmp_path: Path) -> None:
         line = {"id": "t5", "ours": 3, "low": 2.5, "high": 3.5, "n": 20, "column": "speedup"}
@@ -242,54 +213,30 @@ class TestClaims:
 
     def test_files_are_the_same_every_time(self, folder: Path) -> None:
         _, files = write_claims(spec(), folder, CELLS, BIBTEX)
-        before = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        before = [path.read_bytes() for path in files.values()]
         assert [path.relative_to(folder).as_posix() for path in files.values()] == [
             f"edgellm/claims/table.{name}" for name in ("md", "csv", "tex")
         ]
         _, again = write_claims(spec(), folder, CELLS, BIBTEX)
-        assert {name: path.read_text(encoding="utf-8") for name, path in again.items()} == before
-        for line in (
-            "- [1] without 1 of 3 figures, which are absent",
-            "- [4] nothing of ours measures it",
-            "- Of 5 claims 2 hold, 2 fail, 0 are undetermined, 1 have no figure. By our figures alone "
-            "2 hold and 2 fail. A printed number holds within 10%, an accuracy within 2 points.",
-        ):
-            assert line in before["md"].splitlines()
-        lines = list(csv.DictReader(io.StringIO(before["csv"])))
-        assert [line["reference"] for line in lines] == list(CLAIMS)
-        assert (lines[0]["ours"], lines[0]["ours_low"], lines[0]["ours_high"]) == ("", "3.0", "10.23")
-        assert (lines[1]["ours"], lines[1]["ratio"], lines[1]["note"]) == ("3.0", "1.5", "on a board a slip")
-        assert (lines[4]["unit"], lines[4]["marks"]) == ("s", "fitted")
-
-    def test_the_prose_of_edgellm_is_79_values(self) -> None:
-        prose = [c.id for c in load_cells().values() if c.paper == "edgellm" and is_prose(c)]
-        assert len(prose) >= 79
-        assert "edgellm.abstract.speedup_max" in prose
+        assert [path.read_bytes() for path in again.values()] == before
 
     def test_the_command_computes_no_cell(self, tmp_path: Path) -> None:
-        """From a file of claims to its table, with the error of a claim that is forgotten."""
+        """From a file of claims to its table."""
         project = write_project(tmp_path)
-        write_table(
-            project.out / "results",
-            "edgellm/fig15",
-            {"id": "t5", "ours": "3", "column": "speedup"},
-        )
+        write_table(project.out / "results", "edgellm/fig15", {"id": "t5", "ours": "3", "column": "speedup"})
         conf = tmp_path / "conf" / "experiment" / "edgellm"
         conf.mkdir(parents=True)
-        ids = [c.id for c in load_cells().values() if c.paper == "edgellm" and is_prose(c)]
-        for name, some in (("every_claim", ids), ("forgetful", ids[1:])):
-            claims = "".join(f"    - {{id: {each}, absent: a test}}\n" for each in some[1:])
-            claims += f"    - {{id: {some[0]}, tables: [edgellm/fig15], columns: [speedup]}}\n"
-            table = f"table:\n  title: T\n  paper: edgellm\n  claims:\n{claims}"
-            (conf / f"{name}.yaml").write_text(
-                f"# @package _global_\nname: edgellm/{name}\n{table}", encoding="utf-8"
-            )
-        search = f"hydra.searchpath=[file://{tmp_path}/conf]"
-        done = project.here(search, "experiment=edgellm/every_claim")
+        first, *others = [c.id for c in load_cells().values() if c.paper == "edgellm" and is_prose(c)]
+        claims = [{"id": first, **SPEEDUP}, *({"id": name, "absent": "a test"} for name in others)]
+        content = {
+            "name": "edgellm/every_claim",
+            "table": {"title": "T", "paper": "edgellm", "claims": claims},
+        }
+        (conf / "every_claim.yaml").write_text(
+            f"# @package _global_\n{yaml.safe_dump(content)}", encoding="utf-8"
+        )
+        done = project.here(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=edgellm/every_claim")
         assert done.returncode == 0, done.stderr
         assert (project.out / "results" / "edgellm" / "every_claim" / "table.md").exists()
-        assert f"Of {len(ids)} claims" in done.stdout
+        assert f"Of {len(claims)} claims" in done.stdout
         assert project.store.all() == []
-        done = project.here(search, "experiment=edgellm/forgetful")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"error: in edgellm/forgetful the claims lack {ids[0]}\n"

@@ -23,7 +23,7 @@ from repro.reports.files import write_all, write_paper
 from repro.reports.formats.latex import breakable, latex, to_latex
 from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
 from repro.reports.formats.render import to_markdown
-from repro.reports.paper import TWO_COLUMNS, PaperTable, paper_table
+from repro.reports.paper import TWO_COLUMNS, PaperTable
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.spec import FigureSpec
@@ -39,19 +39,11 @@ def published(name: str, value: float, unit: str) -> PublishedCell:
 
 
 def made(
-    rows: dict[str, dict[str, float]],
-    columns: list[dict[str, Any]],
-    given: dict[str, PublishedCell],
-    **rest: Any,
+    rows: dict[str, dict[str, float]], columns: list[dict[str, Any]], given: dict[str, PublishedCell]
 ) -> Table:
     """A table of methods; a method without values is a row that was not run."""
     names = {name: name.upper() for name in rows}
-    section = {
-        "title": "LEVER Table 9: T",
-        "rows": {"by": ["method"], "names": names},
-        "columns": columns,
-        **rest,
-    }
+    section = {"title": "T", "rows": {"by": ["method"], "names": names}, "columns": columns}
     records = [record(name, values) for name, values in rows.items() if values]
     return build(table_spec("table", section), records, given)
 
@@ -131,16 +123,6 @@ def test_shares_are_compared_in_points_and_rows_that_were_not_run_stand_apart() 
     assert (apart.headings[0].words, apart.lines) == ("published, not run here", (("BIG", "60.0"),))
     (only,) = page(made({"std": {"a": 51.0}, "big": {}}, [SHARE], given)).grids
     assert only.lines[1] == ("BIG (not run)", "—"), "without a published value it says so in its place"
-
-
-def test_what_does_not_vary_is_said() -> None:
-    columns = [{**SHARE, "key": key, "heading": key.upper(), "value": key} for key in "abcd"]
-    rows = {f"m{i}": {"a": 50.01, "b": float(i), "c": float(i), "d": 2.0 * i} for i in range(3)}
-    notes = page(made(rows, columns, {})).notes
-    assert "The same in every row: A." in notes
-    assert "The same figures in all rows: B; C." in notes
-    few = page(made(dict(list(rows.items())[:2]), columns, {})).notes
-    assert not any(note.startswith("The same in every row") for note in few)
 
 
 def test_only_footnotes_that_a_value_refers_to_have_a_number() -> None:
@@ -324,12 +306,6 @@ def test_intervals_are_left_out_where_nobody_wants_them() -> None:
 def test_an_unknown_row_or_column_is_refused(paper: PaperTable, wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
         paper.chosen(three_methods())
-
-
-def test_any_option_asks_for_a_paper() -> None:
-    assert paper_table() is None
-    assert paper_table(paper=True) == PaperTable()
-    assert paper_table(["a", "b"], two_column=True) == PaperTable(columns=("a", "b"), width=252.0)
 
 
 def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp_path: Path) -> None:

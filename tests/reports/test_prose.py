@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from invented_tables import CELLS, write_table, write_tables
+from invented_tables import CELLS, write_tables
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.reports.advice import (
     SystemAnswer,
-    SystemTable,
     answers_by_agreement,
     moved_by,
-    sentences,
-    short_table,
 )
 from repro.reports.fidelity.marked import FigureSources, marked, updated
 from repro.reports.marked_block import block
@@ -124,33 +121,3 @@ def test_a_draft_that_is_never_and_always_right_bounds_an_answer() -> None:
     best, worst = answers_by_agreement(record("chain_sd", values), rounds) or (0, 0)
     assert (best, worst) == (pytest.approx(3 + 5 * 1.5 / 4), pytest.approx(3 + 5 * 1.5))
     assert answers_by_agreement(record("std", values), [{"rows": 1, "reach": 0}]) is None
-
-
-def lines(id: str, name: str, seconds: float, joules: float, marks: str = "proxy") -> list[dict[str, object]]:
-    figures = {"answer_64": seconds / 2, "answer_1024": seconds, "memory": 1.25, "needs": "a draft"}
-    figures["acceptance"] = "" if id == "elastilm" else 1.5
-    figures |= {"answer_joules_64": joules / 2, "answer_joules_1024": joules}
-    return [{"id": id, "row": name, "column": c, "ours": ours, "marks": marks} for c, ours in figures.items()]
-
-
-def test_the_advice_says_who_is_first_and_by_what_it_is_open(tmp_path: Path) -> None:
-    """A table in which LEVER is first, unless its own engine is right."""
-    write_table(
-        tmp_path,
-        "compare/phone",
-        *lines("lever", "LEVER", 4.0, 12.0),
-        *lines("lever_own", "LEVER, its own", 9.0, 20.0, "proxy extrapolated"),
-        *lines("std", "Plain", 8.0, 10.0),
-        *lines("elastilm", "ElastiLM", 3.0, 4.0),
-        *lines("edgellm", "EdgeLLM", 30.0, 40.0),
-    )
-    table = SystemTable(tmp_path, "compare/phone")
-    assert sentences(table)[1] == (
-        "In memory, behind 1,024 tokens: LEVER answers first, after 4.00 s (9.00 on its own engine); "
-        "**open** against Plain (8.00 s; by the engine); behind it in any case: EdgeLLM (30.0 s); "
-        "on a smaller model and a shorter prompt: ElastiLM (3.00 s). "
-        "Least energy: Plain, 10.0 J."
-    )
-    short = short_table(table)
-    assert "| LEVER, its own | 4.50 x | 9.00 x | 10.0 x | 20.0 x | 1.2 x | a draft x |" in short
-    assert short[-1].startswith("All figures: computed by a smaller proxy's weights")
