@@ -62,9 +62,7 @@ def test_a_rounded_figure_agrees_and_another_is_rewritten(sources: FigureSources
         ("2 tokens a second<!-- cell :: edgellm.text.ms -->", "has no number before it"),
     ],
 )
-def test_a_mark_without_number_or_place_is_named(
-    text: str, sentence: str, sources: FigureSources
-) -> None:
+def test_a_mark_without_number_or_place_is_named(text: str, sentence: str, sources: FigureSources) -> None:
     with pytest.raises(InputError, match=sentence):
         list(marked(text, sources))
 
