@@ -15,12 +15,13 @@ from invented_tables import table_spec
 from perfetto_rule import dropped
 from records import record
 from repro.core.errors import InputError
+from repro.core.typed import typed
 from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked
 from repro.records.record import Record
-from repro.reports.figures.excerpt import excerpt, lanes, spans_of, windows_of
+from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, windows_of
 from repro.reports.figures.timeline import write_timeline
 from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
 from repro.reports.tables.build import build
@@ -67,6 +68,9 @@ SPEC: dict[str, Any] = {
 }
 
 
+LANES = [typed(LaneSpec, lane, "lane") for lane in SPEC["lanes"]]
+
+
 def kept(*windows: tuple[int, int], key: str = "k") -> str:
     return excerpt(TRACE, ROUNDS, [WindowSpec(*window) for window in windows], key)
 
@@ -103,6 +107,20 @@ def test_a_typical_stretch_is_the_one_nearest_to_the_mean_of_its_request() -> No
     assert window.title == "two, mean of the request's 6 rounds: 1.7 of 4.0 accepted"
     (plain,) = windows_of(text, [WindowSpec(3, 3)], rounds)
     assert (plain.first, plain.last, plain.title) == (3, 3, "")
+
+
+def test_a_lane_shows_its_spans_and_tells_apart_those_that_another_has_begun_before() -> None:
+    """The prefill's head only touches round 0: the draft's first row there is not told apart by it."""
+    assert lanes(kept((0, 1)), LANES) == [
+        Block("Flash", "target load 1", 0, 1.25, 2.0, False),
+        Block("Flash", "target load 0", 1, 2.25, 2.75, False),
+        Block("Target", "target layer 0", 0, 1.25, 1.5, False),
+        Block("Target", "target layer 1", 0, 2.0, 2.25, False),
+        Block("Target", "target layer 0", 1, 2.75, 3.0, False),
+        Block("Draft", "draft layers 0-1", 0, 1.0, 1.25, False),
+        Block("Draft", "draft layers 0-1", 0, 1.5, 1.75, True),
+        Block("Draft", "draft layers 0-1", 1, 2.25, 2.5, False),
+    ]
 
 
 @pytest.fixture
