@@ -230,7 +230,7 @@ class Project:
         return subprocess.CompletedProcess([*words], code, out.getvalue(), err.getvalue())
 
 
-PAGES = [f"experiment=edgellm/{name}" for name in ("every_claim", "forgetful", "table2")]
+PAGES = [f"experiment=edgellm/{name}" for name in ("every_claim", "table2")]
 PLACES = ("results", "outputs", "data_dir", "wandb.mode")
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 import records
 from repro.records.record import Round
 from repro.records.results import Results
+from repro.reports.intervals import bootstrap
 from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, ends, figure, interval, paired
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.intervals.samples import LineSource, Samples, distinct
@@ -19,18 +20,18 @@ from repro.reports.tables import aggregate
 
 def rounds_of(*prompts: tuple[int, float]) -> list[Round]:
     """Two rounds for each prompt, which emit this many tokens in this many seconds each."""
-    lines: list[Round] = []
-    for i, (emitted, seconds) in enumerate(prompts):
-        lines += [
-            {"request": f"p/{i}", "rows": 4, "drafted": 3, "accepted": emitted - 1, "emitted": emitted}
-            | {"start": start, "end": start + seconds}
-            for start in (0.0, seconds)
-        ]
-    return lines
+    return [
+        {"request": f"p/{i}", "rows": 4, "drafted": 3, "accepted": emitted - 1, "emitted": emitted}
+        | {"start": start, "end": start + seconds}
+        for i, (emitted, seconds) in enumerate(prompts)
+        for start in (0.0, seconds)
+    ]
 
 
 PROMPTS = ((2, 1.0), (3, 1.0), (4, 2.0), (2, 0.5), (1, 1.0), (3, 1.5))
-VALUES = {"decode_tokens_per_s": 30 / 14, "acceptance_length": 15 / 6, "ttft": 1.0}
+ROUNDS = rounds_of(*PROMPTS)
+EMITTED = 30
+VALUES = {"decode_tokens_per_s": EMITTED / 14, "acceptance_length": 15 / 6, "ttft": 1.0}
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
@@ -40,18 +41,29 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
     error = 1.96 * 2.8723 / 200**0.5
     assert (4.5 - low, high - 4.5) == pytest.approx((error, error), rel=0.1)
     assert interval(own) == (low, high), "the same draws at every call"
+    few = dict(list(own.items())[: FEWEST - 1])
+    assert interval(few) is None
+    assert interval(few | {"more": Total(1.0, 1.0)}) is not None
 
 
 def test_long_prompts_weigh_more_in_a_ratio_of_totals() -> None:
-    own = {"a": Total(10.0, 1.0), "b": Total(10.0, 9.0)}
-    assert figure(own) == 2.0
+    assert figure({"a": Total(10.0, 1.0), "b": Total(10.0, 9.0)}) == 2.0
     assert figure({"a": Total(1.0, 0.0)}) is None
 
 
-def test_few_prompts_have_no_interval() -> None:
-    own = {f"{i}": Total(float(i), 1.0) for i in range(FEWEST - 1)}
-    assert interval(own) is None
-    assert interval(own | {"more": Total(1.0, 1.0)}) is not None
+def test_draws_are_those_of_every_process() -> None:
+    """Each prompt is left out of a draw with probability (1 - 1/7) ** 7."""
+    prompts = tuple(f"p/{i}" for i in range(7))
+    counts = bootstrap._counts("a", prompts)
+    bootstrap._counts.cache_clear()
+    assert (bootstrap._counts("a", prompts) == counts).all(), "a table can be made again"
+    assert counts.shape == (7, bootstrap.RESAMPLES)
+    assert (counts.sum(0) == 7).all()
+    assert counts.mean(1) == pytest.approx([1.0] * 7, abs=0.05)
+    assert (counts == 0).mean() == pytest.approx((6 / 7) ** 7, abs=0.01)
+    figures = {prompt: Total(float(i), 1.0) for i, prompt in enumerate(prompts)}
+    assert (drawn(figures, "a") == drawn(figures, "a")).all()  # type: ignore[union-attr]
+    assert (drawn(figures, "a") != drawn(figures, "b")).any()  # type: ignore[union-attr]
 
 
 def test_pairing_removes_what_prompts_share() -> None:
@@ -64,99 +76,108 @@ def test_pairing_removes_what_prompts_share() -> None:
     assert paired(fast, {**slow, "other": Total(1.0, 1.0)}, "ratio") is None, "the prompts are not the same"
 
 
-def test_rounds_give_the_figures_of_their_record() -> None:
-    record = records.record("chain_sd", VALUES)
-    found = with_interval(record, rounds_of(*PROMPTS))
-    assert set(found.uncertainty) == {"decode_tokens_per_s", "acceptance_length"}
-    low, high = found.uncertainty["acceptance_length"]  # type: ignore[misc]
-    assert 1 < low < 2.5 < high < 4
+REACHED: list[Round] = [{**line, "reach": 3, "possible": 4} for line in ROUNDS]
+ANSWERS: list[Round] = [
+    {"request": f"p/{i}", "rouge_l": 90.0 + i, "ttft": 1.0 + i, "decode_joules": 2.0 * (i + 1), "text": "a"}
+    for i in range(6)
+]
+EXAMPLES: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
+SERVED: list[Round] = [
+    {"id": "a", "ttft": 0.1 * i, "tpot": 0.01, "met": i % 3 > 0, "fell_back": 0, "right": i % 2}
+    for i in range(6)
+]
 
 
-def test_rounds_that_do_not_give_the_record_s_value_make_no_interval() -> None:
+@pytest.mark.parametrize(
+    ("lines", "answers", "values", "without"),
+    [
+        (ROUNDS, [], VALUES, {"ttft"}),
+        (
+            REACHED,
+            [],
+            {"draft_correctness": 50.0, "useless_calls": 2, "retention": 18 / 48, "error_rate": 10 / 12},
+            set(),
+        ),
+        (
+            ROUNDS,
+            ANSWERS,
+            {"rouge_l": 92.5, "ttft": 3.5, "decode_joules": 42.0, "joules_per_token": 42.0 / EMITTED},
+            set(),
+        ),
+        (
+            EXAMPLES,
+            [],
+            {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0},
+            {"baseline_accuracy"},
+        ),
+        (
+            SERVED,
+            [],
+            {"ttft": 0.25, "met": 400 / 6, "accuracy": 50.0, "accuracy_in_time": 100 * 2 / 6},
+            set(),
+        ),
+        (rounds_of(*[(1, 1.0)] * 6), [], {"acceptance_length": 1.0}, {"acceptance_length"}),
+        (ROUNDS, [], {"acceptance_length": 2.51}, {"acceptance_length"}),
+    ],
+    ids=["rounds", "drafts", "answers", "examples", "requests", "all alike", "another value"],
+)
+def test_lines_give_the_figures_of_their_record(
+    lines: list[Round], answers: list[Round], values: dict[str, float], without: set[str]
+) -> None:
+    found = with_interval(records.record("m", values), lines, answers).uncertainty
+    assert set(found) == set(values) - without
+    for name, (low, high) in found.items():  # type: ignore[misc]
+        assert low < values[name] < high < low + 4 * abs(values[name]), name
+
+
+def test_a_difference_is_of_the_same_rows() -> None:
+    """The baseline is right on all of them, so that the difference is the accuracy less 100."""
+    accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}
+    found = with_interval(records.record("w8a8", accuracies), EXAMPLES).uncertainty
+    low, high = found["accuracy"]  # type: ignore[misc]
+    assert found["difference"] == pytest.approx((low - 100, high - 100))
+
+
+def test_rounds_that_do_not_give_the_record_s_value_make_no_interval(tmp_path: Path) -> None:
     record = records.record("chain_sd", {**VALUES, "acceptance_length": 2.51})
-    assert set(totals(record, rounds_of(*PROMPTS))) == {"decode_tokens_per_s"}
-    assert with_interval(replace(record, values={}), rounds_of(*PROMPTS)).uncertainty == {}
-
-
-def test_a_figure_that_is_the_same_on_all_prompts_has_no_interval() -> None:
-    record = records.record("std", {"acceptance_length": 1.0, "decode_tokens_per_s": 1.0})
-    assert with_interval(record, rounds_of(*[(1, 1.0)] * 6)).uncertainty == {}
-
-
-def test_on_a_wall_clock_rounds_of_a_prompt_are_resampled_within_it() -> None:
-    record = records.record("std", VALUES, clock="wall", uncertainty={"decode_tokens_per_s": 0.1})
-    once = with_interval(record, rounds_of(*PROMPTS)).uncertainty["decode_tokens_per_s"]
-    assert (
-        once
-        == with_interval(replace(record, uncertainty={}), rounds_of(*PROMPTS)).uncertainty[
-            "decode_tokens_per_s"
-        ]
-    )
-    one = [{**line, "request": "gsm8k/0"} for line in rounds_of(*PROMPTS)]
-    assert with_interval(record, one).uncertainty == {}, "six rounds of one prompt are one prompt"
-    # Five prompts that are alike, each in rounds of 0 and 2: the mean's variance is that of ten rounds, 1/10.
-    alike = {f"{i}": Total(2.0, 2.0, ((0.0, 1.0), (2.0, 1.0))) for i in range(5)}
-    low, high = interval(alike) or (0.0, 0.0)
-    assert (low, high) == pytest.approx((1 - 1.96 * 0.1**0.5, 1 + 1.96 * 0.1**0.5), abs=0.1)
-
-
-def test_a_failed_cell_has_no_interval(tmp_path: Path) -> None:
+    assert set(totals(record, ROUNDS)) == {"decode_tokens_per_s"}
     failed = records.record("std", {}, status="failed", error="Traceback")
     assert with_interval(failed, []) == failed
     assert Samples(Results(tmp_path)).totals(failed) == {}
 
 
-def test_answers_give_what_rounds_do_not() -> None:
-    """Energy, similarity and latency by prompt; sums have intervals as ratios have."""
-    answers: list[Round] = [
-        {
-            "request": f"p/{i}",
-            "rouge_l": 90.0 + i,
-            "ttft": 1.0 + i,
-            "decode_joules": 2.0 * (i + 1),
-            "text": "a",
-        }
-        for i in range(6)
+def test_on_a_wall_clock_rounds_of_a_prompt_are_resampled_within_it() -> None:
+    """Five prompts, each in rounds of 0 and 2: the variance of the mean is that of ten rounds, 1/10."""
+    record = records.record("std", VALUES, clock="wall", uncertainty={"decode_tokens_per_s": 0.1})
+    bare = replace(record, uncertainty={})
+    assert with_interval(record, ROUNDS).uncertainty == with_interval(bare, ROUNDS).uncertainty != {}
+    single = [{**line, "request": "gsm8k/0"} for line in ROUNDS]
+    assert with_interval(record, single).uncertainty == {}, "six rounds of one prompt are one prompt"
+    alike = {f"{i}": Total(2.0, 2.0, ((0.0, 1.0), (2.0, 1.0))) for i in range(5)}
+    low, high = interval(alike) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((1 - 1.96 * 0.1**0.5, 1 + 1.96 * 0.1**0.5), abs=0.1)
+
+
+@dataclass(frozen=True)
+class StoredLines:
+    """Rounds and answers by the cell's key."""
+
+    of_rounds: Mapping[str, list[Round]] = field(default_factory=dict)
+    of_answers: Mapping[str, list[Round]] = field(default_factory=dict)
+
+    def rounds(self, key: str) -> list[Round]:
+        return self.of_rounds.get(key, [])
+
+    def answers(self, key: str) -> list[Round]:
+        return self.of_answers.get(key, [])
+
+
+def served(seconds: Mapping[str, float], times: int = 1) -> list[Round]:
+    """Requests that ask rows so often, each with its time to the first token."""
+    return [
+        {"id": f"app/{row}/{number}", "met": 1, "ttft": ttft, "tpot": 1.0}
+        for number, (row, ttft) in enumerate([*seconds.items()] * times)
     ]
-    emitted = 2 * sum(tokens for tokens, _ in PROMPTS)
-    values = {"rouge_l": 92.5, "ttft": 3.5, "decode_joules": 42.0, "joules_per_token": 42.0 / emitted}
-    found = totals(records.record("bld", values), rounds_of(*PROMPTS), answers)
-    assert set(found) == set(values)
-    assert figure(found["decode_joules"]) == pytest.approx(42.0)
-    low, high = interval(found["decode_joules"]) or (0.0, 0.0)
-    assert 20 < low < 42 < high < 64
-
-
-def test_drafts_that_were_right_and_verifications_without_an_error_have_intervals() -> None:
-    lines = [{**line, "reach": 3, "possible": 4} for line in rounds_of(*PROMPTS)]
-    values = {"draft_correctness": 50.0, "useless_calls": 2, "retention": 18 / 48, "error_rate": 10 / 12}
-    found = with_interval(records.record("corrected", values), lines)
-    assert set(found.uncertainty) == set(values)
-    low, high = found.uncertainty["draft_correctness"]  # type: ignore[misc]
-    assert 20 < low < 50 < high < 80
-
-
-def test_records_of_the_same_prompts_get_the_same_draws() -> None:
-    one = {f"p/{i}": Total(float(i), 1.0) for i in range(6)}
-    assert (drawn(one, "a") == drawn(one, "a")).all()  # type: ignore[union-attr]
-    assert (drawn(one, "a") != drawn(one, "b")).any()  # type: ignore[union-attr]
-
-
-class Requests:
-    """Lines of cells that answered requests: of each cell the rows and their seconds."""
-
-    def __init__(self, cells: Mapping[str, Mapping[str, float]], times: int = 1) -> None:
-        self.cells, self.times = cells, times
-
-    def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
-        asked = [*self.cells[key].items()] * self.times
-        return [
-            {"id": f"app/{row}/{number}", "met": 1, "ttft": seconds, "tpot": 1.0}
-            for number, (row, seconds) in enumerate(asked)
-        ]
-
-    def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
-        return []
 
 
 def requests(ttft: float, dataset: str, label: str) -> records.Record:
@@ -169,8 +190,8 @@ TTFT = ColumnSpec(key="ttft", heading="TTFT", value="ttft", unit="s", aggregate=
 
 def width(cells: Sequence[records.Record], values: Sequence[Mapping[str, float]], times: int = 1) -> float:
     """Width of the interval of the cells' mean."""
-    lines = Requests({c.key: v for c, v in zip(cells, values, strict=True)}, times)
-    low, high = interval_of(TTFT, cells, [], lines)
+    lines = {cell.key: served(seconds, times) for cell, seconds in zip(cells, values, strict=True)}
+    low, high = interval_of(TTFT, cells, [], StoredLines(lines))
     return high - low
 
 
@@ -191,6 +212,8 @@ def test_the_mean_over_independent_cells_is_surer_than_one_by_the_root_of_their_
     assert independent == pytest.approx(alone / 2, rel=0.05)
     same = width([requests(19.5, "a", name) for name in "abcd"], [values] * 4)
     assert same == pytest.approx(alone, rel=1e-9), "the same rows are no further evidence"
+    twice = width([requests(19.5, "a", "0")], [values], times=2)
+    assert twice == pytest.approx(alone, rel=1e-9), "nor is a row that is asked again"
 
 
 def test_cells_of_a_dataset_that_share_rows_are_drawn_together() -> None:
@@ -204,37 +227,20 @@ def test_cells_of_a_dataset_that_share_rows_are_drawn_together() -> None:
     assert width(cells, [first, longer]) < 0.5 * apart
 
 
-def test_a_row_that_is_asked_twice_is_one_unit() -> None:
-    values = {str(i): float(i) for i in range(40)}
-    once, twice = (width([requests(19.5, "a", "0")], [values], times) for times in (1, 2))
-    assert twice == pytest.approx(once, rel=1e-9)
-
-
 def test_seeds_are_drawn_with_the_prompts() -> None:
     """Each prompt is as fast as the others, so that only seeds differ: by 3, 4 and 5 tokens a second."""
-    speeds = {0: 3.0, 1: 4.0, 2: 5.0}
     cells = [
-        records.record("sp", {"decode_tokens_per_s": speed}, seed=seed, labels={"seed": str(seed)})
-        for seed, speed in speeds.items()
+        records.record("sp", {"decode_tokens_per_s": 3.0 + seed}, seed=seed, labels={"seed": str(seed)})
+        for seed in range(3)
     ]
-
-    class Lines:
-        def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
-            speed = next(speeds[cell.provenance.seed] for cell in cells if cell.key == key)
-            return [{**line} for line in rounds_of(*[(2, 2 / speed)] * 6)]
-
-        def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
-            return []
-
-    column = ColumnSpec(
-        key="speed", heading="Speed", value="decode_tokens_per_s", unit="tokens/s", aggregate="mean"
-    )
+    lines = StoredLines({cell.key: rounds_of(*[(2, 2 / (3 + i))] * 6) for i, cell in enumerate(cells)})
+    column = replace(TTFT, value="decode_tokens_per_s", unit="tokens/s")
     assert aggregate.figures(column, cells) == pytest.approx([4.0])
-    assert interval_of(column, cells, [], Lines()) == pytest.approx((3.0, 5.0))
-    one_seed = [replace(cell, provenance=replace(cell.provenance, seed=0)) for cell in cells]
-    assert interval_of(column, one_seed, [], Lines()) == pytest.approx((4.0, 4.0))
+    assert interval_of(column, cells, [], lines) == pytest.approx((3.0, 5.0))
+    same_seed = [replace(cell, provenance=replace(cell.provenance, seed=0)) for cell in cells]
+    assert interval_of(column, same_seed, [], lines) == pytest.approx((4.0, 4.0))
     ratio = replace(column, relative_to="std")
-    assert interval_of(ratio, cells, cells, Lines()) == pytest.approx((1.0, 1.0)), "paired"
+    assert interval_of(ratio, cells, cells, lines) == pytest.approx((1.0, 1.0)), "paired"
 
 
 def test_a_text_that_several_cells_read_counts_once() -> None:
@@ -245,35 +251,7 @@ def test_a_text_that_several_cells_read_counts_once() -> None:
     cells = [record("sp", "d", 3), record("std", "d", 5), record("sp", "e", 4)]
     assert distinct(cells) == 9
     assert distinct([record("sp", "d", 1, weights="none")]) is None, "no text was computed"
-
-
-def test_equal_examples_of_a_record_count_once() -> None:
-    class Lines:
-        def rounds(self, key: str) -> list[Round]:
-            return []
-
-        def answers(self, key: str) -> list[Round]:
-            hashes = {"a" * 64: "aaaaaa", "b" * 64: "aba", "c" * 64: ""}[key]
-            return [{"request": f"d/{i}", "row_hash": row_hash} for i, row_hash in enumerate(hashes)]
-
-    def counted(key: str, prompts: int) -> int | None:
-        record = records.record("sp", {"prompts": prompts}, inputs={"dataset": key, "target": "t"})
-        return distinct([replace(record, key=key)], Samples(Lines()))
-
-    assert (counted("a" * 64, 6), counted("b" * 64, 3), counted("c" * 64, 4)) == (1, 2, 4)
-
-
-def test_answers_and_requests_have_intervals_too() -> None:
-    right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
-    accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}
-    found = with_interval(records.record("w8a8", accuracies), right)
-    assert set(found.uncertainty) == {"accuracy", "difference"}
-    low, high = found.uncertainty["accuracy"]  # type: ignore[misc]
-    assert found.uncertainty["difference"] == pytest.approx((low - 100, high - 100)), "of the same rows"
-    served: list[Round] = [
-        {"id": "a", "ttft": 0.1 * i, "tpot": 0.01, "met": i % 3 > 0, "fell_back": 0, "right": i % 2}
-        for i in range(6)
-    ]
-    values = {"ttft": 0.25, "met": 400 / 6, "accuracy": 50.0, "accuracy_in_time": 100 * 2 / 6}
-    found = with_interval(records.record("elastilm", values), served)
-    assert set(found.uncertainty) == set(values)
+    for hashes, prompts, texts in (("aaaaaa", 6, 1), ("aba", 3, 2), ("", 4, 4)):
+        cell = record("sp", hashes, prompts)
+        answers: list[Round] = [{"request": f"d/{i}", "row_hash": each} for i, each in enumerate(hashes)]
+        assert distinct([cell], Samples(StoredLines(of_answers={cell.key: answers}))) == texts, hashes

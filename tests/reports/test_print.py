@@ -1,10 +1,11 @@
-"""Tables as they are printed: at most 12 columns, LaTeX that fits its page, what is compared and said."""
+"""Tables as they are printed: at most 12 columns, LaTeX that fits its page, one float for a paper."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from invented_tables import table_spec
 from latex_structure import cells, problems, tabulars
 from records import record
 from repro import commands
+from repro.core.errors import InputError
 from repro.core.paths import project_root
+from repro.reports.figures.figure import draw
+from repro.reports.files import write_all, write_paper
 from repro.reports.formats.latex import breakable, latex, to_latex
 from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
 from repro.reports.formats.render import to_markdown
+from repro.reports.paper import TWO_COLUMNS, PaperTable
+from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.spec.spec import FigureSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
@@ -32,19 +39,11 @@ def published(name: str, value: float, unit: str) -> PublishedCell:
 
 
 def made(
-    rows: dict[str, dict[str, float]],
-    columns: list[dict[str, Any]],
-    given: dict[str, PublishedCell],
-    **rest: Any,
+    rows: dict[str, dict[str, float]], columns: list[dict[str, Any]], given: dict[str, PublishedCell]
 ) -> Table:
     """A table of methods; a method without values is a row that was not run."""
     names = {name: name.upper() for name in rows}
-    section = {
-        "title": "LEVER Table 9: T",
-        "rows": {"by": ["method"], "names": names},
-        "columns": columns,
-        **rest,
-    }
+    section = {"title": "T", "rows": {"by": ["method"], "names": names}, "columns": columns}
     records = [record(name, values) for name, values in rows.items() if values]
     return build(table_spec("table", section), records, given)
 
@@ -91,19 +90,16 @@ def test_latex_fits_its_page(name: str) -> None:
         assert sum(cells(row)[0] in first for row in rows) == len(words.lines)
     assert text.count(r"\begin{adjustbox}") + text.count(r"\begin{longtable}") == len(parts)
     assert ("longtable" in text) == ("long" in name or name == "text")
-    assert text.count(r"\label{tab:p-t}") == 1
-    assert text.count("careful: 100") == 1, "notes stand after the last part"
+    assert text.count(r"\label{tab:p-t}") == text.count("careful: 100") == 1, (
+        "notes stand after the last part"
+    )
 
 
-def test_numbers_are_aligned_and_words_are_not() -> None:
+def test_numbers_are_aligned_and_long_words_may_be_broken() -> None:
     (columns, rows), *_ = tabulars(to_latex(Page("t", "T", (GRIDS["small"],), ()), []))
     assert columns[2] == r"S[table-format=2.2,table-space-text-post={~\S{}}]"
     assert cells(rows[-1])[1:] == ["---", r"10.25{~\S{}}", "---"]
-
-
-def test_long_words_may_be_broken() -> None:
     assert breakable("a_b/c=d, e") == r"a\_\allowbreak{}b/\allowbreak{}c=\allowbreak{}d, e"
-    assert breakable("lever.fig18.4gb is 1.25") == r"lever.\allowbreak{}fig18.\allowbreak{}4gb is 1.25"
 
 
 def test_markdown_has_at_most_12_columns_and_each_part_names_the_rows() -> None:
@@ -116,52 +112,25 @@ def test_markdown_has_at_most_12_columns_and_each_part_names_the_rows() -> None:
 SHARE = {"key": "a", "heading": "Accuracy", "value": "a", "unit": "%", "digits": 1, "better": "higher"}
 
 
-def test_shares_are_compared_in_points_and_speeds_by_a_ratio() -> None:
+def test_shares_are_compared_in_points_and_rows_that_were_not_run_stand_apart() -> None:
     speed = {"key": "s", "heading": "Speed", "value": "s", "unit": "tokens/s"}
-    columns = [{**SHARE, "reference": {"std": "p.a"}}, {**speed, "reference": {"std": "p.s"}}]
-    given = {"p.a": published("p.a", 3.4, "%"), "p.s": published("p.s", 2.0, "tokens/s")}
-    (words, *_) = page(made({"std": {"a": 91.4, "s": 3.0}}, columns, given)).grids
-    assert [heading.parts for heading in words.headings[1:]] == [
-        ("ours", "paper", "points"),
-        ("ours", "paper", "ratio"),
-    ]
-    assert words.lines == (("STD", "91.4", "3.4", "+88.0", "3.00", "2.00", "1.50"),)
-
-
-def test_rows_that_were_not_run_stand_apart_with_what_the_paper_says() -> None:
-    columns = [
-        {**SHARE, "reference": {"std": "p.a", "big": "p.b"}},
-        {**SHARE, "key": "b", "heading": "Other"},
-    ]
-    given = {"p.a": published("p.a", 50.0, "%"), "p.b": published("p.b", 60.0, "%")}
-    first, second = page(made({"std": {"a": 51.0, "b": 1.0}, "big": {}}, columns, given)).grids
-    assert [line[0] for line in first.lines] == ["STD"]
-    assert [heading.words for heading in second.headings] == ["published, not run here", "Accuracy (%) ↑"]
-    assert second.lines == (("BIG", "60.0"),)
-    (only,) = page(made({"std": {"a": 51.0, "b": 1.0}, "big": {}}, [SHARE], given)).grids
+    columns = [{**SHARE, "reference": {"std": "p.a", "big": "p.b"}}, {**speed, "reference": {"std": "p.s"}}]
+    given = {"p.a": published("p.a", 3.4, "%"), "p.b": published("p.b", 60.0, "%")}
+    given["p.s"] = published("p.s", 2.0, "tokens/s")
+    ran, apart = page(made({"std": {"a": 91.4, "s": 3.0}, "big": {}}, columns, given)).grids
+    assert [heading.parts[2] for heading in ran.headings[1:]] == ["points", "ratio"]
+    assert ran.lines == (("STD", "91.4", "3.4", "+88.0", "3.00", "2.00", "1.50"),)
+    assert (apart.headings[0].words, apart.lines) == ("published, not run here", (("BIG", "60.0"),))
+    (only,) = page(made({"std": {"a": 51.0}, "big": {}}, [SHARE], given)).grids
     assert only.lines[1] == ("BIG (not run)", "—"), "without a published value it says so in its place"
 
 
-def test_what_does_not_vary_is_said() -> None:
-    columns = [{**SHARE, "key": key, "heading": key.upper(), "value": key} for key in "abcd"]
-    rows = {f"m{i}": {"a": 50.01, "b": float(i), "c": float(i), "d": 2.0 * i} for i in range(3)}
-    notes = page(made(rows, columns, {})).notes
-    assert "The same in every row: A." in notes
-    assert "The same figures in all rows: B; C." in notes
-    few = page(made(dict(list(rows.items())[:2]), columns, {})).notes
-    assert not any(note.startswith("The same in every row") for note in few)
-
-
 def test_only_footnotes_that_a_value_refers_to_have_a_number() -> None:
-    table = made({"std": {"a": 1.0}}, [SHARE], {}, footnotes=["Invented."])
-    assert "Invented." in page(table).notes
     failed = record("bad", {}, status="failed", error="OSError: gone")
-    spec = table_spec(
-        "table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE], "footnotes": ["Invented."]}
-    )
-    table = build(spec, [record("std", {"a": 1.0}), failed], {})
-    assert page(table).notes[1:3] == ("[1] bad failed: OSError: gone", "Invented.")
-    assert page(table).grids[0].lines[0] == ("bad", "failed [1]")
+    section = {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE], "footnotes": ["Invented."]}
+    shown = page(build(table_spec("table", section), [record("std", {"a": 1.0}), failed], {}))
+    assert shown.notes[1:3] == ("[1] bad failed: OSError: gone", "Invented.")
+    assert shown.grids[0].lines[0] == ("bad", "failed [1]")
 
 
 def test_that_no_draft_was_accepted_is_said_only_where_some_were_verified() -> None:
@@ -185,22 +154,16 @@ SLIGHT = 5.0
 COMPILER = shutil.which("pdflatex") or shutil.which("lualatex") or shutil.which("xelatex")
 
 
-@pytest.fixture(scope="module")
-def every_table(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The committed tables in LaTeX."""
-    out = tmp_path_factory.mktemp("tables")
-    results = str(project_root() / "results")
-    assert commands.run("table", ["--results", results, "--format", "tex", "--out", str(out)]) == 0
-    files = sorted(out.glob("**/table.tex"))
-    assert len(files) > 100
-    return files
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no LaTeX: pdflatex, lualatex or xelatex")
-def test_a_real_latex_compiles_every_table(every_table: list[Path], tmp_path: Path) -> None:
-    """The tables in one document, without an error and without a line that is too wide."""
-    files = every_table
+def test_every_committed_table_is_sound_latex(tmp_path: Path) -> None:
+    """In one document, where there is a LaTeX: without an error and without a line that is too wide."""
+    results = str(project_root() / "results")
+    assert commands.run("table", ["--results", results, "--format", "tex", "--out", str(tmp_path)]) == 0
+    files = sorted(tmp_path.glob("**/table.tex"))
+    assert len(files) > 100
+    assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}
+    if COMPILER is None:
+        pytest.skip("no LaTeX: pdflatex, lualatex or xelatex")
     packages = {
         name
         for file in files
@@ -220,12 +183,6 @@ def test_a_real_latex_compiles_every_table(every_table: list[Path], tmp_path: Pa
     log = (tmp_path / "all.log").read_text(errors="replace", encoding="utf-8")
     too_wide = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", log)
     assert [points for points in too_wide if float(points) > SLIGHT] == []
-
-
-@pytest.mark.slow
-def test_the_structure_of_every_committed_table_is_sound(every_table: list[Path]) -> None:
-    files = every_table
-    assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}
 
 
 HOSTILE = (
@@ -274,3 +231,116 @@ def test_a_text_in_latex_is_text(text: str) -> None:
     assert "\\input" not in printed.split("\n% ")[0]
     ((_, rows),) = tabulars(printed)
     assert len(cells(rows[-1])) == 2
+
+
+KEYS = tuple("abcdefghij")
+
+
+def three_methods() -> Table:
+    """Three methods, ten columns of which `b` is 7 in every row, the last method the fastest."""
+    cells = [
+        record(name, {key: 7.0 if key == "b" else 100.5 * (i + 1) for key in KEYS})
+        for i, name in enumerate(("std", "chain_sd", "edgellm"))
+    ]
+    section = {
+        "title": "Mine",
+        "rows": {"by": ["method"], "names": {"std": "Std", "chain_sd": "Chain-SD", "edgellm": "EdgeLLM"}},
+        "columns": [
+            {"key": key, "heading": f"Acceptance {key}", "value": key, "unit": "tokens", "better": "higher"}
+            for key in KEYS
+        ],
+        "cite": ["lever"],
+        "best": True,
+    }
+    return build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
+
+
+def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> None:
+    """Two tables of one paper repeat no entry of its bibliography, and an `@` in a command breaks nothing."""
+    paper, command = PaperTable(columns=("c", "b"), rows=("EdgeLLM", "std")), "repro -m method=@mine"
+    entries = []
+    for name in ("one", "two"):
+        table = replace(three_methods(), experiment=name, commands=(command,))
+        files = write_paper(paper, table, tmp_path, load_bibliography())
+        text, bib = (files[kind].read_text(encoding="utf-8") for kind in ("paper.tex", "bib"))
+        ((_, rows),) = tabulars(text)
+        assert rows[-2:] == [r"EdgeLLM & \bfseries 301.50 & 7.00", "Std & 100.50 & 7.00"]
+        assert problems(text) == []
+        assert text.count(r"\begin{table}") == text.count("Bold: best of its column.") == 1
+        assert f"% {command}" not in bib
+    entries = [line for path in tmp_path.rglob("*.bib") for line in path.read_text("utf-8").splitlines()]
+    assert [line for line in entries if "@" in line] == ["@misc{lever,", "@misc{repro,"]
+
+
+def test_a_float_leaves_out_what_does_not_change_and_is_divided_if_it_is_too_large(tmp_path: Path) -> None:
+    paper, table = PaperTable(width=TWO_COLUMNS, intervals=False), three_methods()
+    assert [column.key for column in paper.chosen(table).columns] == [key for key in KEYS if key != "b"]
+    text = paper.latex(table)
+    assert "In every row: Acceptance b 7.00 tokens." in text
+    assert problems(text) == []
+    assert "{~[" not in text
+    assert text.count("EdgeLLM &") == text.count(r"\begin{adjustbox}") > 1
+    many = replace(table, rows=tuple(replace(table.rows[0], id=f"r{i}", name=f"Row {i}") for i in range(120)))
+    text = PaperTable(columns=("a", "c"), width=TWO_COLUMNS).latex(many)
+    assert text.count(r"\begin{table}") == 3
+    assert all(f"Row {i} &" in text for i in range(120))
+    sweep = replace(table, experiment="sweeps/mine", figure=None)
+    text = write_all(sweep, tmp_path, load_bibliography(), ["tex"])["tex"].read_text(encoding="utf-8")
+    assert text.count(r"\begin{table}") == 1
+    assert "Acceptance b" not in text.split(r"\midrule")[0]
+    assert "% @misc{lever," in text
+
+
+def test_intervals_are_left_out_where_nobody_wants_them() -> None:
+    spread = record("std", {"a": 5.0}, uncertainty={"a": (4.0, 6.0)})
+    section = {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE]}
+    table = build(table_spec("table", section), [spread], {})
+    assert "4.0" in PaperTable().latex(table).split(r"\bottomrule")[0]
+    assert "4.0" not in PaperTable(intervals=False).latex(table).split(r"\bottomrule")[0]
+
+
+@pytest.mark.parametrize(
+    ("paper", "wrong"),
+    [(PaperTable(columns=("z",)), "no column 'z'"), (PaperTable(rows=("sdt",)), "no row 'sdt'.*std")],
+)
+def test_an_unknown_row_or_column_is_refused(paper: PaperTable, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        paper.chosen(three_methods())
+
+
+def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp_path: Path) -> None:
+    table = replace(three_methods(), figure=FigureSpec(("a", "c")))
+    files = write_paper(PaperTable(columns=("c",)), table, tmp_path, load_bibliography())
+    assert {path.name for path in files.values()} == {f"paper.{end}" for end in ("tex", "bib", "png", "pdf")}
+    alone = replace(table, figure=FigureSpec(("c",)))
+    assert files["paper.pdf"].read_bytes() == draw(alone, "pdf", bare=True) != draw(alone, "pdf")
+    assert "paper.pdf" not in write_paper(PaperTable(columns=("d",)), table, tmp_path, load_bibliography())
+
+
+def test_a_sweep_over_methods_and_phones_is_pivoted(tmp_path: Path) -> None:
+    """Methods are rows, phones stand below each heading; what the figure does not show is left out."""
+    cells = [
+        replace(
+            record(method, {"a": number * value, "b": 1.0}, key=f"{number}{value:07.0f}"),
+            labels={"device": phone, "method": method},
+        )
+        for number, phone in enumerate(("Oak", "Elm"), 1)
+        for method, value in (("std", 10.0), ("lever", 30.0))
+    ]
+    section = {
+        "title": "Mine",
+        "rows": {"by": ["device", "method"], "apart": True},
+        "columns": [{"key": key, "heading": f"Speed {key}", "value": key} for key in "ab"],
+        "figure": {"title": "Mine", "columns": ["a"]},
+    }
+    table = build(table_spec("sweeps/mine", section), cells, {}, {cell.key for cell in cells})
+    text = PaperTable().latex(table)
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
+    assert r"\multicolumn{2}{c}{\shortstack{Speed a" in text
+    assert "{Elm} & {Oak}" in text
+    assert [line.split(" & ") for line in body.replace(r" \\", "").split("\n") if line] == [
+        ["LEVER", "60.00", "30.00"],
+        ["Std", "20.00", "10.00"],
+    ]
+    assert "Speed b" not in text.split(r"\midrule")[0]
+    assert "In every row: Speed b 1.00" in text

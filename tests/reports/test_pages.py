@@ -1,0 +1,295 @@
+"""Pages of every kind that are committed; facts beside our device files; forms of verification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from invented_ranks import record
+from invented_tables import BIBTEX, cell
+from repro import commands
+from repro.core.digits import same_number
+from repro.core.errors import InputError
+from repro.core.paths import project_root
+from repro.experiments.tree_drawings import drawing
+from repro.experiments.tree_drawings import page as tables
+from repro.experiments.tree_drawings import search as searches
+from repro.experiments.tree_drawings.forms import (
+    DiagramSpec,
+    DiagramsSpec,
+    LookaheadSpec,
+    branching,
+    lookahead_mask,
+    tree_mask,
+)
+from repro.experiments.tree_drawings.page import write_forms
+from repro.experiments.tree_drawings.search import form
+from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
+from repro.reports.claims.claims import read_table
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, Stated, read_facts
+from repro.reports.hardware_facts.facts_page import draw, write_facts
+from same_text import same_text
+from tiny_project import write_project
+
+PAGES = (
+    "edgellm/claims",
+    "ghidorah/claims",
+    "edgellm/fig1a",
+    "edgellm/table2",
+    "edgellm/table4",
+    "edgellm/table5",
+    "elastilm/table2",
+    "ghidorah/fig3",
+    "ghidorah/setup",
+    "mllm_npu/table5",
+)
+"""Claims, facts, masks; tables with what does not vary, in points, with rows that were not run."""
+
+
+def test_committed_pages_of_every_kind_are_what_the_command_makes(tmp_path: Path) -> None:
+    results = project_root() / "results"
+    asked = [*PAGES, "edgellm/fig9b", "--results", str(results), "--out", str(tmp_path)]
+    assert commands.run("table", [*asked, "--format", "md", "csv"]) == 0
+    files = [f"{name}/table.{end}" for name in PAGES for end in ("md", "csv")]
+    for file in (*files, "edgellm/fig9b/timeline.csv"):
+        made, committed = ((folder / file).read_text(encoding="utf-8") for folder in (tmp_path, results))
+        assert same_text(committed, made), file
+
+
+def test_the_command_computes_no_cell(tmp_path: Path) -> None:
+    project = write_project(tmp_path)
+    done = project.here("experiment=edgellm/table2")
+    assert done.returncode == 0, done.stderr
+    tables = project.out / "results" / "edgellm" / "table2"
+    assert sorted(path.name for path in tables.iterdir()) == ["table.csv", "table.md", "table.tex"]
+    assert "| facts |" in (project.out / "results" / "README.md").read_text(encoding="utf-8")
+    assert "Snapdragon 8 Gen 1" in done.stdout
+    assert project.store.all() == []
+
+
+# Facts
+
+BOARD = """
+name: Board
+main: gpu
+soc: Chip 2
+dram:
+  capacity: {value: 8, unit: GB, source: datasheet, note: a leaflet}
+  budget: {value: 6, unit: GB, source: paper}
+  bandwidth: {value: 40, unit: GB/s, source: assumed}
+"""
+SETTINGS = {
+    ("edgellm", "table2", "board.processor"): {"value": "Chip 1", "unit": "", "section": "IV-A"},
+    ("edgellm", "table2", "board.memory"): {"value": "8", "unit": "GB", "section": "IV-A"},
+}
+CELLS = {
+    c.id: c
+    for c in (
+        cell("edgellm.fig1.fits", 10.0, 10.0, "billion_params", section="I", note="a slip"),
+        cell("edgellm.fig1.over", 30.0, None, "billion_params", section="II"),
+        cell("edgellm.fig1.speed", 2.0, 2.0),
+        cell("lever.fig1.fits", 10.0, 10.0, "billion_params"),
+    )
+}
+CHIP = {"fact": "processor", "setting": ["table2", "board.processor"], "device": "board", "path": "soc"}
+MEMORY = {"fact": "memory", "setting": ["table2", "board.memory"], "device": "board", "path": "dram.capacity"}
+SIZE = {"fact": "fits", "id": "edgellm.fig1.fits", "device": "board", "path": "dram.budget", "precision": "q"}
+OVER = {"fact": "needed", "id": "edgellm.fig1.over", "absent": "no server", "remark": "old"}
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / "board.yaml").write_text(BOARD, encoding="utf-8")
+    return Sources(CELLS, SETTINGS, tmp_path / "devices", {"q": 4.8, "fp16": 16})
+
+
+def spec(*facts: dict[str, Any], **more: Any) -> FactsSpec:
+    section = {"title": "T", "paper": "edgellm", "facts": list(facts), **more}
+    return FactsSpec.parse("edgellm/facts", section)
+
+
+def stated(sources: Sources, *facts: dict[str, Any]) -> list[Stated]:
+    return read_facts(spec(*facts), sources)
+
+
+@pytest.mark.parametrize(
+    ("fact", "published", "ours", "ratio", "marks"),
+    [
+        (CHIP, "Chip 1", "Chip 2", None, ()),
+        (MEMORY, "8 GB", "8 GB", None, ()),
+        # 6 GB of 4.8 bits each, and the budget is the paper's own number; 8 GB of 16 bits each
+        (SIZE, 10.0, 10.0, 1.0, ("fitted",)),
+        ({**SIZE, "path": "dram.capacity", "precision": "fp16"}, 10.0, 4.0, 0.4, ()),
+        (OVER, 30.0, None, None, ()),
+    ],
+)
+def test_words_and_numbers_are_set_beside_settings(
+    fact: dict[str, Any],
+    published: Any,
+    ours: Any,
+    ratio: float | None,
+    marks: tuple[str, ...],
+    sources: Sources,
+) -> None:
+    (found,) = stated(sources, fact)
+    words = found.published if isinstance(found.published, str) else found.published.low
+    assert (words, found.ours, found.marks) == (published, ours, marks)
+    assert found.ratio == (None if ratio is None else pytest.approx(ratio))
+
+
+@pytest.mark.parametrize(
+    ("fact", "sentence"),
+    [
+        ({"setting": ["table2", "a"]}, "needs either `id`, or `setting"),
+        ({"id": ""}, "needs either `id`, or `setting"),
+        ({"id": "", "setting": ["table2"]}, "needs either `id`, or `setting"),
+        ({"absent": "x"}, "needs either `device` and `path`, or `absent`"),
+        ({"path": ""}, "needs either `device` and `path`, or `absent`"),
+        ({"precision": ""}, "in 'billion_params' and fact 'fits' in 'tokens'"),
+        ({"precision": "fp17"}, "no precision 'fp17'. Did you mean fp16"),
+        ({"device": "bored"}, "no device 'bored'. Did you mean board"),
+        ({"path": "dram.budgte"}, "in device file board: there is no entry 'dram.budgte'. Did you mean"),
+        ({"id": "edgellm.fig1.fist"}, "Did you mean edgellm.fig1.fits"),
+        ({"id": "edgellm.fig1.speed"}, "is in 'x' and fact 'fits' in 'billion_params'"),
+        ({"id": "lever.fig1.fits"}, "fact 'fits' is lever's, not edgellm's"),
+        ({"colour": "red"}, "no field 'colour'"),
+        (
+            {**MEMORY, "id": "", "precision": "", "setting": ["table2", "board.memroy"]},
+            "Did you mean table2/board",
+        ),
+    ],
+)
+def test_a_wrong_fact_is_named(fact: dict[str, Any], sentence: str, sources: Sources) -> None:
+    with pytest.raises(InputError, match=sentence):
+        stated(sources, {**SIZE, **fact})
+
+
+def test_a_picture_draws_what_is_a_number_and_needs_one(sources: Sources, tmp_path: Path) -> None:
+    one = draw(spec(SIZE, picture="P"), stated(sources, SIZE))
+    assert one == draw(spec(SIZE, picture="P"), stated(sources, OVER, SIZE))
+    half = {**SIZE, "precision": "fp16"}
+    assert one != draw(spec(half, picture="P"), stated(sources, half))
+    with pytest.raises(InputError, match="picture of table 'edgellm/facts' has no number"):
+        spec(CHIP, picture="P")
+    _, files = write_facts(spec(SIZE, picture="P"), tmp_path, sources, BIBTEX, ("md", "csv", "tex", "png"))
+    assert list(files) == ["md", "csv", "tex", "png"]
+    assert files["png"].read_bytes() == one
+    assert len(read_table(files["csv"])) == 1, "claims and error reports read it as a table"
+    _, files = write_facts(spec(CHIP), tmp_path, sources, BIBTEX, ("md", "png"))
+    assert list(files) == ["md"], "without a picture"
+
+
+# Forms of verification
+
+PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
+BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}
+
+
+def forms(**content: Any) -> DiagramsSpec:
+    return DiagramsSpec.parse("x/y", {"title": "T", "paper": "ghidorah", "picture": "P", **content})
+
+
+def shown(mask: tuple[tuple[bool, ...], ...]) -> list[str]:
+    return ["".join("x" if point else "." for point in line) for line in mask]
+
+
+def test_a_node_looks_at_its_ancestors_and_itself() -> None:
+    paths = ((0,), (1,), (0, 0), (1, 2))
+    assert shown(tree_mask(paths)) == ["x....", "xx...", "x.x..", "xx.x.", "x.x.x"]
+    assert shown(tree_mask(paths, rootless=True)) == ["x...", ".x..", "x.x.", ".x.x"]
+
+
+def test_branching_makes_every_node_of_a_level_alike() -> None:
+    assert branching((2, 1)) == ((0,), (1,), (0, 0), (1, 0))
+    assert len(branching((1, 1, 3, 1, 1, 1, 1, 1))) == 20
+
+
+def test_lookahead_s_window_and_its_guesses() -> None:
+    assert shown(lookahead_mask(LookaheadSpec(window=3, ngram=3, guesses=2))) == [
+        "x.........",
+        "xx........",
+        "xxx.......",
+        "x..x......",
+        "xx..x.....",
+        "xxx..x....",
+        "x.....x...",
+        "x.....xx..",
+        "x.......x.",
+        "x.......xx",
+    ]
+
+
+def test_a_searched_form_is_the_search() -> None:
+    ranks = record(1, positions=120, answers=3)
+    found = form(DiagramSpec("ours", checkpoint="heads", width=8), lambda name: ranks)
+    before = grown(ranks.accuracies(), 8)
+    assert found.estimated == before.paths
+    assert found.paths == refined(before, ranks).paths != before.paths
+    assert found.measured == (
+        measured_acceptance(before, ranks),
+        measured_acceptance(refined(before, ranks), ranks),
+    )
+    changed = len(set(found.paths) - set(before.paths))
+    assert tables.tree_figures(found)["changed"] == ("nodes", changed)
+    few = form(DiagramSpec("ours", checkpoint="heads", width=8, heads=1), lambda name: ranks)
+    assert max(map(len, few.paths)) == 1
+
+
+def test_fitted_heads_have_no_measurement() -> None:
+    found = form(DiagramSpec("theirs", match=PAIR, width=4, heads=4))
+    assert found.paths == found.estimated == ((0,), (0, 0), (0, 0, 0))
+    assert found.expected == pytest.approx((2.28, 2.28))
+    assert (found.measured, found.fitted, len(found.accuracies)) == (None, True, 4)
+    assert found.value((0, 0)) == pytest.approx(found.accuracies[0][0] * found.accuracies[1][0])
+
+
+def test_places_stand_over_their_children_and_never_on_each_other() -> None:
+    found = form(DiagramSpec("theirs", match=PAIR, width=16))
+    places = drawing._places(found)
+    assert len(set(places.values())) == len(places) == 16
+    for path, (x, y) in places.items():
+        assert y == len(path)
+        under = [places[child][0] for child in places if child and child[:-1] == path]
+        assert not under or x == (min(under) + max(under)) / 2
+
+
+def test_trees_become_files(tmp_path: Path) -> None:
+    ranks = record(1, positions=120, answers=3)
+    ours = {"name": "ours", "checkpoint": "heads", "width": 8}
+    asked = forms(trees=[ours, {"name": "theirs", "match": list(PAIR), "width": 8}])
+    made = [form(one, lambda name: ranks) for one in asked.trees]
+    page, files = write_forms(asked, made, tmp_path, BIBLIOGRAPHY, ("md", "csv", "png"))
+    assert len(page.grids[2].lines) == 7
+    found = {(line["row"], line["column"]): line for line in read_table(files["csv"])}
+    assert same_number(float(found["ours", "measured_refined"]["ours"]), made[0].measured[1])  # type: ignore[index]
+    assert found["theirs", "measured"]["ours"] == ""
+    assert found["theirs", "expected"]["marks"] == "fitted"
+    assert files["png"].read_bytes() == drawing.draw_trees(asked, made)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({}, "needs either trees or masks"),
+        ({"masks": [{"name": "a"}]}, "needs one of tree, expansion"),
+        ({"masks": [{"name": "a", "tree": "0", "expansion": [1]}]}, "needs one of tree, expansion"),
+        ({"masks": [{"name": "a", "tree": "0", "width": 4}]}, "`width` goes with"),
+        ({"trees": [{"name": "a", "match": list(PAIR)}]}, "`width` goes with"),
+        ({"trees": [{"name": "a", "tree": "0"}]}, "trees come from match or checkpoint"),
+        ({"trees": [{"name": "a", "match": list(PAIR), "widht": 4}]}, "widht"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(content: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        forms(**content)
+
+
+def test_heads_without_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="smollm2_135m_medusa"):
+        searches.recorded("smollm2_135m_medussa")
+    monkeypatch.setattr(searches, "open_checkpoint", lambda checkpoint: tmp_path)
+    with pytest.raises(InputError, match=r"no recorded ranks: workshop\.training\.head_ranks"):
+        searches.recorded("smollm2_135m_medusa")
