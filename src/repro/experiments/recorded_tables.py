@@ -130,14 +130,15 @@ def remake(
     bibliography = load_bibliography()
     if paper:
         return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
-    files = write_all(table, out, bibliography, formats or USUAL)
+    shown = page(table)
+    files = write_all(table, out, bibliography, formats or USUAL, shown)
     if spec.timeline and records:
         from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
 
         rounds = results.rounds(chosen(spec.timeline, records).key)
         pictures = [name for name in formats or PICTURES if name in PICTURES]
         files |= write_timeline(table, spec.timeline, records, rounds, out, None, results.root, pictures)
-    return page(table), files
+    return shown, files
 
 
 @dataclass(frozen=True)

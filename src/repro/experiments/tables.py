@@ -189,11 +189,7 @@ def made_table(
     records = [of_today(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
-    outside = {}
-    if samples:
-        for record in records:
-            samples.totals(record)  # so that its lines are read once
-            outside[record.key] = outside_ranges(record, samples.rounds)
+    outside = {record.key: _outside(record, samples) for record in records} if samples else {}
     table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
     if root and any(entry.band for row in table.rows for entry in row.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
@@ -213,8 +209,33 @@ def of_today(record: Record) -> Record:
 def older_keys(records: Iterable[Record]) -> set[str]:
     """Keys of the records that an older version of a component made."""
     load_components()  # a component that is not registered has no version
-    unique = {record.key: record for record in records}
-    return {key for key, record in unique.items() if not is_current(record)}
+    return {record.key for record in records if not _is_current(record)}
+
+
+_CURRENT: dict[tuple[object, ...], bool] = {}
+_OUTSIDE: dict[tuple[object, ...], tuple[str, ...]] = {}
+"""What this process has found out of records, which tables share: by `_made_as`."""
+
+
+def _made_as(record: Record) -> tuple[object, ...]:
+    """What a record is, when it was made and by which versions."""
+    return record.key, record.provenance.finished, *sorted(record.provenance.versions.items())
+
+
+def _is_current(record: Record) -> bool:
+    place = _made_as(record)
+    if place not in _CURRENT:
+        _CURRENT[place] = is_current(record)
+    return _CURRENT[place]
+
+
+def _outside(record: Record, samples: Samples) -> tuple[str, ...]:
+    """What of a cell lies outside of its engine's ranges, as `outside_ranges` says."""
+    place = _made_as(record)
+    if place not in _OUTSIDE:
+        samples.totals(record)  # so that its lines are read once
+        _OUTSIDE[place] = outside_ranges(record, samples.rounds)
+    return _OUTSIDE[place]
 
 
 def fitted_ids(records: Iterable[Record]) -> set[str]:

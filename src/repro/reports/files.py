@@ -86,12 +86,16 @@ def formats_of(wanted: Collection[str], figure: bool) -> list[str]:
 
 
 def write_all(
-    table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = USUAL
+    table: Table,
+    folder: Path,
+    bibliography: dict[str, str],
+    formats: Collection[str] = USUAL,
+    shown: Page | None = None,
 ) -> dict[str, Path]:
     """Write a table's files; a table without a figure has no pictures.
 
-    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them. Files are replaced
-    atomically.
+    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them; `shown` is the table's page
+    where it was made. Files are replaced atomically.
 
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
@@ -100,7 +104,7 @@ def write_all(
     # A sweep's own table is as a paper has it, without what is the same in every row.
     latex = PaperTable().latex if table.experiment.startswith(SWEEPS) else None
     return write_page(
-        page(table),
+        shown or page(table),
         lambda: to_csv(table),
         table.papers,
         folder,

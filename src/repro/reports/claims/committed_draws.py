@@ -7,6 +7,7 @@ the machines. Must not know claims, nor how a table's specification is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.late import late
@@ -16,7 +17,7 @@ from repro.reports.claims.claims import Line
 from repro.reports.intervals.samples import Samples
 from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import drawn
-from repro.reports.tables.bands import read_draws
+from repro.reports.tables.bands import Place, read_draws
 from repro.reports.tables.build import SHORT
 
 if TYPE_CHECKING:
@@ -56,12 +57,15 @@ class CommittedDraws:
 
     def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         """Each line's figure on each drawn machine; None if its table has no band of its cells."""
-        known = read_draws(self.results.root)
         places = [(line["table"], line["id"], line["column"]) for line in lines]
         return [
-            np.array(known[place]) if line.get("band_low") and place in known else None
+            np.array(self._drawn[place]) if line.get("band_low") and place in self._drawn else None
             for line, place in zip(lines, places, strict=True)
         ]
+
+    @cached_property
+    def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
+        return read_draws(self.results.root)
 
     def _records(self, line: Line, field: str) -> list[Record]:
         """The records of a line's cells, or of those that it is compared with; none if one is not there."""
