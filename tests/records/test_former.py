@@ -139,8 +139,8 @@ def test_a_conversion_that_was_killed_is_begun_again(former: Path, monkeypatch: 
         ("lever/fig4/cells.jsonl", b"{"),
         ("lever/fig4/cells.jsonl", b'{"key": 3}'),
         ("edgellm/fig3/rounds.jsonl.xz", b"no xz"),
-        ("provenance.jsonl.gz", gzip.compress(b"[" * 200_000)),
-        ("provenance.jsonl.gz", gzip.compress(b"")),
+        ("provenance.jsonl.gz", gzip.compress(b"[" * 200_000, mtime=0)),
+        ("provenance.jsonl.gz", gzip.compress(b"", mtime=0)),
         (f"records/{LOOSE}.json", cell(LOOSE).to_json().replace("1.0", "2.0").encode()),
     ],
 )
