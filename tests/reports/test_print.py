@@ -344,3 +344,4 @@ def test_a_sweep_over_methods_and_phones_is_pivoted(tmp_path: Path) -> None:
     ]
     assert "Speed b" not in text.split(r"\midrule")[0]
     assert "In every row: Speed b 1.00" in text
+    assert "% Not shown: b; --columns names columns, --style full has all." in text

@@ -462,10 +462,11 @@ class Sweep:
             samples = Samples(self.store)
             table = made_table(asked, changed, cells, records, older, samples, root=self.results)
             self._set_members(asked.folder, cells)
-            files = write_all(table, self.results, load_bibliography())
+            shown = page(table)
+            files = write_all(table, self.results, load_bibliography(), shown=shown)
             files |= self._timeline(changed, table, records)
             update_index(self.store)
-        self.console.print(to_screen(page(table)))
+        self.console.print(to_screen(shown))
         swept = [record for record in records if record.key in own_keys]
         tracked = self.tracker.sweep(self.group or asked.folder, table, files, swept)
         files |= self._timelines(swept)

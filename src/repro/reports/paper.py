@@ -101,12 +101,15 @@ class PaperTable:
         Raises:
             InputError: there is no such row or column.
         """
-        table = self.chosen(table)
-        full = page(table)
+        chosen = self.chosen(table)
+        full = page(chosen)
         if self.style == "full":
             return to_latex(full, comments)
-        shown = Page(table.experiment, table.caption, (_pivoted(table) or grid(table),), tuple(_below(table)))
-        return to_latex(shown, [*full.notes, *comments], self.width)
+        only = (_pivoted(chosen) or grid(chosen),)
+        shown = Page(chosen.experiment, chosen.caption, only, tuple(_below(chosen)))
+        rest = [column.key for column in table.columns if column not in chosen.columns]
+        left_out = [f"Not shown: {', '.join(rest)}; --columns names columns, --style full has all."]
+        return to_latex(shown, [*full.notes, *(left_out if rest else []), *comments], self.width)
 
 
 def paper_table(

@@ -73,9 +73,8 @@ WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".ms
 
 CONVERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
 """Version of the output of `gguf_file.convert` by source, and of `dequantizing.dequantize`; raising it
-reconverts existing folders. Files that
-people bring may lack tensors, or have settings and tokenizers that former versions read otherwise; those in
-our wheels are read as before."""
+reconverts existing folders. Files that people bring may lack tensors, or have settings and tokenizers that
+former versions read otherwise; those in our wheels are read as before."""
 
 # Upper bound of dequantized bytes per stored byte: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.weight_files import (
-    StoredTensor,
-)
+from repro.models.checkpoints.weight_files import StoredTensor
 
 FLOATS = ("F32", "F16", "BF16")
 """The safetensors types that are plain numbers."""

@@ -61,7 +61,6 @@ SCHEMA: Mapping[str, tuple[str, Callable[[Compared], Any]]] = {
     "missed": ("whether it needs a reason", lambda one: one.missed),
     "can_miss": ("whether its error counts, or would if the value were not set aside", lambda one: _can(one)),
     "marks": ("keys of MARKS", lambda one: one.marks),
-    "cell": ("what is published", lambda one: one.cell),
     "compared": ("all of it", lambda one: one),
 }
 """The columns: what each says, and how it follows from a comparison."""
@@ -84,8 +83,8 @@ def _interval(one: Compared) -> tuple[float | None, float | None]:
 
 
 def _can(one: Compared) -> bool:
-    set_aside = group(one) == "contradicted" and one.error is not None and not one.inside
-    return group(one) in COUNTED or set_aside
+    counts = group(one)
+    return counts in COUNTED or (counts == "contradicted" and one.error is not None and not one.inside)
 
 
 def group(one: Compared) -> str:

@@ -147,7 +147,10 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
     grids += [_titled(title, some) for title, some in others.items() if len(some)]
     if len(aside := of_group(own, "contradicted")):
         headings = {name: letter for name, letter in HEADINGS.items() if name != "trivial"}
-        lines = [(*_words(one)[:-2], _words(one)[-1], one.cell.contradicted) for one in aside.itertuples()]
+        lines = [
+            (*words[:-2], words[-1], one.compared.cell.contradicted)
+            for one, words in zip(aside.itertuples(), map(_words, aside.itertuples()), strict=True)
+        ]
         grids.append(Grid.of({**headings, "proof in docs/errata.md": "l"}, lines))
     if len(sure := of_group(own, "certain")):
         headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}

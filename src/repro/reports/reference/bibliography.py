@@ -50,7 +50,7 @@ def papers_of(name: str, component: type) -> list[str]:
     path = Path(inspect.getfile(component))
     said = (name, path.parent.name, component.__doc__, sys.modules[component.__module__].__doc__)
     text = " ".join(filter(None, said)).lower().replace("-", "_")
-    return [paper for paper in load_bibliography() if paper != OWN and paper in text]
+    return [paper for paper in load_bibliography() if paper != OWN and re.search(rf"\b{paper}\b", text)]
 
 
 def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
