@@ -44,6 +44,9 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
+LIBRARIES = "repro.libraries"
+"""The module that binds slow libraries; what one imports of it is the library."""
+
 ENTRANCES = {"__main__.py", "commands.py"}
 """Modules beside the rooms that users run."""
 
@@ -131,7 +134,7 @@ def climbs(top: str, module: ast.Module) -> list[str]:
 
 
 def ours(module: str) -> bool:
-    return module.startswith("repro.")
+    return module.startswith("repro.") and not module.startswith(LIBRARIES)
 
 
 def room(parts: Sequence[str]) -> str:
@@ -166,12 +169,13 @@ def _is_nothing(statement: ast.stmt) -> bool:
 
 @cache
 def libraries(path: Path) -> frozenset[str]:
-    return frozenset(i.split(".")[0] for i in imports(tree(path)))
+    found = imports(tree(path))
+    return frozenset(i.removeprefix(f"{LIBRARIES}.").split(".")[0] for i in found if i != LIBRARIES)
 
 
 def importers(library: str) -> set[str]:
     """Files of the product."""
-    return {name(p) for p in FILES if library in libraries(p)}
+    return {name(p) for p in FILES if library in libraries(p) and name(p) != "libraries.py"}
 
 
 def test_rooms_import_each_other_in_no_circle() -> None:
@@ -182,7 +186,7 @@ def test_rooms_import_each_other_in_no_circle() -> None:
 
 def test_all_top_rooms_are_known() -> None:
     assert {name(p).split("/")[0] for p in FILES if "/" in name(p)} == set(BELOW)
-    assert {name(p) for p in FILES if "/" not in name(p)} == {"__init__.py", *ENTRANCES}
+    assert {name(p) for p in FILES if "/" not in name(p)} == {"__init__.py", "libraries.py", *ENTRANCES}
 
 
 @pytest.mark.parametrize("top", BELOW)

@@ -12,10 +12,10 @@ import yaml
 
 from repro.core import registry
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.paths import conf_dir
 from repro.experiments import composing
 from repro.experiments.hydra_private import get_yaml_loader
+from repro.libraries import Late
 from tiny_project import Project, write_project
 
 HEAVY = {
@@ -82,7 +82,7 @@ def test_a_finished_cell_and_its_list_import_nothing_heavy(project: Project) -> 
 
 def test_a_late_module_is_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    module = late("colorsys")
+    module = Late("colorsys")
     assert "colorsys" not in sys.modules
     assert module.rgb_to_hsv(1.0, 1.0, 1.0) == (0.0, 0.0, 1.0)
     assert "colorsys" in sys.modules

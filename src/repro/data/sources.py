@@ -14,21 +14,16 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any, Protocol
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.paths import project_root
 from repro.core.reading import MB, RATIO, UNPACKED_BYTES, parse_json
 from repro.data.config import HubSource
+from repro.libraries import httpx2
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.wheels import Wheel, fetch
 from repro.records.build_cache import Unavailable, cache_root
-
-if TYPE_CHECKING:
-    import httpx2
-else:
-    httpx2 = late("httpx2")
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import absent
+from repro.libraries import absent
 
 PREFIX = "evaluate:"
 

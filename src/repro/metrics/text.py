@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
-from repro.core.late import absent
 from repro.core.registry import register
+from repro.libraries import absent
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
 SPACELESS = {

@@ -10,21 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import pa, parquet, pd
 from repro.records.identity import PLACES, PROSE
 from repro.records.record import Record, Scalar, canonical, write_atomically
 from repro.reports.spec.metric import load_metrics
 from repro.reports.tables.known import known_values
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-    from pyarrow import parquet
-else:
-    pd, pa, parquet = late("pandas"), late("pyarrow"), late("pyarrow.parquet")
 
 ABOUT = ("key", "experiment", "status")
 """The first columns."""

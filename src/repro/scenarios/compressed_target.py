@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import torch
 from repro.models.runtime.model import Altered, Model, OutlierShares
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
@@ -19,11 +19,7 @@ from repro.scenarios.base import component
 from repro.scenarios.offline import calibration_corpus, corpus_settings, dense_once
 
 if TYPE_CHECKING:
-    import torch
-
     from repro.methods.compression.base import Compression
-else:
-    torch = late("torch")
 
 
 class CompressedTarget:

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from repro import data
 from repro.core.bounds import Tokens
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.runtime.head_model import HeadModel, opened
 from repro.models.runtime.model import Model, ModelConfig
@@ -34,12 +34,6 @@ from repro.scenarios.base import (
     named,
 )
 from repro.scenarios.sections import OF_ANSWERS
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 UNBILLED = "nothing is billed: figures of real weights, which have no device"
 

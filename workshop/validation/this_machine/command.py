@@ -14,16 +14,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from repro.core.digits import json_text
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.paths import project_root
 from repro.device.probing.quiet import self_test
+from repro.libraries import torch
 from repro.models.calibration.machine_speed import quiet_kernel
 from workshop.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups, in_turns
 from workshop.validation.this_machine.llama_cpp import is_installed
@@ -31,11 +30,6 @@ from workshop.validation.this_machine.measuring import MachineBench, MeasuredGro
 from workshop.validation.this_machine.page import HEADINGS, framed, lines, write_page
 from workshop.validation.this_machine.picture import draw
 from workshop.validation.this_machine.predicting import best_bandwidth, predictions
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 NAME = "this_machine"
 

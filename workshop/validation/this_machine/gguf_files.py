@@ -7,19 +7,13 @@ by a factor in speed. Every matrix is dequantized and rounded to Q4_0 again: goo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.paths import conf_dir
+from repro.libraries import gguf
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import Checkpoint
 from repro.records.build_cache import build_once, cache_root
-
-if TYPE_CHECKING:
-    import gguf
-else:
-    gguf = late("gguf")
 
 BLOCK = 32
 """Weights that share a scale in Q4_0."""

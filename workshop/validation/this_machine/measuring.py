@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.core.late import late
 from repro.core.paths import conf_dir
 from repro.device.clock import WallClock
 from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.probing.measure import read_rate
+from repro.libraries import torch
 from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
@@ -39,11 +39,6 @@ from workshop.validation.this_machine.cells import (
 )
 from workshop.validation.this_machine.gguf_files import q4_0_file
 from workshop.validation.this_machine.llama_cpp import LlamaCppPasses
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 Say = Callable[[str], None]
 

@@ -8,25 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
+from repro.libraries import torch
 from repro.methods.base import Serving, Sessions
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.verification_tree import searched
 from repro.models.parallel.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
 from repro.records.record import Scalar
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 OURS = "optimized"
 Size = Annotated[int, Interval(ge=1, le=4096)]

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, fsum
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.libraries import Tensor
 from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from repro.core.late import late
 from repro.device.clock import WallClock
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
 from repro.device.probing import measure
+from repro.libraries import torch
 from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import cost_of
@@ -26,11 +26,6 @@ from repro.models.calibration.written import Section, best_rates, curve, engine_
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 Say = Callable[[str], None]
 

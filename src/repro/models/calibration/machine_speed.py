@@ -6,15 +6,9 @@ Owns what is timed. Must not know files.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
 from repro.device.probing.measure import seconds_each
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
+from repro.libraries import torch
 
 FOOTPRINT = 256 << 20
 """Bytes that are read or copied: more than caches hold."""

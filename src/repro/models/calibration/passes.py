@@ -8,11 +8,11 @@ tokens would.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from repro.core.late import late
 from repro.device.emulated import Device
 from repro.device.op import FLASH
+from repro.libraries import torch
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
@@ -26,11 +26,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 ROOM = 64
 """Slots of a cache beyond the context; it grows where a pass has more rows."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from repro.core.late import late
 from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
+from repro.libraries import Tensor, torch
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
@@ -27,12 +27,6 @@ from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.weights import builders
 from repro.records.build_cache import cache_root
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 LAYER, HEAD, REST, READ = "layer", "head", "rest", "read"
 """Parts of a pass: one layer, the output projection, what is beside all ops, and reading one layer."""

@@ -9,19 +9,14 @@ import hashlib
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
+from repro.libraries import torch
 from repro.models.checkpoints.safetensors_io import opened
 from repro.models.checkpoints.weight_files import INDEX, TENSORS, index
 from repro.records.record import content_hash, write_atomically
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
 
 log = logging.getLogger(__name__)
 

@@ -10,21 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
 from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
 from repro.records.record import write_atomically
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 CONFIG = "config.json"
 NONE = re.compile(r"(?!)")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
@@ -22,12 +21,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class DraftRow(Logits):

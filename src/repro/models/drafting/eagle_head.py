@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import unknown
+from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.costs.model_cost import Shape
@@ -27,14 +27,6 @@ from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.rope import frequencies, interleave, rotations
 from repro.records.provenance import count_layers
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""

@@ -8,20 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
 from repro.models.transformer.decoder import Decoder, DecoderConfig
 from repro.models.transformer.inference import inference
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 Candidates = tuple[int, ...]
 """C(u): the draft's candidate tokens after a node, plus the tokens of the node's children."""

@@ -7,14 +7,11 @@ pruning or passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from repro.libraries import Tensor
 from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.tokens.prefix import Prefix
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ExitScores:

@@ -10,17 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 FILE = "ranks.safetensors"
 """File name of a record in the heads' checkpoint folder."""

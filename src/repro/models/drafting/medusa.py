@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor
 from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
@@ -19,12 +18,6 @@ from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class MedusaNetwork:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import unknown
+from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.config_entries import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.stored_numbers import NOTHING
@@ -26,14 +26,6 @@ from repro.models.drafting.head_ranks import FILE as RANKS
 from repro.models.transformer.decoder import EmbeddingAndHead
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import Norm
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 DTYPES = ("float32", "bfloat16")
 NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"

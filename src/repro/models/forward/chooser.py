@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.network import Logits, require_finite
 from repro.models.tokens import acceptance
 from repro.models.tokens.acceptance import AcceptanceWalk, Said
 from repro.models.tokens.sampling import Sampling, draw
 from repro.models.tokens.tree import TokenTree
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class Proposal(NamedTuple):

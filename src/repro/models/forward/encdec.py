@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import unknown
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.stored_numbers import require_plain
 from repro.models.costs.model_cost import EncoderShape, Shape
 from repro.models.forward.network import Logits, Step
@@ -25,12 +25,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import count_layers
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 DTYPES = ("float32", "bfloat16")
 LOOK_AHEAD = 2048

@@ -8,16 +8,10 @@ heads or devices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.tokens.prefix import Prefix
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class Features(Protocol):

@@ -12,19 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.row_file import RowFile
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 WHOLE, FIRST, HIDDEN, PACKS, READ, AHEAD = (
     "rows",

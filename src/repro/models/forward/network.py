@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 from annotated_types import Interval
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.features import Captured
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.tokens.prefix import Prefix
@@ -20,12 +20,6 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 VERSION = 1
 """Version of what the model runtime (networks, caches, draft heads, sessions) computes and bills. Raised by

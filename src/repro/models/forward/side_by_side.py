@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.network import Logits
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.attention import AttentionMask, scores
@@ -18,12 +17,6 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 TOGETHER = 32
 """Prompts that share a forward pass. Beyond it a row costs as much as in a pass of its own."""

@@ -11,20 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.reading import parse_json
+from repro.libraries import np, pa, parquet
 from repro.models.tokens.prefix import continued
 from repro.records.record import write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-else:
-    np, pa, pq = late("numpy"), late("pyarrow"), late("pyarrow.parquet")
 
 FORMAT = 2
 NOTES = b"repro"
@@ -116,7 +109,7 @@ class Pack:
         table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
         table = table.replace_schema_metadata({NOTES: notes, SUM: _sum(notes, table)})
         sink = pa.BufferOutputStream()
-        pq.write_table(
+        parquet.write_table(
             table,
             sink,
             compression="zstd",
@@ -137,7 +130,7 @@ class Pack:
 def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
-        notes = parse_json(pq.read_schema(path).metadata[NOTES])
+        notes = parse_json(parquet.read_schema(path).metadata[NOTES])
         if notes["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
@@ -158,7 +151,7 @@ def read(path: Path) -> Pack:
     """
     facts = read_facts(path)
     try:
-        table = pq.read_table(path)
+        table = parquet.read_table(path)
         metadata = table.schema.metadata
         if metadata[SUM] != _sum(metadata[NOTES], table):
             raise ValueError("its checksum is not that of its content")

@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import unknown
+from repro.libraries import Tensor, torch
 from repro.models.transformer.linear import Linear, PlainLinear, packed
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 WAYS = ("columns", "rows")
 

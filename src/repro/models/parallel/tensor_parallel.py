@@ -7,9 +7,8 @@ long a part takes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.costs.partition import AttentionExtent as Asked
 from repro.models.costs.partition import Split
 from repro.models.forward.features import Captured
@@ -30,12 +29,6 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 CPU = "cpu"
 MEGATRON = "megatron"

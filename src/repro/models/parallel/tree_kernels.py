@@ -10,17 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.registry import unknown
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
+from repro.libraries import Tensor, torch
 
 FORMS = ("naive", "optimized", "dense")
 REMEMBERED = 256

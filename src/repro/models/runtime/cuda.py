@@ -6,14 +6,8 @@ Knows CUDA (and ROCm, which torch exposes under the same name). Knows nothing of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
+from repro.libraries import torch
 
 Work = Callable[[], None]
 

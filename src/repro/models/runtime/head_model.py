@@ -10,11 +10,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
+from repro.libraries import Tensor
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
@@ -38,9 +39,6 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.families import family_of
 from repro.records.record import content_hash
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import np, torch
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.model import STORED, Model, WeightsKind
 from repro.models.sharding.shards import packed_layer, plain_linear, require_dense
@@ -20,12 +19,6 @@ from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from repro.records.record import content_hash
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-else:
-    np, torch = late("numpy"), late("torch")
 
 VERSION = 1
 """Of how weights are interpolated."""

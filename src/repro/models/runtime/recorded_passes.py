@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderStep, Step
 from repro.models.parallel.tensor_parallel import DividableNetwork
@@ -23,12 +22,6 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import count_layers
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of rows that passes are padded to; of more rows computing takes longer than launching."""

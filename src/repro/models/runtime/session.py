@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from repro.libraries import Tensor
 from repro.models.costs.partition import extent
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.head_ranks import Calibration
@@ -20,9 +21,6 @@ from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Verification(NamedTuple):

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
 from repro.models.sharding.shards import WeightPiece, narrowed, rewritten
 from repro.models.transformer import weights
@@ -20,12 +19,6 @@ from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.records.build_cache import computed_once, memory_root
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 log = logging.getLogger(__name__)
 

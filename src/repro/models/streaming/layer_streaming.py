@@ -13,22 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.device.direct_io import DirectFile, page_aligned, page_aligned_memory
 from repro.device.memory import Memory
+from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
 from repro.models.transformer import weights
 from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout
 from repro.records.build_cache import build_once, cache_root
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 log = logging.getLogger(__name__)
 

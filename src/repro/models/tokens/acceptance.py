@@ -7,17 +7,11 @@ distribution, for greedy and for sampled drafts. The caller of a walk decides wh
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.tokens.sampling import draw
 from repro.models.tokens.tree import TokenTree
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 Said = TypeVar("Said")
 

@@ -8,17 +8,10 @@ not cached. The attention mask lets a sequence see its ancestors. Tokens read by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.tokens.prefix import Prefix
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class Lineage:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
-
+from repro.libraries import Tensor, torch
 
 LEAST = 1e-6
 """Smallest temperature above 0: below it logits divided by it leave the range of fp32."""

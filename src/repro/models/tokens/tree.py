@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from repro.libraries import Tensor
 from repro.models.tokens.prefix import Prefix
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TokenTree:

@@ -6,20 +6,11 @@ Owns which slots a row sees, and the attention kernels. Must not know about weig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import F, Tensor, torch
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 # Numbers of rows from which torch's tiled attention is faster than two batched matmuls: small for a causal
 # pass, whose masked half it skips, and large if it has to read a mask.

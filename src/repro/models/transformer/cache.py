@@ -6,17 +6,10 @@ Owns the storage and which slots are valid. Must not know about tokens, trees or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.transformer.config import DecoderConfig
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 class KVCache:

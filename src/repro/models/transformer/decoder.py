@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import F, Tensor, torch
 from repro.models.transformer.attention import AttentionMask, attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
@@ -21,14 +20,6 @@ from repro.models.transformer.linear import Linear
 from repro.models.transformer.norm import Norm
 from repro.models.transformer.rope import frequencies, rotations
 from repro.records.provenance import count_layers
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 __all__ = ["Decoder", "DecoderConfig", "EmbeddingAndHead"]
 

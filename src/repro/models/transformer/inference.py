@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from repro.core.late import late
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = late("torch")
+from repro.libraries import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")

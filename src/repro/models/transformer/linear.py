@@ -9,18 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-from repro.core.late import late
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
-
+from repro.libraries import F, Tensor, torch
 
 # Rows up to which weight-only kernels are faster than 16-bit matmuls (workshop/benchmarks/decode.py --rows).
 INT8_ROWS = 2

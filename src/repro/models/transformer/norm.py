@@ -7,18 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import F, Tensor, torch
 from repro.models.transformer.linear import TensorFields
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 
 @dataclass(frozen=True, slots=True)

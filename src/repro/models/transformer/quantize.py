@@ -6,19 +6,10 @@ Owns the rounding rules. Must not know about layers, files or the choice of prec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import F, Tensor, torch
 from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, packed
-
-if TYPE_CHECKING:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-else:
-    torch = late("torch")
-    F = late("torch.nn.functional")
 
 # The group size of GGUF's Q4_1, and the smallest that torch's 4-bit kernel supports.
 GROUP = 32

@@ -7,16 +7,9 @@ adjacent (`interleave`), so a rotation is one complex multiplication. The order 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.transformer.config import Rope
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:

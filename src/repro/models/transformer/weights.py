@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import Tensor, torch
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
 from repro.models.transformer import quantize
@@ -27,12 +27,6 @@ from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import LayerNorm, Norm, RMSNorm
 from repro.models.transformer.rope import interleave
 from repro.models.transformer.tensor_names import Names
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = late("torch")
 
 __all__ = ["DTYPES", "decoder_config", "digest", "layers", "load", "read_config"]
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.libraries import NDArray, np
 from repro.reports.comparison.certain import DERIVED, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
@@ -30,12 +30,7 @@ from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import MARKS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     Array = NDArray[np.float64]
-else:
-    np = late("numpy")
 
 Line = Mapping[str, str]
 """A line of a table's CSV file; `table` names the table where lines of several are read."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from repro.core.late import late
+from repro.libraries import NDArray, np
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.claims.claims import Line
@@ -19,12 +19,6 @@ from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import drawn
 from repro.reports.tables.bands import Place, read_draws
 from repro.reports.tables.build import SHORT
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 
 class CommittedCells(NamedTuple):

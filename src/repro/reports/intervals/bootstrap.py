@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from zlib import crc32
 
-from repro.core.late import late
+from repro.libraries import NDArray, np
 from repro.records.record import FEWEST
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 RESAMPLES = 10_000
 SEED = 0

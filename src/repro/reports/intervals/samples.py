@@ -9,18 +9,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from repro.core.late import late
+from repro.libraries import NDArray, np
 from repro.records.record import Record
 from repro.reports.intervals.bootstrap import Totals, drawn
 from repro.reports.intervals.rounds import totals
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 COUNTED = ("prompts", "rows", "requests")
 """Values that count what a cell was asked."""

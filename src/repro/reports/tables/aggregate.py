@@ -7,21 +7,15 @@ for resampled ones. Knows neither published values nor layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.libraries import NDArray, np
 from repro.records.record import Record, Scalar
 from repro.reports.intervals.bootstrap import RESAMPLES, weights
 from repro.reports.intervals.samples import JointSamples
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.known import known_value
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 MEANS = ("mean", "median", "geomean")
 

@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.late import late
 from repro.core.reading import csv_reader
+from repro.libraries import NDArray, np
 from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 BANDS = Path("validation") / "bands" / "table.csv"
 PLACE = ("table", "row", "column")

@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
+from repro.libraries import NDArray, np
 
 STEPS = 2000
 """Places between the ends of the x axis at which the first curve is looked up."""

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from repro.libraries import Tensor
 from repro.models.drafting.eagle import EagleNetwork
 from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
@@ -34,9 +35,6 @@ from repro.scenarios.generation.answers import require_lossless
 from repro.scenarios.generation.asked import GenerationCell
 from repro.scenarios.generation.prefixes import PreparedRows, exit_scores, prepared, remembers
 from repro.scenarios.generation.scenario import load, opened_sessions, prepare, start
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OWN = "the target's own text"
 

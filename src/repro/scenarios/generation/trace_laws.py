@@ -10,22 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import FLASH
 from repro.device.trace import Trace
+from repro.libraries import NDArray, np
 from repro.methods.base import Generation
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 from repro.scenarios.laws import CLOSE
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 STREAMED = re.compile(r"target load \d+")
 """Names of the reads of a streamed target's layers, and of its output projection."""
