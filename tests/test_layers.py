@@ -69,9 +69,9 @@ ONLY = {
     "hydra": {
         f"experiments/{name}.py" for name in ("composing", "command_words", "plan", "cli", "hydra_private")
     },
-    "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
+    "numba": {"methods/ghidorah/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"models/calibration/fit.py"},
-    "llvmlite": {"models/parallel/tree_loops.py"},
+    "llvmlite": {"methods/ghidorah/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py", "records/store.py"),

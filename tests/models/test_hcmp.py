@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.costs.partition import AttentionExtent, Split
-from repro.models.parallel import tensor_parallel
-from repro.models.parallel.divided_linear import ColumnSplit, Part, RowSplit, split_linear
-from repro.models.parallel.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
-from repro.models.parallel.tree_kernels import Partial, TreePattern
+from repro.methods.ghidorah.partition import AttentionExtent, Split
+from repro.methods.ghidorah import tensor_parallel
+from repro.methods.ghidorah.divided_linear import ColumnSplit, Part, RowSplit, split_linear
+from repro.methods.ghidorah.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
+from repro.methods.ghidorah.tree_kernels import Partial, TreePattern
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session

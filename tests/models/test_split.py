@@ -13,7 +13,7 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.partition import FORMS, AttentionExtent, Split, attention, extent, stages
+from repro.methods.ghidorah.partition import FORMS, AttentionExtent, Split, attention, extent, stages
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.parallel import tree_kernels
-from repro.models.parallel.tree_kernels import (
+from repro.methods.ghidorah import tree_kernels
+from repro.methods.ghidorah.tree_kernels import (
     FORMS,
     Partial,
     TreePattern,
@@ -206,7 +206,7 @@ def test_without_numba_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forgotten")
 def test_where_the_loops_do_not_compile_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from repro.models.parallel import tree_loops
+    from repro.methods.ghidorah import tree_loops
 
     def refused(*_: object) -> None:
         raise tree_loops.NumbaError("this processor is unknown")

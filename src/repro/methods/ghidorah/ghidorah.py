@@ -27,7 +27,7 @@ from repro.methods.ghidorah.verification_tree import (
     searched,
 )
 from repro.methods.speculative.speculative import speculate
-from repro.models.costs.partition import Split
+from repro.methods.ghidorah.partition import Split
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree

@@ -18,7 +18,7 @@ from repro.methods.ghidorah.contention import by_speed
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.pass_profiling import Rehearsal
 from repro.methods.ghidorah.verification_tree import searched
-from repro.models.costs.partition import Split
+from repro.methods.ghidorah.partition import Split
 from repro.records.record import Scalar
 
 

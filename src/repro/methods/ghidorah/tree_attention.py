@@ -20,7 +20,7 @@ from repro.libraries import torch
 from repro.methods.base import Serving, Sessions
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.verification_tree import searched
-from repro.models.parallel.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
+from repro.methods.ghidorah.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
 from repro.records.record import Scalar
 
 OURS = "optimized"

@@ -18,10 +18,10 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
-from repro.models.costs.partition import AttentionExtent, Split, Stage, attention, shares, stages
+from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, shares, stages
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.forward.network import Logits, Network, Step
-from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.methods.ghidorah.tensor_parallel import DividableNetwork
 from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.runtime.placement import Placement, settle
 from repro.models.streaming.loading import LayerSource, Loading

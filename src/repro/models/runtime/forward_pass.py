@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from repro.models.costs.partition import AttentionExtent
+from repro.methods.ghidorah.partition import AttentionExtent
 from repro.models.forward.network import Step
 
 

@@ -31,7 +31,7 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
-from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.methods.ghidorah.tensor_parallel import DividableNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement, settle

@@ -14,7 +14,7 @@ from functools import partial
 from repro.libraries import Tensor, torch
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderStep, Step
-from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.methods.ghidorah.tensor_parallel import DividableNetwork
 from repro.models.runtime.cuda import Work
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import FixedCache

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from repro.libraries import Tensor
-from repro.models.costs.partition import extent
+from repro.methods.ghidorah.partition import extent
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from repro.libraries import Tensor, torch
-from repro.models.costs.partition import AttentionExtent as Asked
-from repro.models.costs.partition import Split
+from repro.methods.ghidorah.partition import AttentionExtent as Asked
+from repro.methods.ghidorah.partition import Split
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderNetwork
-from repro.models.parallel.divided_linear import Part, split_linear
-from repro.models.parallel.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
+from repro.methods.ghidorah.divided_linear import Part, split_linear
+from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
 from repro.models.transformer.attention import (
     TILED_ROWS,
     AttentionMask,

@@ -173,7 +173,7 @@ def kernel(form: str, compiled: bool = True) -> TreeKernel:
 def loops() -> ModuleType | None:
     """The compiled loops; None if numba is missing or cannot compile for this processor."""
     try:
-        from repro.models.parallel import tree_loops
+        from repro.methods.ghidorah import tree_loops
     except (ImportError, OSError):  # OSError: LLVM's library does not load on this system
         return None
     try:

@@ -1,1 +1,0 @@
-"""Layers split between two processors, and kernels for attention over token trees."""
