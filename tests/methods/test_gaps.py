@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.edgellm import EdgeLLM, gap
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
@@ -37,7 +38,7 @@ def pair(rate: float, place: Placement) -> tuple[Session, Session]:
 def verified(rate: float, place: Placement, beside: bool) -> tuple[float, int]:
     """Seconds of a target's pass, and how many of a draft's lay within it, which may run `beside` it."""
     target, draft = pair(rate, place)
-    draft.engine.yield_to(target.engine)
+    draft.engine.turn = partial(gap, draft.engine, target.engine)
 
     async def run() -> None:
         text = Prefix.of([1, 2])
@@ -80,7 +81,7 @@ def test_a_gap_is_what_is_left_of_a_read() -> None:
         device.spawn(target.forward([text.then(0)]))
         told.append(target.engine.gap)
         while told[-1] < inf:
-            await target.engine._moved
+            await target.engine.moved
             told.append(target.engine.gap)
 
     device.play(look())

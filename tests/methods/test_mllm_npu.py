@@ -145,7 +145,7 @@ def test_what_is_profiled_is_what_runs() -> None:
         Engine("target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"])
     )
     device.play(method.prepare(device, {"target": target}))
-    arrangement: Any = target.engine._arrangement
+    arrangement: Any = target.engine.arrangement
     target.start(Prefix.of((0,) * 160))
     before = device.now
     device.play(target.forward([Prefix.of((0,) * 160)]))

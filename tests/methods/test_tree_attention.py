@@ -8,8 +8,8 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compared
-from repro.models.drafting.head_ranks import Calibration
 from repro.methods.ghidorah.tree_kernels import FORMS, TreePattern, kernel
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.tokens.prefix import Prefix
 from tiny import TableNetwork, here, toy
 from tiny_heads import VOCAB, TableHeads, beside

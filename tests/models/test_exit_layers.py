@@ -47,8 +47,8 @@ def told(billed: int, exit_after: int, placement: Placement) -> list[int | str]:
         of.drop([0, 1])
         return [0, 1]
 
-    forward_pass = ForwardPass(step, 3, 0)
-    engine.device.play(engine.layers(forward_pass, "", EarlyExitPoint(exit_after, 3, 3, judge)))
+    forward_pass = ForwardPass(step, 3, 0, exit_point=EarlyExitPoint(exit_after, 3, 3, judge))
+    engine.device.play(engine.layers(forward_pass))
     assert forward_pass.rows == 2
     return step.told
 

@@ -17,8 +17,10 @@ from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
+from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.ghidorah.medusa_em import partner
+from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
 from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
@@ -27,7 +29,6 @@ from repro.methods.ghidorah.verification_tree import (
     searched,
 )
 from repro.methods.speculative.speculative import speculate
-from repro.methods.ghidorah.partition import Split
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -135,7 +136,7 @@ class Plan(TreeDecoding):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify until the answer ends, with attention divided by the current context length."""
         target, draft = sessions["target"], sessions["draft"]
-        draft.engine.divide(self.split)
+        divide(draft, self.split)
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
             self._divide(target, decoding.text.length)
@@ -146,7 +147,7 @@ class Plan(TreeDecoding):
 
     def _divide(self, target: Session, context: int) -> None:
         split = self.split
-        target.engine.divide(replace(split, keys=self.keys.at(context)) if split and self.keys else None)
+        divide(target, replace(split, keys=self.keys.at(context)) if split and self.keys else None)
 
 
 register("method", "ghidorah")(Ghidorah)

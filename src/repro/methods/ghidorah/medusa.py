@@ -16,6 +16,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
+from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.verification_tree import VerificationTree, searched
 from repro.methods.speculative.speculative import speculate
 from repro.models.drafting.head_ranks import Calibration
@@ -52,8 +53,8 @@ class Medusa(Method):
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Search the tree of the width."""
         target, draft = sessions["target"], sessions["draft"]
-        target.engine.divide(None)
-        draft.engine.divide(None)
+        divide(target, None)
+        divide(draft, None)
         return TreeDecoding(searched(calibration(draft), self.width))
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:

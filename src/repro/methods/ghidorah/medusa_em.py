@@ -15,10 +15,11 @@ from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import by_speed
+from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
+from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import Rehearsal
 from repro.methods.ghidorah.verification_tree import searched
-from repro.methods.ghidorah.partition import Split
 from repro.records.record import Scalar
 
 
@@ -62,7 +63,7 @@ class DividedDecoding(TreeDecoding):
         """As `TreeDecoding`, with the split applied."""
         target, draft = sessions["target"], sessions["draft"]
         for session in (target, draft):
-            session.engine.divide(self.split)
+            divide(session, self.split)
         return await super().serve(request, device, sessions)
 
 

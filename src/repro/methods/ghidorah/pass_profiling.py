@@ -11,8 +11,9 @@ from statistics import median
 from typing import Any
 
 from repro.device.emulated import Device
-from repro.methods.ghidorah.verification_tree import VerificationTree
+from repro.methods.ghidorah.division import attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
+from repro.methods.ghidorah.verification_tree import VerificationTree
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
@@ -43,7 +44,7 @@ class Rehearsal:
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
-            self.target.engine.divide(split)
+            divide(self.target, split)
             seconds.append(await self._timed(self.target.forward(nodes, on=on)))
         return median(seconds)
 
@@ -55,7 +56,7 @@ class Rehearsal:
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
-            self.draft.engine.divide(split)
+            divide(self.draft, split)
             seconds.append(await self._timed(self.draft.forward(levels)))
         return median(seconds)
 
@@ -64,16 +65,14 @@ class Rehearsal:
         depths = [0]
         for parent in self.form.parents[1:]:
             depths.append(depths[parent] + 1)
-        self.target.engine.divide(split)
+        divide(self.target, split)
         return await self._timed(
-            self.target.engine.attend(
-                AttentionExtent(self.form.width, context, [depth + 1 for depth in depths])
-            )
+            attend(self.target, AttentionExtent(self.form.width, context, [depth + 1 for depth in depths]))
         )
 
     async def _begin(self) -> None:
         for session in (self.target, self.draft):
-            session.engine.divide(None)
+            divide(session, None)
             session.start(TEXT)
         await self.target.forward([TEXT])
         self.target.keep(TEXT)

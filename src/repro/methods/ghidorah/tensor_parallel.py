@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from repro.libraries import Tensor, torch
+from repro.methods.ghidorah.divided_linear import Part, split_linear
 from repro.methods.ghidorah.partition import AttentionExtent as Asked
 from repro.methods.ghidorah.partition import Split
-from repro.models.forward.features import Captured
-from repro.models.forward.network import DecoderNetwork
-from repro.methods.ghidorah.divided_linear import Part, split_linear
 from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
 from repro.models.transformer.attention import (
     TILED_ROWS,
@@ -186,26 +184,23 @@ def dense_part(
     return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
 
 
-class DividableNetwork(DecoderNetwork):
-    """A resident decoder whose layers can be split between devices between passes."""
+class DividableDecoder:
+    """A resident decoder, whole or with its layers split between two torch devices; the other is the CPU."""
 
-    def __init__(self, decoder: Decoder, capacity: int = 512, captured: Captured | None = None) -> None:
-        """See `DecoderNetwork`; the other device is the CPU."""
-        super().__init__(decoder, capacity, captured)
+    def __init__(self, decoder: Decoder) -> None:
         self._whole = decoder
         self._divided: DividedDecoder | None = None
 
-    def divide(self, split: Split | None) -> None:
-        """Compute later passes with a split, or undivided for None.
+    def at(self, split: Split | None) -> Decoder:
+        """The decoder at a split, or the whole one for None.
 
-        If the main device is the CPU, linears stay undivided.
+        Linears are divided anew only for another share or form; on the CPU itself they stay whole.
 
         Raises:
             InputError: see `divided_linears`.
         """
         if split is None:
-            self.decoder = self._whole
-            return
+            return self._whole
         if self._whole.device.type == CPU:
             split = Split(share=0.0, left=split.left, to=split.to)
         before = self._divided
@@ -217,10 +212,10 @@ class DividableNetwork(DecoderNetwork):
             )
             self._divided = before = DividedDecoder(linears, split)
         before.split = split
-        self.decoder = before
+        return before
 
     @inference
-    def attend(self, asked: Asked) -> None:
-        """Run one layer's attention with the current split, only to time it."""
-        if isinstance(self.decoder, DividedDecoder):
-            self.decoder.rehearse(asked)
+    def rehearse(self, asked: Asked) -> None:
+        """Run one layer's attention with the last split, only to time it; nothing without one."""
+        if self._divided is not None:
+            self._divided.rehearse(asked)

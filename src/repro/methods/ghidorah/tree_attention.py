@@ -19,8 +19,8 @@ from repro.device.op import CPU, Op
 from repro.libraries import torch
 from repro.methods.base import Serving, Sessions
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
-from repro.methods.ghidorah.verification_tree import searched
 from repro.methods.ghidorah.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
+from repro.methods.ghidorah.verification_tree import searched
 from repro.records.record import Scalar
 
 OURS = "optimized"

@@ -37,6 +37,7 @@ from repro.models.costs.subgraphs import (
     shadowed,
     subgraphs,
 )
+from repro.models.runtime.arrangement import Arrangement
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement
@@ -167,7 +168,7 @@ class MllmNpu(Method):
             figures |= {"shadow_layers": len(kept), "shadow_bytes": size}
         figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
-        target.engine.arrange(prefill)
+        target.engine.arrangement = prefill
         return Prepared(self, target, prefill, figures)
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
@@ -267,7 +268,7 @@ def _like(op: Op) -> tuple[object, ...]:
 
 
 @dataclass
-class ChunkedPrefill:
+class ChunkedPrefill(Arrangement):
     """Runs a prefill as subgraphs: one at a time per processor, chosen by a policy.
 
     Attributes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Interval
@@ -19,6 +20,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.methods.speculative.speculative import begin
 from repro.models.forward.network import Ranks
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.tree import TokenTree
@@ -110,9 +112,10 @@ class EdgeLLM(Method):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting provisionally, keep matching draft tokens."""
         target, draft = sessions["target"], sessions["draft"]
-        draft.engine.yield_to(None)
+        draft.engine.turn = None
         decoding = await begin(request, device, target, draft)
-        draft.engine.yield_to(target.engine if self.provisional == "gaps" else None)
+        if self.provisional == "gaps":
+            draft.engine.turn = partial(gap, draft.engine, target.engine)
         alpha, tree = self.alpha, TokenTree(decoding.text)
         with device.phase("decode"):
             while not decoding.done:
@@ -177,6 +180,12 @@ class EdgeLLM(Method):
         if correct == drafted:
             return alpha * self.shrink
         return min(HIGHEST, UPDATES[self.update](alpha, confidence, (drafted - correct) / drafted))
+
+
+async def gap(draft: Engine, target: Engine, kind: str) -> None:
+    """Wait until a draft's op would end before the target goes on, if it takes as long as the last one."""
+    while target.gap < draft.took.get(kind, 0.0):
+        await target.moved
 
 
 UPDATES: dict[str, Callable[[float, float, float], float]] = {

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from repro.methods.ghidorah.partition import AttentionExtent
 from repro.models.forward.network import Step
-
-
-@dataclass
-class ForwardPass:
-    """A running forward pass.
-
-    Attributes:
-        step: computes it.
-        rows: new positions that it computes.
-        context: cached positions before them.
-        extent: attention extent of a pass that is split between processors.
-        kept: indices of the requested sequences that survived pruning; `None` if nothing was pruned.
-    """
-
-    step: Step
-    rows: int
-    context: int
-    extent: AttentionExtent | None = None
-    kept: list[int] | None = None
+from repro.models.tokens.prefix import Prefix
 
 
 @dataclass(frozen=True)
@@ -43,3 +24,26 @@ class EarlyExitPoint:
     wanted: int
     scored: int
     judge: Callable[[Step], list[int]]
+
+
+@dataclass
+class ForwardPass:
+    """A running forward pass.
+
+    Attributes:
+        step: computes it.
+        rows: new positions that it computes.
+        context: cached positions before them.
+        missing: the sequences whose last position it computes, parents first.
+        on: the processor that the method names; "" for the one of the placement.
+        exit_point: where it is pruned; None for nowhere.
+        kept: indices of the requested sequences that survived pruning; None if nothing was pruned.
+    """
+
+    step: Step
+    rows: int
+    context: int
+    missing: Sequence[Prefix] = ()
+    on: str = ""
+    exit_point: EarlyExitPoint | None = None
+    kept: list[int] | None = None

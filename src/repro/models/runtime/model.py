@@ -31,7 +31,6 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
-from repro.methods.ghidorah.tensor_parallel import DividableNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement, settle
@@ -372,11 +371,9 @@ class Model:
     def _local_network(self, tokens: int) -> Network:
         """The network that computes on this machine: passes of few rows are recorded on a GPU."""
         network = self._resident_network()
-        if not isinstance(network, DecoderNetwork):
-            return network
-        if network.decoder.device.type == "cuda":
+        if isinstance(network, DecoderNetwork) and network.decoder.device.type == "cuda":
             return RecordedNetwork(network.decoder, tokens, GraphRecorder(), self._captured)
-        return DividableNetwork(network.decoder, captured=self._captured)
+        return network
 
     def capture(self, depths: Sequence[int]) -> Captured:
         """Hidden states that networks created from now on record for a draft head.

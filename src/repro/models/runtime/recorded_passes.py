@@ -13,8 +13,7 @@ from functools import partial
 
 from repro.libraries import Tensor, torch
 from repro.models.forward.features import Captured
-from repro.models.forward.network import DecoderStep, Step
-from repro.methods.ghidorah.tensor_parallel import DividableNetwork
+from repro.models.forward.network import DecoderNetwork, DecoderStep, Step
 from repro.models.runtime.cuda import Work
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import FixedCache
@@ -73,8 +72,11 @@ class _Buffers:
         self.mask.copy_(seen)
 
 
-class RecordedNetwork(DividableNetwork):
-    """A resident decoder that replays passes of up to 64 rows; longer and divided ones run as they are."""
+class RecordedNetwork(DecoderNetwork):
+    """A resident decoder that replays passes of up to 64 rows.
+
+    Longer ones run as they are, and so do all while another decoder is in its place.
+    """
 
     cache_kind = FixedCache
     cache: FixedCache
@@ -95,6 +97,7 @@ class RecordedNetwork(DividableNetwork):
             captured: see `DecoderNetwork`.
         """
         super().__init__(decoder, capacity + ROWS[-1], captured)
+        self._whole = decoder
         self._record = record
         self._moved = self.cache.moved
         self._buffers: dict[int, _Buffers] = {}
@@ -107,8 +110,8 @@ class RecordedNetwork(DividableNetwork):
                     self.play(buffers, piece)
 
     @property
-    def divided(self) -> bool:
-        """Whether passes run on two devices, which nothing records."""
+    def exchanged(self) -> bool:
+        """Whether a method has put another decoder in the place of the recorded one."""
         return self.decoder is not self._whole
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
@@ -171,7 +174,7 @@ class _RecordedStep(DecoderStep):
 
     def _embed(self, tokens: Tensor) -> Tensor:
         network, rows = self._network, len(tokens)
-        if rows > ROWS[-1] or network.divided:
+        if rows > ROWS[-1] or network.exchanged:
             return super()._embed(tokens)
         self._buffers = network.buffers(rows, self._before)
         self._buffers.load(tokens, self._positions, self._mask, self._before)
@@ -204,7 +207,7 @@ class _RecordedStep(DecoderStep):
 
     def _head(self, x: Tensor) -> Tensor:
         network, rows = self._network, len(x)
-        if rows > ROWS[-1] or network.divided:
+        if rows > ROWS[-1] or network.exchanged:
             return super()._head(x)
         buffers = network.buffers(rows, 0)
         buffers.asked[:rows].copy_(x)

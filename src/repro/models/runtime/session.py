@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from repro.libraries import Tensor
-from repro.methods.ghidorah.partition import extent
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
@@ -226,12 +225,12 @@ class Session:
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
         context, engine = self._lineage.length, self.engine
-        look = extent(missing, context) if engine.split else None
-        forward_pass = ForwardPass(engine.network.begin(wanted, branches), rows, context, look)
+        step = engine.network.begin(wanted, branches)
+        forward_pass = ForwardPass(step, rows, context, missing, on, exit_point)
         start = self.device.now
         with engine.computes():
             await engine.embed(rows, self._lineage.fused(missing), on)
-            await engine.layers(forward_pass, on, exit_point)
+            await engine.layers(forward_pass)
             yield forward_pass
         gone = (
             set(wanted).difference(wanted[i] for i in forward_pass.kept)

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.ghidorah.partition import AttentionExtent, Split
 from repro.methods.ghidorah import tensor_parallel
 from repro.methods.ghidorah.divided_linear import ColumnSplit, Part, RowSplit, split_linear
-from repro.methods.ghidorah.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
+from repro.methods.ghidorah.division import RealDivision, attend, divide
+from repro.methods.ghidorah.partition import AttentionExtent, Split
+from repro.methods.ghidorah.tensor_parallel import DividableDecoder, DividedDecoder, divided_linears
 from repro.methods.ghidorah.tree_kernels import Partial, TreePattern
+from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
@@ -161,10 +163,11 @@ def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) ->
 @both
 def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
     """Trees behind a text, kept and gone on from, by changing divisions."""
-    whole, mine = (DividableNetwork(plain("llama-2", device)) for _ in range(2))
+    whole, mine = (DecoderNetwork(plain("llama-2", device)) for _ in range(2))
+    division = RealDivision(mine)
     text = Prefix.of([3, 1, 4, 1, 5])
     for split in (None, Split(0.25), Split(0.25, keys=0.5, left=2), Split(0.5, "megatron"), None):
-        mine.divide(split)
+        division.divide(split)
         children = [text, text.then(7), text.then(8), text.then(8).then(9)]
         ours, theirs = [], []
         for network, said in ((mine, ours), (whole, theirs)):
@@ -177,8 +180,8 @@ def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
 
 
 def test_beside_a_cpu_linears_stay_whole() -> None:
-    network = DividableNetwork(plain("llama-2"))
-    network.divide(Split(0.5, "megatron", left=2))
+    network = DecoderNetwork(plain("llama-2"))
+    RealDivision(network).divide(Split(0.5, "megatron", left=2))
     assert network.decoder.layers == plain("llama-2").layers
     assert isinstance(network.decoder, DividedDecoder)
     assert network.decoder.split == Split(0.0, left=2)
@@ -186,26 +189,25 @@ def test_beside_a_cpu_linears_stay_whole() -> None:
 
 @both
 def test_attention_can_be_rehearsed(device: torch.device) -> None:
-    network = DividableNetwork(plain("llama-2", device))
-    network.divide(Split(0.25, keys=0.5, left=1))
-    network.attend(AttentionExtent(4, 100, [1, 2, 2, 3]))
-    assert network.cache.length == 0
+    dividable = DividableDecoder(plain("llama-2", device))
+    dividable.at(Split(0.25, keys=0.5, left=1))
+    dividable.rehearse(AttentionExtent(4, 100, [1, 2, 2, 3]))
 
 
 def test_a_real_session_divides_within_its_ops() -> None:
     """An emulated one makes ops of the parts; here the whole pass is one op, and attention another."""
     made, device = plain("llama-2"), here()
-    network, text = DividableNetwork(made), Prefix.of([3, 1, 4, 1, 5])
+    network, text = DecoderNetwork(made), Prefix.of([3, 1, 4, 1, 5])
     session = Session(Engine("target", device, model_cost_of(made), network, RESIDENT))
     session.start(text)
     device.play(session.forward([text]))
-    session.engine.divide(Split(0.5, left=1))
+    divide(session, Split(0.5, left=1))
     assert isinstance(network.decoder, DividedDecoder)
     nodes = [text.then(7), text.then(7).then(8), text.then(7).then(9)]
     rows = device.play(session.forward(nodes))
-    device.play(session.engine.attend(AttentionExtent(3, 5, [1, 2, 2])))
+    device.play(attend(session, AttentionExtent(3, 5, [1, 2, 2])))
     assert [span.kind for span in device.trace.spans] == ["embed", "layer", "head"] * 2 + ["attention"]
     for node, row in zip(nodes, rows, strict=True):
         torch.testing.assert_close(row.logits, alone(made, node.tokens()), **CLOSE)
-    session.engine.divide(None)
+    divide(session, None)
     assert network.decoder is made

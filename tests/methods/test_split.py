@@ -12,8 +12,9 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
-from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.methods.ghidorah.division import attend, divide
 from repro.methods.ghidorah.partition import FORMS, AttentionExtent, Split, attention, extent, stages
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -34,7 +35,7 @@ def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
 def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) -> float:
     session = Session(Engine("target", machine, MODEL_COST, NoNetwork(), RESIDENT))
     session.start(Prefix.of((1,)))
-    session.engine.divide(split)
+    divide(session, split)
     root = Prefix.of((1,))
     start = machine.now
     machine.play(session.forward([root.then(token) for token in range(rows)]))
@@ -109,9 +110,9 @@ def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
 def test_attention_alone_takes_what_its_slower_half_takes() -> None:
     machine = device()
     session = Session(Engine("target", machine, MODEL_COST, NoNetwork(), RESIDENT))
-    session.engine.divide(Split(0.5, keys=0.25))
+    divide(session, Split(0.5, keys=0.25))
     look = AttentionExtent(8, 1000, [1] * 8)
-    machine.play(session.engine.attend(look))
+    machine.play(attend(session, look))
     here = max(p.flops / 1e9 for p in attention(MODEL_COST, Split(0.5, keys=0.25), look) if not p.other)
     assert machine.now == pytest.approx(here)
 
@@ -119,9 +120,9 @@ def test_attention_alone_takes_what_its_slower_half_takes() -> None:
 def test_what_cannot_be_divided_is_said() -> None:
     session = Session(Engine("target", device(), MODEL_COST, NoNetwork(), Placement(resident=0.5)))
     with pytest.raises(InputError, match="decoder in memory"):
-        session.engine.divide(Split(0.5))
+        divide(session, Split(0.5))
     with pytest.raises(RuntimeError, match="not divided"):
-        device().play(session.engine.attend(AttentionExtent(1, 1, [1])))
+        device().play(attend(session, AttentionExtent(1, 1, [1])))
     with pytest.raises(InputError, match=r"share is 1\.5"):
         Split(1.5)
     with pytest.raises(InputError, match=r"'rows'.*columns"):
