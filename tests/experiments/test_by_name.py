@@ -149,5 +149,5 @@ def test_where_weights_lie_is_said_once_for_all_methods(method: str, alone: floa
 def test_shares_that_are_none_and_shards_in_memory_are_refused() -> None:
     with pytest.raises(InputError, match="resident is 2"):
         made(plain(composed("method=std", "resident=2")))
-    with pytest.raises(InputError, match="sti streams shards"):
+    with pytest.raises(InputError, match="sti streams all layers"):
         made(plain(composed("method=sti", "resident=1.0"))).decisive_settings  # noqa: B018

@@ -12,14 +12,14 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
-from repro.models.costs.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
+from repro.methods.sti import sharded_model
+from repro.methods.sti.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
+from repro.methods.sti.sharded_model import CONTEXT, pace, sharded
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
-from repro.models.runtime.sharded import CONTEXT, ShardedModel, pace, placed
-from repro.models.sharding import shards
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
 from tiny import MODEL_COST, SHAPE, toy
@@ -104,7 +104,7 @@ def test_what_was_said_of_one_plan_is_remembered_for_it_alone(
     def never(*_: Any) -> None:
         raise AssertionError("weights were rounded although every row is remembered")
 
-    monkeypatch.setattr(shards, "sharded", never)
+    monkeypatch.setattr(sharded_model, "sharded_decoder", never)
     again = project.record(*narrow, "sweep=force")
     assert again.values == first.values
 
@@ -119,7 +119,7 @@ def test_where_shards_cannot_be(project: Project) -> None:
 
 def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
     """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
-    session = Session(Engine("target", device, MODEL_COST, NoNetwork(), placement, plan=found))
+    session = Session(Engine("target", device, MODEL_COST, NoNetwork(), placement, loads=found))
     text = Prefix.of([0] * CONTEXT)
 
     async def run() -> None:
@@ -138,7 +138,7 @@ def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tu
 def test_a_pass_takes_what_was_planned(latency: float, preload: float, prefetch: int, keeps: bool) -> None:
     device = EmulatedDevice(toy(keeps_tables=keeps))
     asked = Sharding((2, 4), latency, preload)
-    placement = Placement(resident=0.0, prefetch=prefetch, shards=asked)
+    placement = Placement(resident=0.0, prefetch=prefetch, buffer=preload)
     ranks = [[0.1, 0.2], [0.4, 0.3], [0.0, 0.5], [0.6, 0.7]]
     layers = Layers(MODEL_COST.layer_bytes, MODEL_COST.stored.bits)
     found = plan(asked, ranks, layers, pace(MODEL_COST, device, placement))
@@ -151,7 +151,7 @@ def test_a_pass_takes_what_was_planned(latency: float, preload: float, prefetch:
 def test_rounded_shards_are_made_whole_again_in_memory() -> None:
     """What a layer moves beyond its costs is the narrow shard and the whole one that comes of it."""
     device = EmulatedDevice(toy())
-    placement = Placement(resident=0.0, shards=Sharding((2,), 1.0, 0.0))
+    placement = Placement(resident=0.0)
     shard = MODEL_COST.layer_bytes / 2
     narrow = shard * stored_bits(2) / 32
     found = ShardPlan(
@@ -176,11 +176,8 @@ def test_a_model_of_costs_alone_has_a_plan() -> None:
     """Its shards are its key-value heads, and those of the first layers are the first to be wider."""
     model = Model(ModelConfig("costs", None, SHAPE, "fp32", "float32"))
     device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, 1e7),)))))
-    placement = Placement(resident=0.0, shards=Sharding((2,), 0.6, 0.0))
-    there = placed(model, device, placement)
-    assert isinstance(there, ShardedModel)
+    there = sharded(model, Sharding((2,), 0.6, 0.0), device, Placement(resident=0.0))
     assert [len(row) for row in there.plan.widths] == [SHAPE.kv_heads] * SHAPE.layers
     flat = [width for row in there.plan.widths for width in row]
     assert flat == sorted(flat, reverse=True)
     assert set(flat) == {2, FULL}
-    assert placed(model, device, Placement(resident=0.0)) is model

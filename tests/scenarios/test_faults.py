@@ -234,7 +234,7 @@ def damage(path: Path) -> int:
 @fault(it_runs_no_target=("draft",))
 def damaged_rows_of_the_target(place: Place) -> None:
     """The target's cached rows name another token first, and have their checksums."""
-    sharded = bool(place.cell.places["target"].shards)
+    sharded = place.cell.method.alters_target
     place.hits += ["row"] * damage(place.memo("target", "-shards-*" if sharded else "-cpu"))
 
 

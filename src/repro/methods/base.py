@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.forward.network import RANKED
+from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -192,6 +193,7 @@ class Method(ABC, Serving):
         arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
             with the target's. "" if a run computes what the method would.
         arithmetic_by: the compression of a target whose runs compute with that arithmetic; "" for none.
+        alters_target: whether the target computes with weights that the method makes (`variant`).
         plain: whether it decodes one token a pass with the target, so that others are compared with it.
         round_metric: registered metric that summarizes the rounds.
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
@@ -209,6 +211,7 @@ class Method(ABC, Serving):
     lossless: ClassVar[bool] = True
     arithmetic: ClassVar[str] = ""
     arithmetic_by: ClassVar[str] = ""
+    alters_target: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     round_metric: ClassVar[str] = "acceptance"
 
@@ -218,6 +221,14 @@ class Method(ABC, Serving):
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""
+
+    def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
+        """What runs in a role on an emulated device: the model itself, unless the method alters it.
+
+        Raises:
+            InputError: the method cannot alter this model, or not for this device.
+        """
+        return model
 
     @property
     def processors(self) -> frozenset[str]:

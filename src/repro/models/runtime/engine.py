@@ -17,14 +17,12 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
-from repro.models.costs.shard_plan import ShardPlan
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.runtime.arrangement import IN_ORDER, Arrangement
 from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement, settle
-from repro.models.streaming.loading import LayerSource, Loading
+from repro.models.streaming.loading import LayerLoads, LayerSource, Loading
 from repro.models.transformer.layer import LayerWeights
-from repro.records.record import Scalar
 
 Turn = Callable[[str], Awaitable[None]]
 """Waits until an op of a kind may start, so that another model has its processor when it needs it."""
@@ -44,6 +42,7 @@ class Engine:
         head_on: the processor of its output projection and of what prunes a pass.
         arrangement: lays passes otherwise than in order; None for none.
         turn: waits until an op of a kind may start; None starts it at once.
+        loads: what is read of each layer, if that is not its stored form.
         took: seconds that the last op of each kind took.
         outliers: linears whose outliers the network computes in float, by costed layer and linear: the share
             of their input channels that have one. None if its arithmetic has nothing of the kind.
@@ -59,12 +58,12 @@ class Engine:
         placement: Placement,
         source: LayerSource | None = None,
         tokens: int = 0,
-        plan: ShardPlan | None = None,
+        loads: LayerLoads | None = None,
         outliers: Mapping[tuple[int, str], float] | None = None,
     ) -> None:
         """Open a network with a model cost and room for a KV cache of `tokens`.
 
-        With a `plan`, each layer loads the bytes that the shard plan lists. `outliers` are by layer of the
+        With `loads`, each layer loads the bytes that these say. `outliers` are by layer of the
         network; a costed layer has those of the layer that it computes.
         """
         self.name = name
@@ -77,7 +76,7 @@ class Engine:
         self.head_on = device.resource(placement.head or self.on, model_cost.stored.arithmetic)
         verifies = device.verifies if name == "target" and not placement.on else ""
         self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self.on
-        self._tokens, self._plan = tokens, plan
+        self._tokens, self.loads = tokens, loads
         self.residency = settle(
             placement, model_cost, device.memory, tokens, device.keeps_tables, device.serial_reads
         )
@@ -106,8 +105,8 @@ class Engine:
     def _reads(self, source: LayerSource | None) -> Loading:
         model_cost, (held, slots, tables, _) = self.model_cost, self.residency
         sizes = [source.layer_bytes if source else model_cost.layer_bytes] * model_cost.shape.layers
-        if self._plan:
-            sizes = list(self._plan.loads)
+        if self.loads:
+            sizes = list(self.loads.loads)
         if not tables:
             sizes.append(model_cost.head(1)[1])
         preload = self.placement.preload and not self.device.serial_reads
@@ -115,16 +114,9 @@ class Engine:
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes of weights in memory: tables, resident layers, slots for streamed layers, shard buffer."""
-        buffer = (
-            self.placement.shards.preload * self.model_cost.shape.layers if self.placement.shards else 0.0
-        )
+        """Bytes of weights in memory: tables, resident layers, slots and buffer for streamed layers."""
+        buffer = self.placement.buffer * self.model_cost.shape.layers
         return self.residency.bytes(self.model_cost) + buffer * self.model_cost.layer_bytes
-
-    @property
-    def planned(self) -> dict[str, Scalar]:
-        """Record figures of the shard plan; empty without a plan."""
-        return self._plan.figures if self._plan else {}
 
     def reserve(self) -> None:
         """Reserve memory for weights and KV cache.
@@ -159,7 +151,7 @@ class Engine:
         size = (self.model_cost.table_bytes if tables else 0.0) + held * self.model_cost.layer_bytes
         if held == self.model_cost.shape.layers:
             size += encoder * self.model_cost.encoder_layer_bytes
-        size += self._plan.preloaded if self._plan else 0.0
+        size += self.loads.preloaded if self.loads else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
     async def _encode(self) -> None:
@@ -247,8 +239,8 @@ class Engine:
         """FLOPs, bytes and attention's FLOPs of the costed layers `first` to `last - 1` in this pass."""
         rows, context = forward_pass.rows, forward_pass.context
         cost = self.model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
-        if self._plan:
-            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
+        if self.loads:
+            cost = cost[0], cost[1] + sum(self.loads.unpacking[first:last])
         return *cost, self.model_cost.attention_flops(last - first, rows, context + self._source)
 
     @asynccontextmanager

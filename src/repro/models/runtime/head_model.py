@@ -19,7 +19,6 @@ from repro.libraries import Tensor
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
-from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
 from repro.models.drafting.eagle import CachedHead, EagleNetwork
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
@@ -34,6 +33,7 @@ from repro.models.forward.network import RANKED, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
+from repro.models.streaming.loading import LayerLoads
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -287,10 +287,10 @@ class MedusaModel(HeadModel):
         placement: Placement,
         network: Network,
         tokens: int = 0,
-        plan: ShardPlan | None = None,
+        loads: LayerLoads | None = None,
     ) -> Session:
         """See `Model`; the session carries the heads' recorded accuracies, if any."""
-        return self._calibrated(super().session(role, device, placement, network, tokens, plan))
+        return self._calibrated(super().session(role, device, placement, network, tokens, loads))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """See `Model` and `session`."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.libraries import np, torch
+from repro.models.quantization.dictionary_rounding import packed_layer, plain_linear, require_dense
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.model import STORED, Model, WeightsKind
-from repro.models.sharding.shards import packed_layer, plain_linear, require_dense
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from annotated_types import Interval
 
@@ -21,7 +21,6 @@ from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders, to_install
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
-from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig, require_fit
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.forward import encdec
@@ -31,13 +30,14 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
+from repro.models.quantization.dictionary_rounding import require_dense, rounded_layers
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement, settle
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
-from repro.models.sharding.shards import require_dense, rounded_layers
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, layer_file
+from repro.models.streaming.loading import LayerLoads
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
@@ -127,6 +127,34 @@ class ModelConfig:
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
             shape=Shape.parse(shape) if shape else None,
         )
+
+
+class ModelVariant(Protocol):
+    """What a cell runs in a role: a `Model`, or what a method makes of one, with the same methods."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The checkpoint's folder; None if nothing computes."""
+
+    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+        """See `Model`."""
+
+    def observed(self) -> str:
+        """See `Model`."""
+
+    def memo(self, root: Path) -> LogitCache:
+        """See `Model`."""
+
+    def texts(self, root: Path) -> TextStore:
+        """See `Model`."""
+
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+        """See `Model`."""
+
+    def session(
+        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+    ) -> Session:
+        """See `Model`."""
 
 
 class Model:
@@ -423,11 +451,11 @@ class Model:
         placement: Placement,
         network: Network,
         tokens: int = 0,
-        plan: ShardPlan | None = None,
+        loads: LayerLoads | None = None,
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
         kept = self.outliers
-        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, plan, kept)
+        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, kept)
         return Session(engine, self.predictor(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 from repro.core.bounds import Layers, Share
 from repro.device.memory import Memory
 from repro.models.costs.model_cost import ModelCost
-from repro.models.costs.shard_plan import Sharding
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Placement:
             this, `None` is the device's default. At least one layer is always in memory.
         background: ops have lower priority than those of foreground models.
         early_exit: also open the model's early-exit predictor (LEVER sec. 4.3).
-        shards: round streamed layers to load them faster; `None` loads them unrounded.
+        buffer: share of all layers' bytes that a buffer for parts of streamed layers takes in memory.
     """
 
     on: str = ""
@@ -42,7 +41,7 @@ class Placement:
     fill: Share | None = 0.0
     background: bool = False
     early_exit: bool = False
-    shards: Sharding | None = None
+    buffer: Share = 0.0
 
     def held(self, layers: int) -> int:
         """How many of `layers` layers `resident` keeps in memory: always the first ones."""

@@ -7,7 +7,8 @@ layer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, Op
 from repro.models.transformer.layer import LayerWeights
+from repro.records.record import Scalar
 
 
 class LayerSource(Protocol):
@@ -32,6 +34,26 @@ class LayerSource(Protocol):
 
     def close(self) -> None:
         """Close the file and free its memory."""
+
+
+@dataclass(frozen=True)
+class LayerLoads:
+    """What is read of each costed layer, where that is not the layer as it is stored.
+
+    Attributes:
+        loads: bytes read from flash per layer in every pass.
+        unpacking: bytes moved in memory per layer to unpack what was read.
+        preloaded: bytes of parts of layers that stay in memory, in the placement's `buffer`.
+    """
+
+    loads: tuple[float, ...]
+    unpacking: tuple[float, ...]
+    preloaded: float
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """What a record says of it."""
+        return {}
 
 
 class Loading:

@@ -32,7 +32,6 @@ from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabu
 from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
 from repro.records.provenance import host_kind
@@ -190,9 +189,9 @@ class GenerationCell(Scenario):
         places, resident = self.method.places(), self.config.get("resident")
         if resident is None or "target" not in places:
             return places
-        if places["target"].shards:
+        if self.method.alters_target:
             raise InputError(
-                f"method {self.name} streams shards of all layers; leave resident={resident} out"
+                f"method {self.name} streams all layers of a target of its own; leave resident={resident} out"
             )
         return {**places, "target": replace(places["target"], resident=resident, policy="share")}
 
@@ -463,7 +462,7 @@ class GenerationCell(Scenario):
         try:
             for role, place in self.places.items():
                 model = self.model(role)
-                placed(model, device, place)
+                self.method.variant(role, model, device)
                 whole = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
                 if not self.emulated and not whole:
                     model.local_session(role, device, place)

@@ -6,7 +6,7 @@ A row is what a model says after a prefix of tokens. Six roads lead to rows, and
 |---|---|---|---|
 | references | the target | each prompt, along its own text | judging answers; what a replayed target says |
 | calibration | the target | each calibration prompt, likewise | the draft's agreement |
-| shards | the target's rounded shards | each prompt, likewise | what they say while they stream |
+| altered | the target as a method alters it | each prompt, likewise | what it says while the method runs |
 | agreement | the draft | the calibration texts, a pass each | bringing the draft to a value |
 | branches | any model | whatever a method asks for | looked up in the model's cache, else computed |
 | exits | the early-exit predictor | likewise | likewise |
@@ -27,8 +27,7 @@ from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
-from repro.models.runtime.model import Model
-from repro.models.runtime.sharded import ShardedModel, placed
+from repro.models.runtime.model import Model, ModelVariant
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import forgetting, memory_root
 from repro.scenarios.base import Progress
@@ -37,28 +36,28 @@ from repro.scenarios.generation.answers import answer_of
 from repro.scenarios.generation.asked import GenerationCell
 from repro.scenarios.generation.draft_calibration import Agreement, Calibrated, HeadMatch
 
-REFERENCES, CALIBRATION, SHARDS = "references", "calibration", "shards"
+REFERENCES, CALIBRATION, ALTERED = "references", "calibration", "altered"
 
 
 class Prefixes(NamedTuple):
     """Prompts after which a model's greedy text is computed before a method runs.
 
     Attributes:
-        needed_for: what needs the texts, `REFERENCES`, `CALIBRATION` or `SHARDS`.
+        needed_for: what needs the texts, `REFERENCES`, `CALIBRATION` or `ALTERED`.
         model: the model that says them.
         requests: the requests with the prompts.
         stage: what progress says of them.
     """
 
     needed_for: str
-    model: Model | ShardedModel
+    model: ModelVariant
     requests: Sequence[Request]
     stage: str
 
 
 def plan(cell: GenerationCell) -> Iterator[Prefixes]:
     """The texts that a cell needs before its method runs, in the order in which they are computed."""
-    target, place = cell.target, cell.places.get("target")
+    target = cell.target
     if not target.folder:
         return
     if cell.sampling.greedy:
@@ -66,10 +65,10 @@ def plan(cell: GenerationCell) -> Iterator[Prefixes]:
         yield Prefixes(REFERENCES, target, cell.requests, stage)
     if cell.calibrates:
         yield Prefixes(CALIBRATION, target, cell.calibration, "the target's text to calibrate on")
-    if place and place.shards and remembers(cell):
+    if cell.method.alters_target and remembers(cell):
         with closing(cell.open_device()) as device:
-            model = placed(target, device, place)
-        yield Prefixes(SHARDS, model, cell.requests, "computing texts in shards")
+            model = cell.method.variant("target", target, device)
+        yield Prefixes(ALTERED, model, cell.requests, f"computing texts of {cell.name}'s target")
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,12 @@ def agreement(
         return draft_calibration.native(answers, draft, told)
 
 
-OpenNetwork = Callable[[GenerationCell, Model | ShardedModel, str], AbstractContextManager[Network]]
+OpenNetwork = Callable[[GenerationCell, ModelVariant, str], AbstractContextManager[Network]]
 """Opens the network of a model in a role."""
 
 
 @contextmanager
-def network_of(cell: GenerationCell, model: Model | ShardedModel, role: str) -> Iterator[Network]:
+def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
     """Open a model's network, which looks rows up in the model's cache if the cell does so."""
     if not (remembers(cell) and model.folder):
         yield model.network()

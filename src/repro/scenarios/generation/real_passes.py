@@ -24,8 +24,7 @@ from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
-from repro.models.runtime.model import Model
-from repro.models.runtime.sharded import ShardedModel
+from repro.models.runtime.model import ModelVariant
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY
 from repro.records.build_cache import memory_root
@@ -102,13 +101,13 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
         text = before.references[shortest]
     own = GreedyText(request.prefix, text.tokens, text.rows)
     bound = rounding(dtype)
-    plays = "target" in places and not places["target"].shards
+    plays = "target" in places and not cell.method.alters_target
     compared: list[ComparedNetwork] = []
     if not plays:
         compared.append(_recomputed(cell, own, request.max_tokens, bound))
 
     @contextmanager
-    def computed(_: GenerationCell, model: Model | ShardedModel, role: str) -> Iterator[Network]:
+    def computed(_: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
         network = model.network()
         if cell.model(role).computes_in not in BOUNDS or not model.folder:
             yield network

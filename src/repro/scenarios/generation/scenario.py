@@ -28,10 +28,9 @@ from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Network
-from repro.models.runtime.model import Model
+from repro.models.runtime.model import ModelVariant
 from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
-from repro.models.runtime.sharded import ShardedModel, placed
 from repro.records.record import Scalar
 from repro.scenarios import laws
 from repro.scenarios.base import Findings, Progress
@@ -62,12 +61,12 @@ class GenerationScenario(GenerationCell):
         with closing(device), opened_sessions(self, device, before.calibrated) as sessions:
             serving = prepare(self, device, sessions)
             answers = serve(self, device, sessions, serving, progress)
-            planned = [session.engine.planned for session in sessions.values()]
+            loads = [session.engine.loads for session in sessions.values()]
             forms = [*pass_forms(device, sessions)]
         first, trace = answers[: len(self.requests)], device.trace
         good = quality(self, first, before.references)
         values = figures.timing(answers, trace) | figures.calls(answers, "target" in self.places)
-        values |= {name: value for each in planned for name, value in each.items()}
+        values |= {name: value for each in loads if each for name, value in each.figures.items()}
         values |= dict(serving.figures) | (self.compressed.figures if self.compressed else {})
         if isinstance(before.calibrated, MatchedWeights) and before.references is not None:
             values |= before.calibrated.figures(agreement(self, self.requests, before.references))
@@ -89,7 +88,7 @@ class GenerationScenario(GenerationCell):
 @contextmanager
 def _matched_network(
     cell: GenerationCell,
-    model: Model | ShardedModel,
+    model: ModelVariant,
     role: str,
     matched: Calibrated | None,
     network: OpenNetwork,
@@ -122,7 +121,7 @@ def opened_sessions(
             if cell.emulated:
                 # Of several drafts only the first is calibrated: the others have no measured agreement.
                 brought = matched if role == "draft" else None
-                there = placed(model, device, place)
+                there = cell.method.variant(role, model, device)
                 made = opened.enter_context(_matched_network(cell, there, role, brought, network))
                 sessions[role] = there.session(role, device, place, made, cell.tokens(role))
                 if role == "draft" and cell.trees:

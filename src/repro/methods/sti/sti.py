@@ -16,7 +16,9 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Sessions
 from repro.methods.plain.autoregressive import decode
-from repro.models.costs.shard_plan import Sharding
+from repro.methods.sti.shard_plan import Sharding
+from repro.methods.sti.sharded_model import sharded
+from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.placement import Placement
 
 
@@ -35,6 +37,7 @@ class SpeedyTransformerInference(Method):
 
     clock: ClassVar[str] = "emulated"
     lossless: ClassVar[bool] = False
+    alters_target: ClassVar[bool] = True
 
     widths: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (2, 3, 4, 5, 6)
     latency: Annotated[float, Interval(gt=0, le=1e3)] = 0.53
@@ -47,8 +50,12 @@ class SpeedyTransformerInference(Method):
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, in shards."""
-        shards = Sharding(self.widths, self.latency, self.preload)
-        return {"target": Placement(resident=0.0, prefetch=self.prefetch, shards=shards)}
+        return {"target": Placement(resident=0.0, prefetch=self.prefetch, buffer=self.preload)}
+
+    def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
+        """See `Method`: the target in shards, as planned for the device."""
+        asked = Sharding(self.widths, self.latency, self.preload)
+        return sharded(model, asked, device, self.places()[role])
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""

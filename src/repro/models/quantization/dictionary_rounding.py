@@ -1,6 +1,7 @@
-"""Vertical slices (shards) of decoder layers, each with its own bit width (STI, Guo et al., ASPLOS 2023).
+"""Rounds vertical slices (shards) of decoder layers to dictionaries of values, each slice to its own width.
 
-Owns the weights of a shard and their rounding. Knows nothing of how widths are chosen.
+As STI (Guo et al., ASPLOS 2023) does. Owns the weights of a shard and their rounding. Knows nothing of how
+widths are chosen.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from typing import NamedTuple, TypeAlias
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
-from repro.models.costs.shard_plan import FULL, OUTLIERS
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 
 DENSE = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
+
+FULL = 32
+"""Width that marks an unrounded shard, whatever its stored precision."""
+
+OUTLIERS = 0.001
+"""Share of a shard's weights that stay unrounded, about as in GOBO, whose rounding STI uses."""
 
 STEPS = 50
 """Iterations of the dictionary search; more lower no error by 1 %."""
@@ -97,23 +102,6 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
     values = _dictionary(flat[inner].sort().values.double(), 2**bits).float()
     nearest = values[torch.bucketize(flat, (values[1:] + values[:-1]) / 2)]
     return torch.where(inner, nearest, flat).view(weight.shape).to(weight.dtype)
-
-
-def sharded(
-    folder: Path, dtype: str, ends: EmbeddingAndHead, widths: Sequence[Sequence[int]], config: DecoderConfig
-) -> Decoder:
-    """Load a checkpoint's decoder with rounded shards, `widths[layer][shard]` in bits.
-
-    Args:
-        folder: the checkpoint.
-        dtype: one of `DENSE`.
-        ends: embeddings and output projection of the unrounded decoder; they have no shards.
-        widths: bit widths by checkpoint layer and shard.
-        config: configuration of the checkpoint.
-    """
-    device = ends.embedding.device
-    layers = zip(weights.layers(folder, dtype, device=device), widths, strict=True)
-    return Decoder(config, [packed_layer(narrowed(layer, config, row)) for layer, row in layers], ends)
 
 
 @lru_cache(maxsize=1)

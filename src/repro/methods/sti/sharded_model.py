@@ -13,52 +13,54 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
+from repro.methods.sti import shard_rank
+from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
 from repro.models.costs.model_cost import ModelCost
-from repro.models.costs.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore
+from repro.models.quantization.dictionary_rounding import narrowed, packed_layer, require_dense
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
-from repro.models.sharding import shard_rank, shards
 from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.decoder import Decoder
+from repro.models.transformer import weights
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.records.record import content_hash
 
 CONTEXT = 256
 """Context length that plans assume; it hardly matters, since loading layers takes far longer."""
 
 
-def placed(model: Model, device: Device, placement: Placement) -> Model | ShardedModel:
-    """The model itself, or a `ShardedModel` if the placement asks for shards.
+def sharded(model: Model, asked: Sharding, device: Device, placement: Placement) -> ShardedModel:
+    """A model streamed in shards on a device.
 
     Raises:
-        InputError: shards on a real device, or for an encoder-decoder, a rounded model or quantized weights.
+        InputError: the device is real, or the model is an encoder-decoder, rounded, compressed or quantized.
     """
-    if placement.shards is None:
-        return model
+    name = model.config.name
     if not isinstance(device, EmulatedDevice):
         raise InputError(
             f"{device.name} computes for real, and shards are streamed on emulated devices only; "
             "choose an emulated device"
         )
     if model.encoder_decoder:
-        raise InputError(f"{model.config.name} is an encoder-decoder, and shards are a decoder's")
+        raise InputError(f"{name} is an encoder-decoder, and shards are a decoder's")
     if model.config.rounded:
         raise InputError(
-            f"{model.config.name} is rounded to {model.config.rounded} bits, and shards are rounded from "
+            f"{name} is rounded to {model.config.rounded} bits, and shards are rounded from "
             "whole weights; choose target.rounded=null"
         )
     if model.config.compression:
         raise InputError(
-            f"{model.config.name} has a compression, and shards are rounded from whole weights; leave "
+            f"{name} has a compression, and shards are rounded from whole weights; leave "
             "compression@target.compression out"
         )
     if model.folder:
-        shards.require_dense(model.config.dtype)
-    return ShardedModel(model, placement.shards, pace(model.model_cost, device, placement))
+        require_dense(model.config.dtype)
+    return ShardedModel(model, asked, pace(model.model_cost, device, placement))
 
 
 class ShardedModel:
@@ -128,7 +130,7 @@ class ShardedModel:
     def _decoder(self) -> Decoder:
         assert self.folder is not None
         model, ends = self._model, self._model.decoder(resident=False).ends
-        return shards.sharded(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
+        return sharded_decoder(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
 
     def _importance(self) -> Sequence[Sequence[float]]:
         """Importance by checkpoint layer and shard; without a checkpoint all shards are equal."""
@@ -143,6 +145,23 @@ class ShardedModel:
             model.tokenizer.encode(shard_rank.TEXT),
             min(self._asked.widths),
         )
+
+
+def sharded_decoder(
+    folder: Path, dtype: str, ends: EmbeddingAndHead, widths: Widths, config: DecoderConfig
+) -> Decoder:
+    """A checkpoint's decoder with rounded shards.
+
+    Args:
+        folder: the checkpoint.
+        dtype: one whose weights are dense.
+        ends: embeddings and output projection of the unrounded decoder; they have no shards.
+        widths: bit widths by checkpoint layer and shard.
+        config: configuration of the checkpoint.
+    """
+    whole = weights.layers(folder, dtype, device=ends.embedding.device)
+    rounded = (narrowed(layer, config, row) for layer, row in zip(whole, widths, strict=True))
+    return Decoder(config, [packed_layer(layer) for layer in rounded], ends)
 
 
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:

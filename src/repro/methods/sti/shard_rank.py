@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
-from repro.models.sharding.shards import WeightPiece, narrowed, rewritten
+from repro.models.quantization.dictionary_rounding import WeightPiece, narrowed, rewritten
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig

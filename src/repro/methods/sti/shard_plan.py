@@ -5,19 +5,15 @@ Pure arithmetic on bytes and seconds. Knows nothing of weights, of how shards ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
+from repro.models.quantization.dictionary_rounding import FULL, OUTLIERS
+from repro.models.streaming.loading import LayerLoads
 from repro.records.record import Scalar
-
-FULL = 32
-"""Width that marks an unrounded shard, whatever its stored precision."""
-
-OUTLIERS = 0.001
-"""Share of a shard's weights that stay unrounded, about as in GOBO, whose rounding STI uses."""
 
 OUTLIER_BITS = 64
 """Bits per outlier: a 32-bit value and its index."""
@@ -67,30 +63,24 @@ class StagePace:
 
 
 @dataclass(frozen=True)
-class ShardPlan:
-    """A plan for streaming a model.
+class ShardPlan(LayerLoads):
+    """A plan for streaming a model: bytes per layer without preloaded shards, and those of rounded ones.
 
     Attributes:
         widths: bit width by costed layer and shard.
         bits: mean stored bits per layer weight, outliers included.
-        loads: bytes read from flash per layer in every pass, preloaded shards excluded.
-        unpacking: bytes moved in memory per layer to dequantize its rounded shards.
-        preloaded: bytes of shards in the buffer.
         seconds: planned seconds per token.
         target: target seconds per token; less than `seconds` if even the narrowest shards are too slow.
     """
 
     widths: Widths
     bits: float
-    loads: tuple[float, ...]
-    unpacking: tuple[float, ...]
-    preloaded: float
     seconds: float
     target: float
 
     @property
-    def figures(self) -> dict[str, Scalar]:
-        """Figures of the plan for a record."""
+    def figures(self) -> Mapping[str, Scalar]:
+        """Figures of the plan, for the record."""
         return {
             "shard_bits": self.bits,
             "shards_preloaded_bytes": self.preloaded,

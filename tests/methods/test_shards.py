@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import transformers as hf
 import tiny_encdec
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.models.costs.shard_plan import (
+from repro.methods.sti.shard_plan import (
     FULL,
     Layers,
     Sharding,
@@ -27,11 +26,11 @@ from repro.models.costs.shard_plan import (
     spread,
     stored_bits,
 )
+from repro.methods.sti.shard_rank import importance
+from repro.methods.sti.sharded_model import sharded, sharded_decoder
+from repro.models.quantization import dictionary_rounding as shards
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT, STREAMED
-from repro.models.runtime.sharded import placed
-from repro.models.sharding import shards
-from repro.models.sharding.shard_rank import importance
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.families import config_of
@@ -225,7 +224,7 @@ def test_whole_shards_are_the_model_itself(folder: Path) -> None:
     tokens = torch.arange(20)
 
     def logits(widths: Sequence[Sequence[int]]) -> torch.Tensor:
-        made = shards.sharded(folder, "float32", whole.ends, widths, config)
+        made = sharded_decoder(folder, "float32", whole.ends, widths, config)
         return made.forward(tokens, tokens, None, KVCache(config, 20))
 
     own = whole.forward(tokens, tokens, None, KVCache(config, 20))
@@ -267,7 +266,7 @@ def model_of(folder: Path, rounded: int | None) -> Model:
 def test_a_model_file_may_round_all_layers_and_is_then_another_model(folder: Path, tmp_path: Path) -> None:
     whole, coarse = (model_of(folder, bits) for bits in (None, 3))
     config, tokens = whole.decoder_config, torch.arange(20)
-    rounded = shards.sharded(folder, "float32", whole.decoder().ends, [[3, 3]] * 4, config)
+    rounded = sharded_decoder(folder, "float32", whole.decoder().ends, [[3, 3]] * 4, config)
     logits = [
         made.forward(tokens, tokens, None, KVCache(config, 20))
         for made in (whole.decoder(), rounded, coarse.decoder())
@@ -290,11 +289,10 @@ def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path)
         coarse.local_session("draft", device, STREAMED)
     coarse.local_session("draft", device, RESIDENT).engine.close()
     device.close()
-    sharding = replace(STREAMED, shards=Sharding((2,), 1.0, 0.0))
     with pytest.raises(
         InputError, match="tiny is rounded to 3 bits, and shards are rounded from whole weights"
     ):
-        placed(coarse, EmulatedDevice(toy()), sharding)
+        sharded(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
     tiny_encdec.write("t5", tmp_path)
     with pytest.raises(InputError, match="tiny is an encoder-decoder, and rounded=3 is for decoders"):
         model_of(tmp_path, 3)

@@ -1,1 +1,0 @@
-"""Vertical shards of decoder layers, their rounding and importance (STI)."""
