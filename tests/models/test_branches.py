@@ -14,6 +14,7 @@ from repro.models.forward.network import DecoderNetwork, Logits, apart
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session, Verification, padded
+from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import alone, decoder, model_cost_of, plain, toy
@@ -50,7 +51,7 @@ def verify(
         text = text.then(row.choice)
         for _ in range(ROUNDS):
             tree = tree_after(text, right[text.length - len(PROMPT) :], chance)
-            verdicts.append(await session.verify(tree, Greedy(), apart=form == "branches"))
+            verdicts.append(await session.verify(tree, Greedy(), WholeTree(apart=form == "branches")))
             text = verdicts[-1].text
             (row,) = await session.forward([text])
             rows.append(row)

@@ -21,6 +21,7 @@ from repro.methods.base import Decoding, Generation, Method, Request, Serving, S
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule
+from repro.methods.lever.sparing_verifier import SparingVerifier
 from repro.methods.lever.token_gain import Reliability, candidate_hits
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
@@ -175,7 +176,7 @@ class Lever(Method):
             tree.grow(stem, token)
         _, on_demand = PROJECTIONS[self.projection]
         start = device.now
-        await target.verify(tree, Greedy(), on_demand=on_demand)
+        await target.verify(tree, Greedy(), SparingVerifier(on_demand=on_demand))
         return device.now - start
 
     async def _expand(self, device: Device, target: Session, draft: Session, nodes: int, on: str) -> float:
@@ -228,7 +229,7 @@ class _Serving(Serving):
                 tree, known = drafted.tree, drafted.candidates
                 pruner = self._pruner(target, known)
                 before = device.now
-                verification = await target.verify(tree, decoding.chooser, pruner=pruner, on_demand=on_demand)
+                verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
                 leaves = sum(1 for _ in tree.leaves())
                 self.costs.verify.observe(len(tree), leaves, device.now - before)
                 self.reliability.observe(candidate_hits(known, tree.root, verification.text))

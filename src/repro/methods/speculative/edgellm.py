@@ -23,6 +23,7 @@ from repro.models.forward.network import Ranks
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
+from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
@@ -141,7 +142,9 @@ class EdgeLLM(Method):
         self, tree: TokenTree, decoding: Decoding, device: Device, target: Session, draft: Session
     ) -> tuple[Verification, TokenTree]:
         """Verify the tree while a copy of it keeps growing (sec. III-D)."""
-        verdict = device.spawn(target.verify(tree, decoding.chooser, apart=self.verification == "branches"))
+        verdict = device.spawn(
+            target.verify(tree, decoding.chooser, WholeTree(apart=self.verification == "branches"))
+        )
         further = tree.below(tree.root)
         if self.provisional != "never":
             while not verdict.done and len(further) < len(tree) + self.ahead:

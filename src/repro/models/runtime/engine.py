@@ -1,4 +1,4 @@
-"""Turns a forward pass into device ops: weight loads, layers, output projection, and when to yield.
+"""Turns a forward pass into device ops: weight loads, layers, output projection.
 
 Knows nothing of methods or of the sequences that its positions belong to, nor whether the device is real:
 each op carries both the real computation and the modeled cost. The checkpoint's layers are spread evenly over
@@ -19,6 +19,7 @@ from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.runtime.arrangement import IN_ORDER, Arrangement
+from repro.models.runtime.encoder import Encoder
 from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement, settle
 from repro.models.streaming.loading import LayerLoads, LayerSource, Loading
@@ -37,6 +38,7 @@ class Engine:
         model_cost: cost of layers, embeddings and head.
         network: computes the logits.
         residency: weights that stay in memory.
+        encoder: the encoder of an encoder-decoder; None for other models.
         placement: where its weights are stored and where they run.
         on: the processor of its layers, by itself.
         head_on: the processor of its output projection and of what prunes a pass.
@@ -85,7 +87,7 @@ class Engine:
         self.turn: Turn | None = None
         self.took: dict[str, float] = {}
         self._moved: Future[None] = Future()
-        self._source, self._encoded = 0, not model_cost.shape.encoder
+        self.encoder = Encoder() if model_cost.shape.encoder else None
         self.arrangement: Arrangement | None = None
         self.outliers = None if outliers is None else self._costed(outliers)
 
@@ -154,26 +156,6 @@ class Engine:
         size += self.loads.preloaded if self.loads else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
-    async def _encode(self) -> None:
-        """Run the encoder over the prompt; its layers are streamed unless all decoder layers are resident."""
-        count, rows = self.model_cost.shape.encoder_layers, self._source
-        if not rows:
-            raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
-        await self.run(self.op("embed", self.on, rows, self.model_cost.embed(rows), name="encoder embed"))
-        if self.residency.held == self.model_cost.shape.layers:
-            name = f"encoder layers 0-{count - 1}"
-            await self.run(
-                self.op("encode", self.on, rows, self.model_cost.encode(count, rows), None, name, count)
-            )
-            return
-        sizes, slots = [self.model_cost.encoder_layer_bytes] * count, self.residency.encoder
-        loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
-        for layer in range(count):
-            await self._take(layer, loading)
-            name = f"encoder layer {layer}"
-            await self.run(self.op("encode", self.on, rows, self.model_cost.encode(1, rows), None, name))
-            loading.give_back(layer)
-
     def pass_seconds(self, rows: int, on: str = "") -> float:
         """Predicted seconds of a pass over a prompt alone, without reads from flash; infinite if unknown.
 
@@ -200,8 +182,8 @@ class Engine:
 
     def start(self, prompt: int) -> None:
         """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
-        self._encoded = not self.model_cost.shape.encoder
-        self._source = 0 if self._encoded else prompt
+        if self.encoder:
+            self.encoder.start(prompt)
 
     @contextmanager
     def computes(self) -> Iterator[None]:
@@ -215,8 +197,8 @@ class Engine:
 
     async def embed(self, rows: int, fused: int, on: str) -> None:
         """Run the encoder if it has not run for this request, look up embeddings, fuse target features."""
-        if not self._encoded:
-            await self._encode()
+        if self.encoder and not self.encoder.is_read:
+            await self.encoder.run(self)
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
             await self.run(self.op("embed", on or self.place(rows), rows, self.model_cost.embed(rows)))
         if fused:
@@ -228,7 +210,8 @@ class Engine:
         if not arrangement.takes(forward_pass):
             arrangement = IN_ORDER
         await arrangement.layers(self, forward_pass)
-        self._encoded = True
+        if self.encoder:
+            self.encoder.is_read = True
 
     def lay_on(self, on: str) -> str:
         """The processor that computes layers laid on `on`; an output projection knows the last."""
@@ -237,11 +220,13 @@ class Engine:
 
     def layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, ...]:
         """FLOPs, bytes and attention's FLOPs of the costed layers `first` to `last - 1` in this pass."""
-        rows, context = forward_pass.rows, forward_pass.context
-        cost = self.model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
+        rows, context, encoder = forward_pass.rows, forward_pass.context, self.encoder
+        source = encoder.rows if encoder else 0
+        reads_encoder = encoder is not None and not encoder.is_read
+        cost = self.model_cost.layers(last - first, rows, context, source, first=reads_encoder)
         if self.loads:
             cost = cost[0], cost[1] + sum(self.loads.unpacking[first:last])
-        return *cost, self.model_cost.attention_flops(last - first, rows, context + self._source)
+        return *cost, self.model_cost.attention_flops(last - first, rows, context + source)
 
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
@@ -261,22 +246,19 @@ class Engine:
         compute = step.late_rows if late else lambda: step.rows(at)
         return await (self.arrangement or IN_ORDER).project(self, rows, compute, on)
 
-    async def take(self, item: int) -> LayerWeights | None:
+    async def take(self, item: int, loading: Loading | None = None) -> LayerWeights | None:
         """Wait until a streamed layer, or the output projection after all layers, has been read."""
-        return await self._take(item, self._loading)
-
-    def give_back(self, item: int) -> None:
-        """Free the slot of what `take` waited for."""
-        self._loading.give_back(item)
-
-    async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
-        waiting = self.device.now
+        loading, waiting = loading or self._loading, self.device.now
         coming = loading.take(item)
         self._wake()
         weights: LayerWeights | None = await coming
         loading.taken()
         self.waited += self.device.now - waiting
         return weights
+
+    def give_back(self, item: int) -> None:
+        """Free the slot of what `take` waited for."""
+        self._loading.give_back(item)
 
     def place(self, rows: int) -> str:
         """The processor of an op over so many rows, where neither method nor placement names one."""

@@ -5,18 +5,17 @@ Knows nothing of methods; of time it knows only the start and end of a pass. `en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from repro.libraries import Tensor
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
-from repro.models.forward.network import Logits, Step
+from repro.models.forward.network import Logits
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
-from repro.models.tokens.acceptance import Accepted, drive
+from repro.models.runtime.verifier import MASKED, Verifier
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
@@ -47,22 +46,6 @@ class Pass(NamedTuple):
     end: float
     loading: float
     kept: int = 0
-
-
-class Pruner(Protocol):
-    """Drops nodes of a token tree in the middle of its verification.
-
-    Attributes:
-        layer: layers of the checkpoint that run before it; mapped to costed layers like all others.
-    """
-
-    layer: int
-
-    def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
-        """Nodes to keep, root first, with all their ancestors; `hidden` computes `[nodes, h]`."""
-
-    def scored(self, tree: TokenTree) -> int:
-        """Number of tokens it scores, each by one dot product of the hidden size."""
 
 
 class Session:
@@ -133,9 +116,9 @@ class Session:
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
         if new:
             for guessed in self._lineage.waves(new)[:-1]:
-                async with self._pass(guessed, (), on=on):
+                async with self.running(guessed, (), on=on):
                     pass  # no logits needed here; the next wave builds on its features
-            async with self._pass(new, branches, on=on) as forward_pass, self.engine.head():
+            async with self.running(new, branches, on=on) as forward_pass, self.engine.head():
                 count = forward_pass.rows if branches else len(new)
                 rows = await self.engine.project(forward_pass.step, count, on=on, late=late)
             self._rows.update(zip(new, rows, strict=True))
@@ -145,65 +128,24 @@ class Session:
         """Logits of a sequence that an earlier pass computed."""
         return self._rows[self._lineage.twin(prefix)]
 
-    async def verify(
-        self,
-        tree: TokenTree,
-        chooser: Chooser,
-        apart: bool = False,
-        pruner: Pruner | None = None,
-        on_demand: bool = False,
-    ) -> Verification:
+    @property
+    def verifies_apart(self) -> bool:
+        """Whether branches of a tree must be separate sequences: an encoder-decoder takes no tree mask."""
+        return self.engine.model_cost.shape.encoder is not None
+
+    async def verify(self, tree: TokenTree, chooser: Chooser, verifier: Verifier = MASKED) -> Verification:
         """Verify a token tree in one forward pass; only the accepted path stays in the KV cache.
 
         Args:
             tree: draft tokens.
             chooser: acceptance rule.
-            apart: run the branches as a batch padded to the longest (EdgeLLM sec. III-B) in place of one
-                sequence under a tree mask; always so for encoder-decoders.
-            pruner: drops nodes in mid-pass, which can only shorten the accepted path.
-            on_demand: compute logits only for nodes that the accepted path reaches, one at a time.
+            verifier: what is computed of the tree.
         """
         before = len(self.passes)
-        apart = apart or self.engine.model_cost.shape.encoder is not None
-        branches = [tree.prefixes[leaf] for leaf in tree.leaves()] if apart else []
-        if pruner or on_demand:
-            tree, (path, bonus) = await self._verify_sparingly(tree, chooser, branches, pruner, on_demand)
-        else:
-            rows = await self.forward(tree.prefixes, branches, late=True)
-            path, bonus = drive(chooser.walk(tree), rows.__getitem__)
+        tree, (path, bonus) = await verifier.accepted(self, tree, chooser)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
         return Verification(path, text, sum(p.rows for p in self.passes[before:]), tree)
-
-    async def _verify_sparingly(
-        self,
-        tree: TokenTree,
-        chooser: Chooser,
-        branches: Sequence[Prefix],
-        pruner: Pruner | None,
-        on_demand: bool,
-    ) -> tuple[TokenTree, Accepted]:
-        """Verify a tree with a pruner, or with logits computed one node at a time."""
-        nodes = list(dict.fromkeys(tree.prefixes))
-        if pruner and (branches or len(nodes) < len(tree)):
-            raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
-        exit_point = _exit_point(pruner, tree) if pruner else None
-        async with self._pass(nodes, branches, exit_point) as forward_pass, self.engine.head():
-            if forward_pass.kept is not None:
-                tree = tree.only(forward_pass.kept)
-                nodes = tree.prefixes
-            place = {prefix: i for i, prefix in enumerate(nodes)}
-            if not on_demand:
-                rows = await self.engine.project(forward_pass.step, len(nodes))
-                return tree, drive(chooser.walk(tree), lambda node: rows[place[tree.prefixes[node]]])
-            walk = chooser.walk(tree)
-            node = next(walk)
-            while True:
-                (row,) = await self.engine.project(forward_pass.step, 1, [place[tree.prefixes[node]]])
-                try:
-                    node = walk.send(row)
-                except StopIteration as end:
-                    return tree, end.value
 
     def keep(self, text: Prefix) -> None:
         """Drop all cached sequences that are neither prefixes nor continuations of `text`."""
@@ -214,7 +156,7 @@ class Session:
         self._rows = {p: row for p, row in kept.items() if p.starts_with(text)}
 
     @asynccontextmanager
-    async def _pass(
+    async def running(
         self,
         wanted: list[Prefix],
         branches: Sequence[Prefix],
@@ -239,18 +181,6 @@ class Session:
         )
         self._lineage.add([prefix for prefix in missing if prefix not in gone])
         self.passes.append(Pass(rows, start, self.device.now, engine.waited, forward_pass.rows))
-
-
-def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
-    """The early-exit point at which a pruner judges a tree's nodes."""
-
-    def judge(step: Step) -> list[int]:
-        kept = pruner.keep(tree, step.hidden)
-        if len(kept) < len(tree):
-            step.drop(kept)
-        return kept
-
-    return EarlyExitPoint(pruner.layer, len(tree), pruner.scored(tree), judge)
 
 
 def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.lever.lever import PROJECTIONS, SCHEDULES, Lever
+from repro.methods.lever.sparing_verifier import SparingVerifier
 from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
@@ -101,7 +102,7 @@ def test_what_was_dropped_half_way_leaves_no_trace(
     tree = a_tree(made, seed)
     session = begun(made, network, device, tree=tree)
     pruner = Chosen(some(seed))
-    verification = device.play(session.verify(tree, Greedy(), pruner=pruner))
+    verification = device.play(session.verify(tree, Greedy(), SparingVerifier(pruner)))
     kept = some(seed)(tree)
     assert verification.tree.prefixes == [tree.prefixes[node] for node in kept]
     own = [int(alone(made, p.tokens()).argmax()) for p in verification.tree.prefixes]
@@ -127,7 +128,7 @@ def test_a_dropped_node_that_was_right_is_computed_again() -> None:
     right = tree.grow(0, int(alone(made, root.tokens()).argmax()))
     wrong = tree.grow(0, (tree.token(right) + 1) % made.config.vocab)
     session = begun(made, DecoderNetwork(made), device, tree=tree)
-    verification = device.play(session.verify(tree, Greedy(), pruner=Chosen(lambda _: [0, wrong])))
+    verification = device.play(session.verify(tree, Greedy(), SparingVerifier(Chosen(lambda _: [0, wrong]))))
     assert verification.text is tree.prefixes[right]
     (row,) = device.play(session.forward([verification.text]))
     assert torch.allclose(row.logits, alone(made, verification.text.tokens()), atol=1e-4)
@@ -140,7 +141,7 @@ def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Plac
     session = begun(made, DecoderNetwork(made), device, place, tree=tree)
     before = len(device.trace.spans)
     verification = device.play(
-        session.verify(tree, Greedy(), pruner=Chosen(some(3), layer=2), on_demand=True)
+        session.verify(tree, Greedy(), SparingVerifier(Chosen(some(3), layer=2), on_demand=True))
     )
     spans = device.trace.spans[before:]
     layers = sorted((s.name, s.rows) for s in spans if s.kind == "layer")
@@ -160,7 +161,7 @@ def test_a_memo_says_the_same_and_computes_nothing(tmp_path: Path) -> None:
         remembered = MemoNetwork(network, memo)
         session = begun(made, remembered, device, tree=tree)
         pruner = Chosen(some(5), reads_hidden=not isinstance(network, Unasked))
-        verdicts.append(device.play(session.verify(tree, Greedy(), pruner=pruner, on_demand=True)))
+        verdicts.append(device.play(session.verify(tree, Greedy(), SparingVerifier(pruner, on_demand=True))))
     assert verdicts[0][:3] == verdicts[1][:3] == verdicts[2][:3]
     memo.close()
 
