@@ -12,8 +12,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from repro.core.overrides import override
+from repro.methods.lever.exit_predictor import PredictorConfig
 from repro.models.checkpoints.digest import digest
-from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 from tiny_checkpoints import write_tokenizer
 from tiny_eagle import raw_config, tensors_of, write_head

@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from repro.models.drafting.head_ranks import TOP, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP, HeadRanks
 from repro.models.forward.network import RANKED
 
 

@@ -17,9 +17,9 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU, NPU
 from repro.methods.base import Generation, Method, Request
+from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.metrics.base import score
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, Logits, Network, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
@@ -110,7 +110,7 @@ def run(
         for role, place in method.places().items()
     }
     for session in sessions.values():
-        session.calibration = SURE
+        session.beside = SURE
     serving = device.play(method.prepare(device, sessions))
     answers = []
     for number in range(prompts):

@@ -37,10 +37,10 @@ from repro.data.config import read_config
 from repro.data.prompts import prompts
 from repro.data.rows import Rows
 from repro.device.trace import Span
+from repro.methods.lever.exit_predictor import PredictorConfig
+from repro.methods.speculative.drafting.head_ranks import FILE, HeadRanks
 from repro.metrics.base import score
 from repro.models.analysis.likelihood import Reader
-from repro.models.drafting.early_exit import PredictorConfig
-from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
 from repro.records.record import content_hash

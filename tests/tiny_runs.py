@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Request
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.scenarios.generation.scenario import timeline_parts
 from tiny import MODEL_COST, TableNetwork, opened, toy
 

@@ -111,7 +111,7 @@ def test_what_is_to_do_is_known_without_a_checkpoint(table: str, monkeypatch: py
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("a checkpoint was opened")
 
-    monkeypatch.setattr("repro.models.runtime.head_model.open_checkpoint", opened)
+    monkeypatch.setattr("repro.methods.speculative.drafting.head_model.open_checkpoint", opened)
     monkeypatch.setattr("repro.models.checkpoints.checkpoint.open_checkpoint", opened)
     with planning(conf_dir()) as plan:
         cells = plan.jobs([f"experiment={table}", "weights=own"])

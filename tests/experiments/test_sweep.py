@@ -20,7 +20,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep, left, summary
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
 from repro.scenarios.base import COSTS

@@ -10,7 +10,7 @@ import pytest
 
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
-from repro.methods.speculative.edgellm import EdgeLLM, tree_confidence
+from repro.methods.edgellm.edgellm import EdgeLLM, tree_confidence
 from repro.models.forward.network import KnownStep, Logits, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement

@@ -13,7 +13,7 @@ import torch
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.speculative.edgellm import EdgeLLM, gap
+from repro.methods.edgellm.edgellm import EdgeLLM, gap
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement

@@ -11,11 +11,11 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
-from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, drafted
 from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
-from repro.methods.ghidorah.verification_tree import VerificationTree
+from repro.methods.speculative.drafting.head_ranks import Calibration
+from repro.methods.speculative.drafting.verification_tree import VerificationTree
+from repro.methods.speculative.medusa import Medusa, TreeDecoding, drafted
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
@@ -39,7 +39,7 @@ def opened(on: Machine, calibration: Calibration | None = KNOWN) -> tuple[Emulat
     device = EmulatedDevice(on)
     target = Session(Engine("target", device, ModelCost(TARGET, precision("fp16")), NoNetwork(), RESIDENT))
     draft = Session(Engine("draft", device, ModelCost(HEADS, precision("fp16")), NoNetwork(), RESIDENT))
-    draft.calibration = calibration
+    draft.beside = calibration
     return device, {"target": target, "draft": draft}
 
 

@@ -14,11 +14,11 @@ from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.plain.autoregressive import DraftAlone
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
-from repro.methods.speculative.edgellm import EdgeLLM
-from repro.models.drafting.calibrated_draft import (
+from repro.methods.speculative.drafting.calibrated_draft import (
     MatchedNetwork,
     coin,
     mean_confidence,

@@ -17,8 +17,8 @@ from repro.device.op import CPU, NPU
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.methods.mllm_npu.scheduling import ORDERS
+from repro.methods.mllm_npu.subgraphs import subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session

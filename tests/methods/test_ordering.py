@@ -23,8 +23,8 @@ from repro.methods.mllm_npu.scheduling import (
     overlapped,
     schedule,
 )
+from repro.methods.mllm_npu.subgraphs import LINEARS, Layout, subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.subgraphs import LINEARS, Layout, subgraphs
 
 MODEL_COST = ModelCost(
     Shape(layers=2, hidden=8, heads=2, kv_heads=2, head_dim=4, intermediate=16, vocab=9), precision("int8")

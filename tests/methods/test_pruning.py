@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.methods.lever.exit_predictor import Candidates
 from repro.methods.lever.pruning import EarlyExit, PruningRule
-from repro.models.drafting.early_exit import Candidates
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

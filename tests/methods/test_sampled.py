@@ -15,23 +15,24 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa import Medusa
 from repro.methods.ghidorah.medusa_em import MedusaEM
+from repro.methods.lever.exit_predictor import Candidates
+from repro.methods.lever.exit_scores import ExitScores
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import FlashAutoregressive, Standard
 from repro.methods.speculative.bld import BigLittle
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.drafting.head_ranks import Calibration
+from repro.methods.speculative.medusa import Medusa
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.prompt_lookup import PromptLookup
 from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.drafting.early_exit import Candidates
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, Logits, Network, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
@@ -101,7 +102,7 @@ class HiddenTable(TableNetwork):
 
 
 @dataclass
-class Scored:
+class Scored(ExitScores):
     """A predictor that likes a token as much as a hidden state says; what it was asked, in `asked`."""
 
     layer: int = 2
@@ -109,9 +110,9 @@ class Scored:
 
     def scores(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[Tensor]:
+    ) -> list[list[float]]:
         self.asked += 1
-        return [2.0 * row[list(tokens)] for row, tokens in zip(hidden(), candidates, strict=True)]
+        return [(2.0 * row[list(tokens)]).tolist() for row, tokens in zip(hidden(), candidates, strict=True)]
 
 
 def opened(method: Method, device: EmulatedDevice) -> tuple[dict[str, Session], Scored]:
@@ -124,9 +125,9 @@ def opened(method: Method, device: EmulatedDevice) -> tuple[dict[str, Session], 
             network = TableHeads(HEADS, VOCAB)
             model_cost = ModelCost(Shape.of_medusa(HEADS, 8, VOCAB, tied=True), precision("fp32"))
         engine = Engine(role, device, model_cost, network, place)
-        session = sessions[role] = Session(engine, predictor if place.early_exit else None)  # type: ignore[arg-type]
+        session = sessions[role] = Session(engine, predictor if place.beside else None)
         if isinstance(method, Medusa):
-            session.calibration = Calibration(tuple((0.5, 0.3, 0.1) for _ in range(HEADS)))
+            session.beside = Calibration(tuple((0.5, 0.3, 0.1) for _ in range(HEADS)))
     return sessions, predictor
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
+from repro.methods.lever.exit_predictor import Candidates
+from repro.methods.lever.exit_scores import ExitScores
 from repro.methods.lever.lever import PROJECTIONS, SCHEDULES, Lever
 from repro.methods.lever.sparing_verifier import SparingVerifier
-from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network
@@ -183,16 +184,17 @@ def test_a_pass_that_was_left_half_way_leaves_no_trace() -> None:
     assert torch.allclose(whole.rows()[0].logits, alone(made, PROMPT[:5]), atol=1e-4)
 
 
-class Scores:
+class Scores(ExitScores):
     """A predictor whose scores are chance."""
 
-    layer = 2
+    def __init__(self) -> None:
+        self.layer = 2
 
     def scores(
-        self, prefixes: list[Prefix], candidates: list[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[Tensor]:
+        self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
+    ) -> list[list[float]]:
         chance = torch.Generator().manual_seed(len(prefixes))
-        return [torch.randn(len(tokens), generator=chance) for tokens in candidates]
+        return [torch.randn(len(tokens), generator=chance).tolist() for tokens in candidates]
 
 
 CHOICES = [
@@ -217,8 +219,8 @@ def test_levers_text_is_the_targets(changes: dict[str, object], strength: float)
         role: Session(Engine(role, device, model_costs[role], networks[role], place))
         for role, place in method.places().items()
     }
-    if method.places()["target"].early_exit:
-        sessions["target"].predictor = Scores()  # type: ignore[assignment]
+    if method.places()["target"].beside:
+        sessions["target"].beside = Scores()
     serving = device.play(method.prepare(device, sessions))
     for request in (asked, Request("", PROMPT[::-1], 9)):
         for session in sessions.values():

@@ -9,7 +9,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compared
 from repro.methods.ghidorah.tree_kernels import FORMS, TreePattern, kernel
-from repro.models.drafting.head_ranks import Calibration
+from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.tokens.prefix import Prefix
 from tiny import TableNetwork, here, toy
 from tiny_heads import VOCAB, TableHeads, beside
@@ -38,7 +38,7 @@ def test_a_work_is_both_products(form: str) -> None:
 
 def test_the_same_tree_is_timed_and_decoded_with() -> None:
     device, sessions = beside(TableNetwork(VOCAB), TableHeads(2), 2, here())
-    sessions["draft"].calibration = KNOWN
+    sessions["draft"].beside = KNOWN
     method = TreeAttention(width=4, heads=2, head_dim=8, rounds=3)
     serving = device.play(method.prepare(device, sessions))
     assert serving.figures["tree"] == "0;1;0.0"
@@ -59,6 +59,6 @@ def test_the_same_tree_is_timed_and_decoded_with() -> None:
 
 def test_an_emulated_device_runs_no_kernel() -> None:
     device, sessions = beside(TableNetwork(VOCAB), TableHeads(2), 2, EmulatedDevice(toy()))
-    sessions["draft"].calibration = KNOWN
+    sessions["draft"].beside = KNOWN
     with pytest.raises(InputError, match="toy runs no kernel for real; choose device=local_cpu"):
         device.play(TreeAttention(width=4, heads=2, head_dim=8, rounds=2).prepare(device, sessions))

@@ -7,7 +7,8 @@ import torch
 
 from invented_ranks import accuracies, record
 from repro.core.errors import InputError
-from repro.methods.ghidorah.verification_tree import (
+from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.verification_tree import (
     Path,
     VerificationTree,
     best,
@@ -17,7 +18,6 @@ from repro.methods.ghidorah.verification_tree import (
     refined,
     searched,
 )
-from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
 from repro.models.forward.network import RANKED
 
 WIDTHS = (2, 4, 8, 16, 32, 64)

@@ -16,9 +16,9 @@ import transformers as hf
 
 from public_configs import PUBLIC
 from repro.core.errors import InputError
+from repro.methods.speculative.drafting import eagle_head
 from repro.models.checkpoints import config_entries
 from repro.models.checkpoints.origin import Checkpoint
-from repro.models.drafting import eagle_head
 from repro.models.transformer import weights
 from repro.models.transformer.families import FAMILIES, config_of
 from tiny_families import FAMILIES as TINY

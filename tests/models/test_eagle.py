@@ -16,16 +16,16 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.lever.lever import Lever
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.drafting import eagle_head
+from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
+from repro.methods.speculative.drafting.eagle import CachedHead, EagleNetwork
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.drafting import eagle_head
-from repro.models.drafting.calibrated_draft import MatchedNetwork
-from repro.models.drafting.eagle import CachedHead, EagleNetwork
-from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache

@@ -21,9 +21,9 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Method, Request
-from repro.methods.ghidorah.medusa import Medusa
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.speculative.corrected import Corrected
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.medusa import Medusa
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec

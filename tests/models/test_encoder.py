@@ -10,8 +10,8 @@ import pytest
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.methods.base import Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.models.runtime.head_model import HeadModel
+from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
 from scripts import unpickle

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models.drafting.head_ranks import Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
 from repro.models.forward.network import RANKED, Logits
 from workshop.training.head_ranks import answer_ranks, joined
 

@@ -15,10 +15,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 
 from repro.core.errors import InputError
+from repro.methods.speculative.drafting.head_model import opened
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
 from repro.models.checkpoints.wheels import Wheel
-from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import ModelConfig
 from tiny_checkpoints import COMMIT, NOWHERE, REPO, alone, write_snapshot
 from tiny_wheels import index

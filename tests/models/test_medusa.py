@@ -19,13 +19,13 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Decoding, Generation, Method, Request
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
+from repro.methods.speculative.drafting import medusa_head
+from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaHeads
+from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import Speculative
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.drafting import medusa_head
-from repro.models.drafting.calibrated_draft import MatchedNetwork
-from repro.models.drafting.medusa import MedusaNetwork
-from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache

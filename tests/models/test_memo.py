@@ -15,9 +15,9 @@ from repro import __file__ as package
 from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.plain.autoregressive import FlashAutoregressive
 from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix

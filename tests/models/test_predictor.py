@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from repro.core.errors import InputError
-from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
+from repro.methods.lever.exit_predictor import ExitPredictor, PredictorConfig
 from tiny import decoder
 
 RANK, TIED = 3, "llama-3.1"

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.drafting import eagle_head
-from repro.models.drafting.eagle import EagleNetwork
-from repro.models.drafting.eagle_head import EagleHead
-from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
-from repro.models.drafting.exit_scores import ExitScores
+from repro.methods.lever.exit_predictor import ExitPredictor, PredictorConfig
+from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.speculative.drafting import eagle_head
+from repro.methods.speculative.drafting.eagle import EagleNetwork
+from repro.methods.speculative.drafting.eagle_head import EagleHead
 from repro.models.forward.cached_features import CachedFeatures, lowest
 from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.logit_cache import LogitCache

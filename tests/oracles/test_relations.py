@@ -16,8 +16,8 @@ from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa import Medusa
 from repro.methods.lever.lever import Lever
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.methods.plain.autoregressive import (
@@ -29,7 +29,7 @@ from repro.methods.plain.autoregressive import (
 )
 from repro.methods.speculative.bld import BigLittle
 from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.medusa import Medusa
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.sp import SpeculativeDecoding
@@ -129,7 +129,7 @@ def run(
     costs = {"target": target or (INT8 if int8 else TARGET), "draft": HEADS if headed else DRAFT}
     sessions = opened(method, device, networks, costs)
     for session in sessions.values():
-        session.calibration = SURE
+        session.beside = SURE
     serving = device.play(method.prepare(device, sessions))
     answers = []
     for request in asked or requests(6):

@@ -12,8 +12,8 @@ from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU, NPU
 from repro.methods.base import Generation, Method, Request
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar, whole_answer

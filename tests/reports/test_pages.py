@@ -26,7 +26,7 @@ from repro.experiments.tree_drawings.forms import (
 )
 from repro.experiments.tree_drawings.page import write_forms
 from repro.experiments.tree_drawings.search import form
-from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
+from repro.methods.speculative.drafting.verification_tree import grown, measured_acceptance, refined
 from repro.reports.claims.claims import read_table
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, Stated, read_facts
 from repro.reports.hardware_facts.facts_page import draw, write_facts

@@ -12,7 +12,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.base import Request
-from repro.models.drafting.calibrated_draft import coin
+from repro.methods.speculative.drafting.calibrated_draft import coin
 from repro.models.forward.greedy import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration

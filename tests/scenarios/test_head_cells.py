@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, searched
-from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.methods.speculative.drafting.verification_tree import grown, measured_acceptance, searched
 from repro.scenarios.generation.draft_calibration import head_match
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import SHAPE, Project, write_project

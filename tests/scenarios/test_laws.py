@@ -10,7 +10,7 @@ import pytest
 from repro.core.paths import project_root
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.models.runtime.session import Session
 from repro.records.results import open_results
 from repro.scenarios.generation import figures, trace_laws

@@ -12,18 +12,18 @@ import torch
 from repro.core.errors import InputError
 from repro.experiments.plan import plain
 from repro.methods.base import Request
-from repro.methods.ghidorah import heads_fit
-from repro.methods.ghidorah.heads_fit import cumulative, fit_heads, published_accuracies
-from repro.methods.ghidorah.medusa import Medusa, TreeDecoding
-from repro.methods.ghidorah.verification_tree import (
+from repro.methods.speculative.drafting import heads_fit
+from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads, coin, with_rank
+from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.heads_fit import cumulative, fit_heads, published_accuracies
+from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
     expected_acceptance,
     grown,
     measured_acceptance,
     searched,
 )
-from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
-from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.medusa import Medusa, TreeDecoding
 from repro.models.forward.network import Logits, Network
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells
@@ -158,7 +158,7 @@ def sessions_of(seed: int = 0, accuracies: tuple[tuple[float, ...], ...] = ACCUR
     target = TableNetwork(VOCAB, seed=1)
     heads: Network = MatchedHeads(TableHeads(3), TableNetwork(VOCAB, seed=1), accuracies, seed)
     device, sessions = beside(target, heads, 3)
-    sessions["draft"].calibration = Calibration(accuracies)
+    sessions["draft"].beside = Calibration(accuracies)
     return device, sessions
 
 

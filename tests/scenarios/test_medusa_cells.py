@@ -10,9 +10,9 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
+from repro.methods.speculative.drafting.head_model import MedusaModel
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.checkpoints.hub import WANTED
-from repro.models.runtime.head_model import MedusaModel
 from repro.models.transformer import weights
 from tiny_medusa import HEADS, tensors_of, write_heads
 from tiny_project import Project, write_project

@@ -12,11 +12,11 @@ import transformers as hf
 import tiny_encdec
 from repro.core.errors import InputError
 from repro.methods.base import Method
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import Standard
 from repro.methods.speculative.bld import BigLittle
 from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer

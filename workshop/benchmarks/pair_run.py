@@ -140,9 +140,10 @@ def cell_of(
     chosen = [f"method={method}", f"dataset={dataset}", "device=local_cpu", *overrides]
     chosen += [f"method.{setting}" for setting in settings]
     cell = _composed(chosen, machine)
-    if any(place.early_exit for place in cell.places.values()) and "pruning=" not in arm:
+    beside = [place.beside for place in cell.places.values() if place.beside]
+    if beside and "pruning=" not in arm:
         try:
-            _ = cell.target.predictor_folder
+            beside[0](cell.target)
         except InputError as lacking:
             return _composed([*chosen, "method.pruning=off"], machine), [f"without pruning: {lacking}"]
     return cell, []

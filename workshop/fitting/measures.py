@@ -20,8 +20,8 @@ from repro.device.cost import Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import NPU, Op
 from repro.methods.base import Request
+from repro.methods.mllm_npu.subgraphs import Layout, subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.subgraphs import Layout, subgraphs
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement

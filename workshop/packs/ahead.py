@@ -16,14 +16,15 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from repro.models.drafting.eagle import DraftRow
-from repro.models.drafting.eagle_head import EagleHead
-from repro.models.drafting.early_exit import ExitPredictor
+from repro.methods.lever.exit_predictor import ExitPredictor
+from repro.methods.lever.exit_scores import exit_scores_of
+from repro.methods.speculative.drafting.eagle import DraftRow
+from repro.methods.speculative.drafting.eagle_head import EagleHead
+from repro.methods.speculative.drafting.head_model import EagleModel
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, rows_of
 from repro.models.forward.side_by_side import GreedyText
-from repro.models.runtime.head_model import EagleModel
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
@@ -251,6 +252,6 @@ def rows_ahead(draft: Model, text: GreedyText, places: int, memo: LogitCache, li
 def exits_ahead(target: Model, found: Sequence[Ahead], memo: LogitCache, likely: Likely) -> None:
     """Compute and store the early exit's scores of candidates after likely sequences of one text."""
     scores: dict[Prefix, dict[int, float]] = {}
-    for prefix, more in exit_scores(target.exit_predictor, target.decoder(), found, likely):
+    for prefix, more in exit_scores(exit_scores_of(target).predictor(), target.decoder(), found, likely):
         scores.setdefault(prefix, {}).update(more)
     memo.add_scores((prefix.digest, more) for prefix, more in scores.items())

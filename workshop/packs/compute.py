@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from repro.core.errors import InputError
+from repro.methods.lever.exit_scores import scores_variant
 from repro.models.forward.logit_cache import AHEAD, LogitCache
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
@@ -92,7 +93,8 @@ def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) ->
         return
     target, texts, done = one.cell.target, stored(one), 0
     with ExitStack() as opened:
-        exits = opened.enter_context(known_rows(target, target.exits)) if target.has_exit else None
+        variant = scores_variant(target)
+        exits = opened.enter_context(known_rows(target, variant)) if variant else None
         for draft in drafts:
             memo = opened.enter_context(known_rows(draft))
             for text in texts:
@@ -145,7 +147,8 @@ def export(one: Planned, folder: Path) -> list[Path]:
     texts, target = stored(one), one.cell.target
     written = [transfer.text_pack(one.name, target.observed(), one.cell.host, texts).write(folder)]
     models = [(*named, "") for named in one.models()]
-    models += [(f"{one.name}.exit", "exit", target, target.exits)] if target.has_exit else []
+    if variant := scores_variant(target):
+        models.append((f"{one.name}.exit", "exit", target, variant))
     for name, kind, model, of in models:
         with known_rows(model, of) as memo:
             known = memo.known()

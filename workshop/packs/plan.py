@@ -15,8 +15,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments.plan import cell_config
+from repro.methods.speculative.drafting.head_model import EagleModel, MedusaModel
 from repro.models.observations.own_text import BEYOND
-from repro.models.runtime.head_model import EagleModel, MedusaModel
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario

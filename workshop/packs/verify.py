@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from repro.core.errors import InputError
+from repro.methods.lever.exit_scores import exit_scores_of, scores_variant
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.exactness import rounding
 from repro.models.forward.network import DecoderNetwork, Logits, Network, rows_of
@@ -45,7 +46,7 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
     pack = read(path)
     model = _model(pack, one)
     is_exit = pack.facts.kind == "exit"
-    observed = model.observed(model.exits if is_exit else "")
+    observed = model.observed(scores_variant(model) if is_exit else "")
     if observed != pack.facts.observed:
         raise InputError(
             f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {observed} "
@@ -101,7 +102,7 @@ def _again(
 
 def _scores_again(target: Model, prefix: Prefix, tokens: Sequence[int]) -> dict[int, float]:
     """An early exit's scores of some tokens after a sequence, from an empty key-value cache."""
-    predictor = target.exit_predictor
+    predictor = exit_scores_of(target).predictor()
     step = DecoderNetwork(lowest(target.decoder(), predictor.layer)).begin([prefix])
     step.layers(0, predictor.layer)
     (scores,) = predictor.scores(step.hidden(), [tuple(tokens)])

@@ -1,7 +1,7 @@
 """Owns the EAGLE-3 head as a trainable model: started from its target, saved in the public checkpoint format.
 
-Tensor names are those of the format. When drafting, `repro.models.drafting.eagle_head` computes the head; a
-test compares the two.
+Tensor names are those of the format. When drafting,
+`repro.methods.speculative.drafting.eagle_head` computes the head; a test compares the two.
 """
 
 from __future__ import annotations

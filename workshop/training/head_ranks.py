@@ -24,8 +24,8 @@ from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.experiments.plan import cell_config
 from repro.methods.base import Request
+from repro.methods.speculative.drafting.head_ranks import FILE, HeadRanks
 from repro.methods.speculative.speculative import begin
-from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from repro.core.errors import InputError
+from repro.methods.lever.exit_predictor import PredictorConfig
 from repro.models.checkpoints.safetensors_io import write_tensors
-from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 from workshop.training import answers, command
 from workshop.training.answers import Answer

@@ -18,8 +18,8 @@ from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.libraries import Tensor, torch
+from repro.methods.speculative.drafting.head_model import HeadModel, opened
 from repro.models.checkpoints.validate import stored_notes
-from repro.models.runtime.head_model import HeadModel, opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder

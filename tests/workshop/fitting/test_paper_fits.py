@@ -17,7 +17,7 @@ from repro.device.device_file import FITTED_TO, facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import NPU
-from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from repro.core.errors import InputError
+from repro.methods.speculative.drafting import eagle_head
+from repro.methods.speculative.drafting.eagle import EagleNetwork
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.drafting import eagle_head
-from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
+from repro.methods.speculative.drafting import medusa_head
+from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.drafting import medusa_head
-from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights

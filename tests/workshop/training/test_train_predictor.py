@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
-from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
+from repro.methods.lever.exit_predictor import ExitPredictor, PredictorConfig
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from tiny_training import training_command

@@ -12,7 +12,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import require_choice
 from repro.experiments.tree_drawings.forms import DiagramSpec, VerificationDiagram, branching
-from repro.methods.ghidorah.verification_tree import (
+from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
     expected_acceptance,
     grown,
@@ -21,7 +22,6 @@ from repro.methods.ghidorah.verification_tree import (
 )
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint
-from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.draft_calibration import head_match
 
 

@@ -33,10 +33,11 @@ def divide(session: Session, split: Split | None) -> None:
         raise InputError(f"{engine.name} is divided between processors only if it is a decoder in memory")
     if isinstance(engine.network, DecoderNetwork) and not isinstance(engine.device, EmulatedDevice):
         if not isinstance(division, RealDivision):
-            engine.arrangement = division = RealDivision(engine.network)
+            division = RealDivision(engine.network)
+        engine.arrange(division)
         division.divide(split)
     else:
-        engine.arrangement = BilledDivision(split) if split else None
+        engine.arrange(BilledDivision(split) if split else None)
 
 
 async def attend(session: Session, extent: AttentionExtent) -> None:
@@ -114,6 +115,10 @@ class RealDivision(Arrangement):
     def divide(self, split: Split | None) -> None:
         """Compute later passes with a split, or undivided for None; InputError as `DividableDecoder`."""
         self._network.decoder = self._decoder.at(split)
+
+    def leave(self) -> None:
+        """See `Arrangement`."""
+        self.divide(None)
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`."""

@@ -18,18 +18,18 @@ from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
 from repro.methods.ghidorah.division import divide
-from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.ghidorah.medusa_em import partner
 from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
-from repro.methods.ghidorah.verification_tree import (
+from repro.methods.speculative.drafting.head_ranks import Calibration
+from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
     expected_acceptance,
     measured_acceptance,
     searched,
 )
+from repro.methods.speculative.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.speculative.speculative import speculate
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar

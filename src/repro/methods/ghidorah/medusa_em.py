@@ -16,10 +16,10 @@ from repro.device.op import CPU, GPU
 from repro.methods.base import Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import by_speed
 from repro.methods.ghidorah.division import divide
-from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import Rehearsal
-from repro.methods.ghidorah.verification_tree import searched
+from repro.methods.speculative.drafting.verification_tree import searched
+from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
 

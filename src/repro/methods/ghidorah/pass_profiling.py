@@ -13,7 +13,7 @@ from typing import Any
 from repro.device.emulated import Device
 from repro.methods.ghidorah.division import attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
-from repro.methods.ghidorah.verification_tree import VerificationTree
+from repro.methods.speculative.drafting.verification_tree import VerificationTree
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 

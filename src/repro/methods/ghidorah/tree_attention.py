@@ -18,9 +18,9 @@ from repro.device.emulated import Device
 from repro.device.op import CPU, Op
 from repro.libraries import torch
 from repro.methods.base import Serving, Sessions
-from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
-from repro.methods.ghidorah.verification_tree import searched
+from repro.methods.speculative.drafting.verification_tree import searched
+from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
 OURS = "optimized"

@@ -18,6 +18,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
+from repro.methods.lever.exit_scores import ExitScores, exit_scores_of
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule
@@ -129,8 +130,8 @@ class Lever(Method):
     def places(self) -> Mapping[str, Placement]:
         """Target streamed to the NPU, its output projection as set by `projection`, draft in memory."""
         head, _ = PROJECTIONS[self.projection]
-        exits = self.pruning != "off"
-        target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
+        predictor = exit_scores_of if self.pruning != "off" else None
+        target = Placement(NPU, head, self.resident, self.prefetch, beside=predictor)
         return {"target": target, "draft": RESIDENT}
 
     def computes_on(self, role: str) -> frozenset[str]:
@@ -246,9 +247,9 @@ class _Serving(Serving):
         return decoding.generation
 
     def _pruner(self, target: Session, known: Mapping[Prefix, tuple[int, ...]]) -> EarlyExit | None:
-        if target.predictor is None:
+        if not isinstance(target.beside, ExitScores):
             return None
-        return EarlyExit(target.predictor, self.lever.rule, lambda node: known.get(node, ()))
+        return EarlyExit(target.beside, self.lever.rule, lambda node: known.get(node, ()))
 
     async def _draft(self, decoding: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever

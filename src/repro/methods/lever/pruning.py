@@ -12,8 +12,8 @@ from math import exp, fsum
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor
-from repro.models.drafting.early_exit import Candidates
-from repro.models.drafting.exit_scores import ExitScores
+from repro.methods.lever.exit_predictor import Candidates
+from repro.methods.lever.exit_scores import ExitScores
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

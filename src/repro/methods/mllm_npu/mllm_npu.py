@@ -21,8 +21,7 @@ from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving, Sessions
 from repro.methods.mllm_npu.scheduling import ORDERS, Agenda, Policy, SubgraphTask
-from repro.methods.plain.autoregressive import decode
-from repro.models.costs.subgraphs import (
+from repro.methods.mllm_npu.subgraphs import (
     FFN,
     QKV,
     STAGE_OF,
@@ -37,6 +36,7 @@ from repro.models.costs.subgraphs import (
     shadowed,
     subgraphs,
 )
+from repro.methods.plain.autoregressive import decode
 from repro.models.runtime.arrangement import Arrangement
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.forward_pass import ForwardPass
@@ -168,7 +168,7 @@ class MllmNpu(Method):
             figures |= {"shadow_layers": len(kept), "shadow_bytes": size}
         figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
-        target.engine.arrangement = prefill
+        target.engine.arrange(prefill)
         return Prepared(self, target, prefill, figures)
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:

@@ -1,7 +1,7 @@
 """How a pass's layers are laid on a device's processors.
 
 `IN_ORDER` is what happens by itself: one op after the other on one processor. A method that lays them
-otherwise sets the engine's `arrangement`, which makes its ops with the engine's functions.
+otherwise gives the engine an arrangement (`Engine.arrange`), which makes its ops with the engine's functions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Arrangement(ABC):
     def takes(self, forward_pass: ForwardPass) -> bool:
         """Whether it lays this pass; others run in order."""
         return True
+
+    def leave(self) -> None:
+        """Undo what it changed beside the ops; called when another arrangement, or none, takes its place."""
 
     @abstractmethod
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:

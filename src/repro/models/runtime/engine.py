@@ -100,6 +100,12 @@ class Engine:
             if real == self.real(layer)
         }
 
+    def arrange(self, arrangement: Arrangement | None) -> None:
+        """Lay later passes by an arrangement; None lays them in order."""
+        if self.arrangement is not None and self.arrangement is not arrangement:
+            self.arrangement.leave()
+        self.arrangement = arrangement
+
     def computing(self, forward_pass: ForwardPass, first: int, last: int) -> Callable[[], None]:
         """The real computation for the costed layers `first` to `last - 1`."""
         return partial(forward_pass.step.layers, self.real(first), self.real(last))

@@ -19,10 +19,8 @@ from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
-from repro.models.checkpoints.origin import Checkpoint, folders, to_install
+from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
-from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig, require_fit
-from repro.models.drafting.exit_scores import ExitScores
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
@@ -336,44 +334,6 @@ class Model:
         return layer_file(self.folder, self.config.dtype)
 
     @cached_property
-    def predictor_folder(self) -> Path:
-        """Folder of the checkpoint's early-exit predictor; InputError if it has none."""
-        named = self.config.checkpoint.predictor if self.config.checkpoint else None
-        found = next((place for place in folders(named) if place.exists()), None) if named else None
-        if found is None:
-            raise InputError(
-                f"{self.config.name} has no early-exit predictor"
-                + (f" in {named!r}" if named else "")
-                + to_install(named or "")
-                + "; train one (workshop.training.train_predictor) and name it in the checkpoint's "
-                "`predictor`, or choose method.pruning=off"
-            )
-        return found
-
-    def predictor(self, placement: Placement) -> ExitScores | None:
-        """The early-exit predictor if the placement asks for it, else `None`."""
-        if not placement.early_exit:
-            return None
-        config = PredictorConfig.read(self.predictor_folder)
-        require_fit(config, self.decoder_config)
-        return ExitScores(config.layer, lambda: self.exit_predictor)
-
-    @cached_property
-    def exit_predictor(self) -> ExitPredictor:
-        """The early-exit predictor."""
-        return ExitPredictor.load(self.predictor_folder, self.decoder(resident=False))
-
-    @property
-    def has_exit(self) -> bool:
-        """Whether the checkpoint names an early-exit predictor."""
-        return bool(self.config.checkpoint and self.config.checkpoint.predictor)
-
-    @property
-    def exits(self) -> str:
-        """The variant of `observed` and `memo` that names the scores of the early-exit predictor."""
-        return f"-exit{weights.digest(self.predictor_folder)[:16]}"
-
-    @cached_property
     def _both(self) -> EncoderDecoder:
         """An encoder-decoder's weights, loaded once."""
         assert self.folder is not None
@@ -456,7 +416,7 @@ class Model:
         """Open the model on an emulated device: the network computes, the device charges costs."""
         kept = self.outliers
         engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, kept)
-        return Session(engine, self.predictor(placement))
+        return Session(engine, self._beside(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """Open the model on this machine: fully resident, or with layers streamed from disk.
@@ -479,9 +439,9 @@ class Model:
         held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if held == self.own_shape.layers:
             network = self._local_network(tokens)
-            predictor = self.predictor(placement)
+            beside = self._beside(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
-            return Session(engine, predictor)
+            return Session(engine, beside)
         if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -499,6 +459,9 @@ class Model:
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
-        predictor = self.predictor(placement)
+        beside = self._beside(placement)
         engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
-        return Session(engine, predictor)
+        return Session(engine, beside)
+
+    def _beside(self, placement: Placement) -> object | None:
+        return placement.beside(self) if placement.beside else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from repro.core.bounds import Layers, Share
 from repro.device.memory import Memory
@@ -27,7 +28,7 @@ class Placement:
         fill: read layers ahead up to this share of the device's memory, in place of `prefetch`; 0 disables
             this, `None` is the device's default. At least one layer is always in memory.
         background: ops have lower priority than those of foreground models.
-        early_exit: also open the model's early-exit predictor (LEVER sec. 4.3).
+        beside: opens what the method uses beside the model, such as a network that reads its hidden states.
         buffer: share of all layers' bytes that a buffer for parts of streamed layers takes in memory.
     """
 
@@ -40,7 +41,7 @@ class Placement:
     policy: Literal["share", "swap"] = "share"
     fill: Share | None = 0.0
     background: bool = False
-    early_exit: bool = False
+    beside: Callable[[Any], object] | None = None
     buffer: Share = 0.0
 
     def held(self, layers: int) -> int:

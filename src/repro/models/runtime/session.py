@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from repro.models.drafting.exit_scores import ExitScores
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits
 from repro.models.runtime.engine import Engine
@@ -56,16 +54,15 @@ class Session:
         name: role of the model in timelines (`target`, `draft`).
         device: device that runs it.
         passes: forward passes so far.
-        predictor: early-exit predictor, if the placement asked for it.
-        calibration: recorded accuracy of the Medusa heads, for tree search; None if not recorded.
+        beside: what a method or a head opened beside the model, such as its early-exit predictor or recorded
+            accuracies of Medusa heads; None for nothing.
     """
 
-    def __init__(self, engine: Engine, predictor: ExitScores | None = None) -> None:
+    def __init__(self, engine: Engine, beside: object | None = None) -> None:
         self.engine = engine
         self.name, self.device = engine.name, engine.device
         self.passes: list[Pass] = []
-        self.predictor = predictor
-        self.calibration: Calibration | None = None
+        self.beside = beside
         self._lineage: Lineage | MedusaLineage = Lineage()
         self._rows: dict[Prefix, Logits] = {}
 

@@ -19,19 +19,18 @@ from repro.data.config import builder_of
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.methods.base import Method, Request
-from repro.methods.ghidorah import heads_fit
-from repro.methods.ghidorah.heads_fit import FittedHeads
+from repro.methods.speculative.drafting import heads_fit, interpolated_model
+from repro.methods.speculative.drafting.head_model import HeadModel, MedusaModel, align_vocabularies, opened
+from repro.methods.speculative.drafting.heads_fit import FittedHeads
+from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel
 from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
-from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
-from repro.models.runtime import interpolated_model
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
-from repro.models.runtime.interpolated_model import InterpolatedModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
+from repro.models.runtime.side_network import SideNetwork
 from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
 from repro.records.provenance import host_kind
@@ -316,8 +315,8 @@ class GenerationCell(Scenario):
         if isinstance(draft := self._drafts.get("draft"), InterpolatedModel):
             hashes["draft"] = draft.billed.digest  # its shape; the weights follow from target and calibration
         for role, place in self.places.items():
-            if place.early_exit:
-                hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
+            if place.beside and isinstance(side := place.beside(self.model(role)), SideNetwork):
+                hashes[f"{role} {side.kind}"] = side.digest
         hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
         if self.trees:
             hashes["head accuracies"] = content_hash(heads_fit.published_accuracies())

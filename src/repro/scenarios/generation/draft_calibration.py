@@ -15,13 +15,13 @@ from repro.core.bounds import AgreedShare
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import require
-from repro.methods.ghidorah.heads_fit import WIDTHS, FittedHeads, fit_heads
-from repro.models.drafting.calibrated_draft import (
+from repro.methods.speculative.drafting.calibrated_draft import (
     calibration_error,
     mean_confidence,
     swap_probability,
     temperature_for,
 )
+from repro.methods.speculative.drafting.heads_fit import WIDTHS, FittedHeads, fit_heads
 from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.tokens.prefix import Prefix

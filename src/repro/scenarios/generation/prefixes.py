@@ -9,7 +9,7 @@ A row is what a model says after a prefix of tokens. Six roads lead to rows, and
 | altered | the target as a method alters it | each prompt, likewise | what it says while the method runs |
 | agreement | the draft | the calibration texts, a pass each | bringing the draft to a value |
 | branches | any model | whatever a method asks for | looked up in the model's cache, else computed |
-| exits | the early-exit predictor | likewise | likewise |
+| outputs | a network beside a model | likewise | likewise |
 
 The first three are greedy texts: `plan` lists them in the order in which they are computed, and all take the
 same way. Must not know how a method drafts or verifies, nor figures.
@@ -28,6 +28,7 @@ from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model, ModelVariant
+from repro.models.runtime.side_network import SideNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import forgetting, memory_root
 from repro.scenarios.base import Progress
@@ -178,8 +179,8 @@ def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator
 
 
 @contextmanager
-def exit_scores(target: Model) -> Iterator[LogitCache]:
-    """Open the cache of the scores of a target's early-exit predictor."""
-    with closing(target.memo(memory_root(), target.exits)) as memo:
-        transfer.fill(memo, target.observed(target.exits))
+def outputs_of(model: Model, side: SideNetwork) -> Iterator[LogitCache]:
+    """Open the cache of the outputs of a network beside a model."""
+    with closing(model.memo(memory_root(), side.variant)) as memo:
+        transfer.fill(memo, model.observed(side.variant))
         yield memo

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from repro.libraries import Tensor
-from repro.models.drafting.eagle import EagleNetwork
-from repro.models.drafting.early_exit import Candidates
-from repro.models.drafting.exit_scores import ExitScores
-from repro.models.drafting.medusa import MedusaNetwork
+from repro.methods.speculative.drafting.eagle import EagleNetwork
+from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.models.forward.encdec import EncoderDecoderNetwork
 from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.logit_cache import LogitCache
@@ -25,6 +24,7 @@ from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.runtime.model import ModelVariant
+from repro.models.runtime.side_network import SideNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY
 from repro.records.build_cache import memory_root
@@ -32,7 +32,7 @@ from repro.records.record import content_hash
 from repro.scenarios.base import Scenario, silent
 from repro.scenarios.generation.answers import require_lossless
 from repro.scenarios.generation.asked import GenerationCell
-from repro.scenarios.generation.prefixes import PreparedRows, exit_scores, prepared, remembers
+from repro.scenarios.generation.prefixes import PreparedRows, outputs_of, prepared, remembers
 from repro.scenarios.generation.scenario import load, opened_sessions, prepare, start
 
 OWN = "the target's own text"
@@ -133,9 +133,9 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
         opened_sessions(cell, device, before.calibrated, computed) as sessions,
     ):
         for session in sessions.values():
-            if session.predictor and remembers(cell):
-                exits = caches.enter_context(exit_scores(cell.target))
-                session.predictor = ComparedScores(session.predictor, exits, bound)
+            if isinstance(side := session.beside, SideNetwork) and remembers(cell):
+                stored = caches.enter_context(outputs_of(cell.target, side))
+                session.beside = side.compared(stored, partial(require_score, bound, side.kind))
         load(device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
@@ -285,28 +285,11 @@ def cached(network: Network, memo: LogitCache, prompt: Prefix) -> Known:
     return lambda prefix: memo.get(prefix, source, ranks=1)
 
 
-class ComparedScores(ExitScores):
-    """An early-exit predictor whose scores must be the cached ones, where there are any."""
-
-    def __init__(self, scores: ExitScores, cache: LogitCache, bound: float) -> None:
-        """Compute scores anew; `bound` is the largest difference that rounding explains."""
-        super().__init__(scores.layer, scores.predictor)
-        self._cache = cache
-        self._bound = bound
-
-    def scores(
-        self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[list[float]]:
-        """See `ExitScores`; UnfaithfulRowError if a score differs by more than rounding explains."""
-        computed = super().scores(prefixes, candidates, hidden)
-        for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True):
-            known = self._cache.scores(prefix) if tokens else {}
-            for token, score in zip(tokens, found, strict=True):
-                apart = abs(score - known.get(token, score))
-                if not apart <= self._bound:  # a score that is not a number is none of the cache's
-                    raise UnfaithfulRowError(
-                        f"the early-exit predictor scored a candidate after {prefix.length} tokens by "
-                        f"{apart:.3g} otherwise than its cache says, and rounding explains {self._bound:g}: "
-                        "the hidden state that it read or what is stored is wrong"
-                    )
-        return computed
+def require_score(bound: float, kind: str, length: int, apart: float) -> None:
+    """UnfaithfulRowError if an output after `length` tokens differs by more than rounding explains."""
+    if not apart <= bound:  # an output that is not a number is none of the cache's
+        raise UnfaithfulRowError(
+            f"the {kind} beside the target gave after {length} tokens another output than its cache has, by "
+            f"{apart:.3g}, and rounding explains {bound:g}: the hidden state that it read or what is stored "
+            "is wrong"
+        )

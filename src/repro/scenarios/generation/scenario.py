@@ -21,16 +21,17 @@ from repro.device.op import GPU
 from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
+from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
+from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads
+from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused
 from repro.models.checkpoints.validate import stored_notes
-from repro.models.drafting.calibrated_draft import MatchedNetwork
-from repro.models.drafting.calibrated_heads import MatchedHeads
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Network
 from repro.models.runtime.model import ModelVariant
 from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
+from repro.models.runtime.side_network import SideNetwork
 from repro.records.record import Scalar
 from repro.scenarios import laws
 from repro.scenarios.base import Findings, Progress
@@ -41,8 +42,8 @@ from repro.scenarios.generation.draft_calibration import Calibrated, HeadMatch, 
 from repro.scenarios.generation.prefixes import (
     OpenNetwork,
     agreement,
-    exit_scores,
     network_of,
+    outputs_of,
     prepared,
     remembers,
 )
@@ -125,9 +126,10 @@ def opened_sessions(
                 made = opened.enter_context(_matched_network(cell, there, role, brought, network))
                 sessions[role] = there.session(role, device, place, made, cell.tokens(role))
                 if role == "draft" and cell.trees:
-                    sessions[role].calibration = Calibration(cell.trees.accuracies)
-                if network is network_of and (scores := sessions[role].predictor) and remembers(cell):
-                    scores.remember(opened.enter_context(exit_scores(cell.target)))
+                    sessions[role].beside = Calibration(cell.trees.accuracies)
+                side = sessions[role].beside
+                if network is network_of and remembers(cell) and isinstance(side, SideNetwork):
+                    side.remember(opened.enter_context(outputs_of(model, side)))
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens(role))
             opened.callback(sessions[role].engine.close)

@@ -24,12 +24,12 @@ from repro.data.traces import Arrival, parse_trace, trace
 from repro.methods.serving.shortening import Scorer, shortened
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.systems.base import Service, System
+from repro.methods.speculative.drafting.head_model import opened
 from repro.models.analysis.likelihood import Likelihood, common
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.encoders.trained_heads import heads_digest
-from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.scenarios.accuracy import best_of, is_right, metric_of

@@ -17,10 +17,10 @@ from repro.core.bounds import Part, Share
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
+from repro.methods.mllm_npu.subgraphs import layers_at_ends
 from repro.models.analysis import outlier_channels
 from repro.models.analysis.hooks import Place, matrices
 from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, profile
-from repro.models.costs.subgraphs import layers_at_ends
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
 

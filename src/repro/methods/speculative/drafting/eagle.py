@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 from repro.libraries import Tensor, torch
-from repro.models.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, Logits, Step

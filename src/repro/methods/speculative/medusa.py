@@ -16,10 +16,9 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
-from repro.methods.ghidorah.division import divide
-from repro.methods.ghidorah.verification_tree import VerificationTree, searched
+from repro.methods.speculative.drafting.head_ranks import Calibration
+from repro.methods.speculative.drafting.verification_tree import VerificationTree, searched
 from repro.methods.speculative.speculative import speculate
-from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Logits
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
@@ -53,8 +52,8 @@ class Medusa(Method):
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Search the tree of the width."""
         target, draft = sessions["target"], sessions["draft"]
-        divide(target, None)
-        divide(draft, None)
+        target.engine.arrange(None)
+        draft.engine.arrange(None)
         return TreeDecoding(searched(calibration(draft), self.width))
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -89,11 +88,11 @@ class TreeDecoding(Serving):
 
 def calibration(draft: Session) -> Calibration:
     """Calibration of a draft's heads; InputError without Medusa heads or recorded ranks."""
-    if draft.calibration is None:
+    if not isinstance(draft.beside, Calibration):
         unranked = "heads without recorded ranks (workshop.training.head_ranks)"
         what = unranked if draft.heads else "no Medusa heads"
         raise InputError(f"{draft.name} has {what}; choose model@draft=smollm2_135m_medusa or record them")
-    return draft.calibration
+    return draft.beside
 
 
 async def drafted(form: VerificationTree, text: Prefix, draft: Session) -> TokenTree:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from repro.libraries import Tensor
-from repro.models.drafting.medusa_head import MedusaHeads
+from repro.methods.speculative.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import RANKED, Logits, Step

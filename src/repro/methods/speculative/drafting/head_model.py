@@ -16,15 +16,15 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.libraries import Tensor
+from repro.methods.speculative.drafting import eagle_head, head_ranks, medusa_head
+from repro.methods.speculative.drafting.eagle import CachedHead, EagleNetwork
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
+from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads
+from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
-from repro.models.drafting import eagle_head, head_ranks, medusa_head
-from repro.models.drafting.eagle import CachedHead, EagleNetwork
-from repro.models.drafting.eagle_head import EagleConfig, EagleHead
-from repro.models.drafting.head_ranks import Calibration, HeadRanks
-from repro.models.drafting.medusa import MedusaNetwork
-from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
@@ -304,7 +304,7 @@ class MedusaModel(HeadModel):
 
     def _calibrated(self, session: Session) -> Session:
         if self.ranks:
-            session.calibration = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
+            session.beside = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
         return session
 
     @cached_property

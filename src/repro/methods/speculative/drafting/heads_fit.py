@@ -15,8 +15,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
-from repro.models.drafting.head_ranks import TOP
+from repro.methods.speculative.drafting.head_ranks import TOP
+from repro.methods.speculative.drafting.verification_tree import Accuracies, expected_acceptance, grown
 
 VERSION = 1
 """Of the fit; raised where the same published values give other accuracies."""

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU
-from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.subgraphs import (
+from repro.methods.mllm_npu.subgraphs import (
     ATTENTION,
     DOWN,
     FFN,
@@ -31,6 +30,7 @@ from repro.models.costs.subgraphs import (
     subgraphs,
     weights,
 )
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 
 SHAPE = Shape(layers=3, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
 MODEL_COST = ModelCost(SHAPE, precision("int8"))

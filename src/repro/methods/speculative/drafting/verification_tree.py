@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
 
 Path = tuple[int, ...]
 """A node as its path of ranks: first the rank in head 0's logits, then in head 1's, and so on."""
@@ -179,7 +179,7 @@ def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
     Equals greedy decoding: the longest path of recorded ranks is accepted, the target's next token becomes
     the root, and the end of an answer truncates. The first token of an answer, from the prefill, is excluded.
     """
-    from repro.methods.ghidorah.tree_replay import Replay  # late import, since it needs numba
+    from repro.methods.speculative.drafting.tree_replay import Replay  # late import, since it needs numba
 
     return ranks.positions / Replay(ranks).rounds(tree.paths)
 
@@ -198,7 +198,7 @@ def refined(
         ranks: the recorded answers.
         told: callback with the number of exchanges so far.
     """
-    from repro.methods.ghidorah.tree_replay import Replay
+    from repro.methods.speculative.drafting.tree_replay import Replay
 
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:

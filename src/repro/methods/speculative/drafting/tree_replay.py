@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from repro.models.drafting.head_ranks import HeadRanks
+from repro.methods.speculative.drafting.head_ranks import HeadRanks
 
 Node = tuple[int, ...]
 """A tree node as its path of ranks; the root is ()."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.libraries import np, torch
+from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.quantization.dictionary_rounding import packed_layer, plain_linear, require_dense
-from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.model import STORED, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder

@@ -1,0 +1,1 @@
+"""EdgeLLM (IEEE TMC 2024)."""

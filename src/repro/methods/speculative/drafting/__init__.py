@@ -1,0 +1,1 @@
+"""What drafts beside smaller models: EAGLE and Medusa heads, their trees, drafts of a given agreement."""

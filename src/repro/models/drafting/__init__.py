@@ -1,1 +1,0 @@
-"""Drafting without a plain draft model: EAGLE and Medusa heads, early exit, calibrated drafts."""
