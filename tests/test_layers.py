@@ -57,7 +57,7 @@ ONLY = {
         "models/checkpoints/dequantizing.py",
         "models/checkpoints/gguf_file.py",
         "models/forward/encdec.py",
-        "models/encoders/word_pieces.py",
+        "methods/elastilm/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
     "gguf": {"models/checkpoints/gguf_file.py"},

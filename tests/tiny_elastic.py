@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from repro.models.elastic.submodels import Kept, Order
+from repro.methods.elastilm.submodels import Kept, Order
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

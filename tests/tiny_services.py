@@ -10,7 +10,7 @@ import yaml
 from repro.core.paths import conf_dir
 from repro.core.registry import lookup
 from repro.experiments.composing import load_components
-from repro.methods.serving.systems.base import Service, System
+from repro.methods.serving.service import Service, System
 from repro.methods.serving.systems.pfs import PfsService
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
+from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.analysis.hooks import Place, read, watched
 from repro.models.analysis.layer_dropping import resident
-from repro.models.elastic.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits
 from tiny_families import FAMILIES, VOCAB

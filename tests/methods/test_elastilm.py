@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.methods.compression.pruning.elastic_levels import TILE, anchors_of, kept_at
-from repro.methods.compression.pruning.elastilm import ElastiLM
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
+from repro.methods.elastilm import elastic_profile, lora
+from repro.methods.elastilm.compression import ElastiLM
+from repro.methods.elastilm.elastic_levels import TILE, anchors_of, kept_at
+from repro.methods.elastilm.elastic_profile import ElasticProfile, Parts
+from repro.methods.elastilm.lora import Adapter, Lora
+from repro.methods.elastilm.submodels import Kept, Order, reordered
+from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.layer_dropping import block_elements
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
-from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.elastic_profile import ElasticProfile, Parts
-from repro.models.elastic.lora import Adapter, Lora
-from repro.models.elastic.submodels import Kept, Order, reordered
-from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import PlainLinear

@@ -10,10 +10,10 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
+from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merged
 from repro.methods.compression.pruning.layerwise import Layerwise
-from repro.methods.compression.pruning.level import layers_at, most_important
 from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers, resident
 from repro.models.analysis.layer_importance import (

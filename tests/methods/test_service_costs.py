@@ -16,15 +16,15 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import FLASH, Op
 from repro.methods.base import Request
-from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.uneven_cost import config_of_shape
 from repro.methods.plain.autoregressive import decode
 from repro.methods.serving import llmlingua2
+from repro.methods.serving.service import profile_of
 from repro.methods.serving.service_profile import DeviceProfile
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Relayout
-from repro.methods.serving.systems.base import profile_of
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import config_of_shape
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT

@@ -12,20 +12,20 @@ from repro.core.errors import InputError
 from repro.core.registry import registered
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
-from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.compression.pruning.elastilm import ElastiLM
 from repro.methods.compression.pruning.laco import Laco
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.compression.pruning.shortgpt import ShortGpt
+from repro.methods.elastilm.compression import ElastiLM
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.lora import RANK, shapes
+from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape
 from repro.methods.serving import llmlingua2
+from repro.methods.serving.service import Service, levels_by
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.systems.attn_drop import halves_at
-from repro.methods.serving.systems.base import Service, levels_by
 from repro.methods.serving.systems.pfs import PfsService
 from repro.models.costs.model_cost import precision
-from repro.models.elastic.lora import RANK, shapes
-from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape
 from tiny import model_cost_of
 from tiny_dense import CORPUS, dense
 from tiny_services import (

@@ -17,9 +17,15 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
+from repro.methods.elastilm import trained_heads
+from repro.methods.elastilm.dual_head_network import LEVELS, PARTS, DualHead, HeadSettings, orthogonal
+from repro.methods.elastilm.elastic_profile import Parts
+from repro.methods.elastilm.score_head import MODEL_COSTS, WORDLESS, windows
+from repro.methods.elastilm.tlm import decision_head, fitting, score_head, told
+from repro.methods.elastilm.token_spans import TextSpan, carried, located
+from repro.methods.elastilm.trained_heads import COMMITTED, committed, fingerprint, head_file
+from repro.methods.elastilm.word_pieces import WordPieces, load_encoder
 from repro.methods.serving.deciders import ServiceRequest
-from repro.methods.serving.dual_head import decision_head, fitting, score_head, told
-from repro.methods.serving.score_head import MODEL_COSTS, WORDLESS, windows
 from repro.methods.serving.slo import LEVELS as OBJECTIVES
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints import encoder_folder
@@ -27,12 +33,6 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.wheels import Wheel, sha256_of
 from repro.models.costs.model_cost import precision
-from repro.models.elastic.elastic_profile import Parts
-from repro.models.encoders import trained_heads
-from repro.models.encoders.dual_head import LEVELS, PARTS, DualHead, HeadSettings, orthogonal
-from repro.models.encoders.token_spans import TextSpan, carried, located
-from repro.models.encoders.trained_heads import COMMITTED, committed, fingerprint, head_file
-from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 
 TEXT = Characters()

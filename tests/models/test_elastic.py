@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.elastic_profile import settings_text
+from repro.methods.elastilm.submodels import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.analysis.hooks import matrices
-from repro.models.elastic.elastic_profile import settings_text
-from repro.models.elastic.submodels import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig, Rope

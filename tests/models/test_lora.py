@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.elastic import lora
-from repro.models.elastic.joined_linear import JoinedLinear, TransposedLinear
-from repro.models.elastic.lora import Adapter, Lora, Site
-from repro.models.elastic.submodels import UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm import lora
+from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
+from repro.methods.elastilm.lora import Adapter, Lora, Site
+from repro.methods.elastilm.submodels import UnitDecoder, copied, reordered, submodel
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.methods.elastilm import elastic_profile
+from repro.methods.elastilm.submodels import reordered
 from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import open_checkpoint
-from repro.models.elastic import elastic_profile
-from repro.models.elastic.submodels import reordered
 from repro.models.quantization import round_to_nearest
 from repro.models.quantization.round_to_nearest import nearest, rounded
 from repro.models.quantization.scale_folding import plain

@@ -8,12 +8,12 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.lora import RANK, Adapter, Lora, Site, shapes
+from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.methods.serving.slo import LEVELS
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.elastic.lora import RANK, Adapter, Lora, Site, shapes
-from repro.models.elastic.submodels import Kept
-from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.models.transformer.config import DecoderConfig
 from tiny import model_cost_of
 from tiny_dense import dense

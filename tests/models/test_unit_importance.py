@@ -11,10 +11,10 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.core.typed import typed
+from repro.methods.elastilm.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
+from repro.methods.elastilm.submodels import Kept, reordered, submodel
+from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.hooks import matrices
-from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
-from repro.models.elastic.submodels import Kept, reordered, submodel
-from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

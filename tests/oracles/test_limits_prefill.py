@@ -12,8 +12,8 @@ from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, NPU
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
+from repro.methods.serving.service import profile_of
 from repro.methods.serving.service_profile import DeviceProfile
-from repro.methods.serving.systems.base import profile_of
 from tiny_limits import LAYERS, PROMPT, SHAPE, TARGET, Values, machine, run
 from tiny_services import LAYER, NAMES, default
 

@@ -14,8 +14,8 @@ from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.device.emulated import EmulatedDevice
 from repro.methods.serving.deciders import ServiceRequest
+from repro.methods.serving.service import profile_of
 from repro.methods.serving.slo import Decision
-from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
 from repro.reports.intervals.rounds import SERVING, totals
 from repro.scenarios.registry import is_current

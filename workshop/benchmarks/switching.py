@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.models.elastic.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

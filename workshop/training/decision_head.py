@@ -18,19 +18,19 @@ import torch
 import torch.nn.functional as F
 
 from repro import data
-from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
-from repro.methods.compression.pruning.elastication import ranked
-from repro.methods.serving.dual_head import fitting
+from repro.methods.elastilm import elastic_profile, lora
+from repro.methods.elastilm.dual_head_network import DualHead
+from repro.methods.elastilm.elastic_levels import anchors_of, kept_at
+from repro.methods.elastilm.elastication import ranked
+from repro.methods.elastilm.submodels import reordered, submodel
+from repro.methods.elastilm.tlm import fitting
+from repro.methods.elastilm.token_spans import Decode
+from repro.methods.elastilm.unit_importance import Measure
+from repro.methods.elastilm.word_pieces import WordPieces
 from repro.methods.serving.shortening import Scorer, shortened
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, kept_tokens
 from repro.methods.serving.slo import decisions as every_decision
 from repro.models.analysis.likelihood import Reader
-from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.submodels import reordered, submodel
-from repro.models.elastic.unit_importance import Measure
-from repro.models.encoders.dual_head import DualHead
-from repro.models.encoders.token_spans import Decode
-from repro.models.encoders.word_pieces import WordPieces
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense

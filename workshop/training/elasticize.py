@@ -4,8 +4,9 @@
 
 Makes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (the source of
 both) from a checkpoint and ten texts, in a minute for SmolLM2-135M. Prints the line for
-`models/elastic_profile.COMMITTED` that makes runs use the written folder; without that line they profile
-their own corpus. Adapters that `workshop.training.train_lora` made for another order are no longer used.
+`methods/elastilm/elastic_profile.COMMITTED` that makes runs use the written folder; without that line they
+profile their own corpus. Adapters that `workshop.training.train_lora` made for another order are not used
+any more.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pathlib import Path
 import torch
 
 from repro.experiments.plan import cell_config
-from repro.methods.compression.pruning.elastic_levels import anchors_of
+from repro.methods.elastilm import elastic_profile
+from repro.methods.elastilm.elastic_levels import anchors_of
+from repro.methods.elastilm.elastic_profile import PROFILE
+from repro.methods.elastilm.unit_importance import Measure
 from repro.models.checkpoints.digest import digest
-from repro.models.elastic import elastic_profile
-from repro.models.elastic.elastic_profile import PROFILE
-from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
@@ -58,7 +59,7 @@ def scenario(target: str, *overrides: str) -> AccuracyScenario:
 def committed_line(decoder: Decoder, folder: Path) -> str:
     """What to write to `COMMITTED` for a folder with its current content."""
     line = f'"{elastic_profile.fingerprint(decoder)}": Parts("{folder.as_posix()}", "{digest(folder)}"),'
-    return f"For models/elastic_profile.COMMITTED:\n    {line}"
+    return f"For methods/elastilm/elastic_profile.COMMITTED:\n    {line}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

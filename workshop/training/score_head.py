@@ -21,9 +21,9 @@ from torch import Tensor
 from repro import data
 from repro.core.errors import InputError
 from repro.data.rows import Rows
-from repro.models.encoders.dual_head import DualHead
-from repro.models.encoders.token_spans import Decode, TextSpan, carried, located
-from repro.models.encoders.word_pieces import WordPieces
+from repro.methods.elastilm.dual_head_network import DualHead
+from repro.methods.elastilm.token_spans import Decode, TextSpan, carried, located
+from repro.methods.elastilm.word_pieces import WordPieces
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from workshop.training.loop import Figures, Part

@@ -6,7 +6,7 @@
 Makes adapters beside the profile that `elasticize` wrote to `--out`, from questions with references and from
 texts. The committed ones took 20 to 25 minutes each on one core; a killed run continues with the same
 command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096 --minutes 1e9. Prints the
-line for `models/elastic_profile.COMMITTED` that makes runs use the folder with these adapters.
+line for `methods/elastilm/elastic_profile.COMMITTED` that makes runs use the folder with these adapters.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from transformers import AutoTokenizer
 from repro import data
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
-from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
-from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows
-from repro.models.elastic.elastic_profile import PROFILE, lora_file
-from repro.models.elastic.lora import Adapter, Lora, Site
-from repro.models.elastic.submodels import Kept, Order, UnitDecoder, reordered, submodel
+from repro.methods.elastilm import elastic_profile, lora
+from repro.methods.elastilm.differentiable import DifferentiableDecoder, hidden_rows
+from repro.methods.elastilm.elastic_levels import anchors_of, kept_at
+from repro.methods.elastilm.elastic_profile import PROFILE, lora_file
+from repro.methods.elastilm.lora import Adapter, Lora, Site
+from repro.methods.elastilm.submodels import Kept, Order, UnitDecoder, reordered, submodel
 from repro.models.transformer import weights
 from repro.scenarios.accuracy import AccuracyScenario
 from workshop.training import command

@@ -25,15 +25,14 @@ from torch import nn
 
 from repro import data
 from repro.core.errors import InputError
-from repro.methods.serving.score_head import Reading, ScoreHead
+from repro.methods.elastilm.dual_head_network import LEVELS, DualHead, HeadSettings
+from repro.methods.elastilm.score_head import Reading, ScoreHead
+from repro.methods.elastilm.trained_heads import fingerprint, head_file
+from repro.methods.elastilm.word_pieces import WordPieces, load_encoder
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG
 from repro.models.checkpoints.wheels import sha256_of
-from repro.models.encoders import dual_head
-from repro.models.encoders.dual_head import DualHead, HeadSettings
-from repro.models.encoders.trained_heads import fingerprint, head_file
-from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from repro.models.transformer import weights
 from repro.records.record import content_hash
 from workshop.training import command, decision_head, score_head
@@ -208,7 +207,7 @@ class HeadTraining:
         common = {
             "encoder": {"name": Path(args.encoder).name, "fingerprint": fingerprint(self.encoder)},
             "form": asdict(self.form),
-            "levels": list(dual_head.LEVELS),
+            "levels": list(LEVELS),
         }
         command.write_json(args.out / CONFIG, common)
         named = vars(args) | {

@@ -10,18 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.forward.network import RANKED
-from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
+
+if TYPE_CHECKING:  # a list of methods opens no checkpoint
+    from repro.models.runtime.model import Model, ModelVariant
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from repro.models.elastic.submodels import reordered
+from repro.methods.elastilm.submodels import reordered
 from tiny_dense import dense
 from tiny_elastic import apart, uneven
 from workshop.benchmarks import switching

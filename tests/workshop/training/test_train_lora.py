@@ -9,9 +9,9 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
-from repro.models.elastic import lora
-from repro.models.elastic.differentiable import DifferentiableDecoder
-from repro.models.elastic.submodels import UnitDecoder, reordered, submodel
+from repro.methods.elastilm import lora
+from repro.methods.elastilm.differentiable import DifferentiableDecoder
+from repro.methods.elastilm.submodels import UnitDecoder, reordered, submodel
 from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.dual_head_network import DualHead, HeadSettings
+from repro.methods.elastilm.token_spans import TextSpan
+from repro.methods.elastilm.word_pieces import WordPieces, load_encoder
 from repro.methods.serving.deciders import Oracle, ServiceRequest
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.analysis.likelihood import Reader
-from repro.models.encoders.dual_head import DualHead, HeadSettings
-from repro.models.encoders.token_spans import TextSpan
-from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense
 from tiny_encoder import Characters, write
 from workshop.training import score_head

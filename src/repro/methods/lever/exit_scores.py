@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor
 from repro.methods.lever.exit_predictor import Candidates, ExitPredictor, PredictorConfig, require_fit
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.origin import folders, to_install
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
+
+if TYPE_CHECKING:
+    from repro.models.runtime.model import Model
 
 
 class ExitScores:
@@ -141,6 +143,8 @@ def exit_scores_of(target: Model) -> ExitScores:
 
 def predictor_folder(target: Model) -> Path:
     """The folder of a target's predictor; InputError if it has none."""
+    from repro.models.checkpoints.origin import folders, to_install  # late: a list of methods opens none
+
     named = target.config.checkpoint.predictor if target.config.checkpoint else None
     found = next((folder for folder in folders(named) if folder.exists()), None) if named else None
     if found is None:

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import UnevenCost
 
 
 class Rate(NamedTuple):
@@ -73,8 +72,7 @@ class Pointer:
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         matrices = self.launches * to.shape.layers * (7 if to.shape.gated else 6)
-        attached = to.adapter_bytes if isinstance(to, UnevenCost) else 0.0
-        return (_moved("switch pointers", on, attached, to, launches=matrices),)
+        return (_moved("switch pointers", on, to.adapter_bytes, to, launches=matrices),)
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Relayout:
 
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        return (_moved("lay weights out", on, (1.0 + self.fetched) * _blocks(to), to),)
+        return (_moved("lay weights out", on, (1.0 + self.fetched) * to.block_bytes, to),)
 
 
 @dataclass(frozen=True)
@@ -112,17 +110,8 @@ class Swap:
 
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        size = to.model_bytes if self.tables else _blocks(to)
+        size = to.model_bytes if self.tables else to.block_bytes
         return (Op(FLASH, "load", "swap models", bytes=size),)
-
-
-def _blocks(model_cost: ModelCost) -> float:
-    """Bytes of all layers, without adapters."""
-    return (
-        model_cost.block_bytes
-        if isinstance(model_cost, UnevenCost)
-        else model_cost.shape.layers * model_cost.layer_bytes
-    )
 
 
 def _moved(name: str, on: str, size: float, model_cost: ModelCost, launches: float = 1.0) -> Op:

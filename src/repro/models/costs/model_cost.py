@@ -245,6 +245,16 @@ class ModelCost:
         return self.weight_bytes(self.shape.layer_weights)
 
     @property
+    def block_bytes(self) -> float:
+        """Bytes of all layers, without adapters."""
+        return self.shape.layers * self.layer_bytes
+
+    @property
+    def adapter_bytes(self) -> float:
+        """Bytes of adapters beside the layers' weights; none here."""
+        return 0.0
+
+    @property
     def encoder_layer_bytes(self) -> float:
         """Bytes of one encoder layer; 0 without an encoder."""
         return self.weight_bytes(self.shape.encoder_layer_weights)

@@ -21,15 +21,15 @@ from repro.core.registry import unknown
 from repro.data.config import DatasetConfig, read_config, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.data.traces import Arrival, parse_trace, trace
+from repro.methods.serving.service import Service, System
 from repro.methods.serving.shortening import Scorer, shortened
 from repro.methods.serving.slo import LEVELS
-from repro.methods.serving.systems.base import Service, System
+from repro.methods.serving.tlm import tiny_language_model
 from repro.methods.speculative.drafting.head_model import opened
 from repro.models.analysis.likelihood import Likelihood, common
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.costs.model_cost import ModelCost, precision
-from repro.models.encoders.trained_heads import heads_digest
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.scenarios.accuracy import best_of, is_right, metric_of
@@ -172,7 +172,7 @@ class ServingCell(OfflineScenario):
         inputs = {name: rows.digest for name, rows in self.rows.items()}
         inputs |= {f"model {name}": model.digest for name, model in self.members.items()}
         if self.trace.concise < 1.0:
-            inputs["trained heads"] = heads_digest()
+            inputs["trained heads"] = tiny_language_model().digest()
         return super().inputs | inputs
 
     @property
@@ -258,10 +258,7 @@ def read_model(name: str) -> ModelConfig:
 
 def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head for a model's tokenizer."""
-    from repro.methods.serving import dual_head  # late: transformers takes seconds to import
-
-    stored = model.config.stored
-    return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom, stored=stored)
+    return tiny_language_model().score_head(model.tokenizer, shares_bottom, model.config.stored)
 
 
 def _model_cost(config: ModelConfig) -> ModelCost:

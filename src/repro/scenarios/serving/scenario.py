@@ -37,10 +37,11 @@ from repro.methods.serving.deciders import (
     SloGuard,
     Uniform,
 )
+from repro.methods.serving.service import profile_of
 from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.serving.shortening import AnyToken, Scorer, shortened
 from repro.methods.serving.slo import Decision, LatencySlo, RequestCosts, kept_tokens
-from repro.methods.serving.systems.base import profile_of
+from repro.methods.serving.tlm import tiny_language_model
 from repro.models.analysis.likelihood import Reader
 from repro.models.costs.model_cost import Precision
 from repro.models.quantization import round_to_nearest
@@ -198,9 +199,7 @@ class ServingScenario(ServingCell):
     def _decider(self, rule: Rule, requests: Sequence[ServiceRequest], progress: Progress) -> Decider:
         service, seed = self.service, self.config["seed"]
         if service.decider == "decision_head":
-            from repro.methods.serving import dual_head  # late: transformers takes seconds to import
-
-            return dual_head.decision_head(self.target.tokenizer, stored=self._model.stored)
+            return tiny_language_model().decision_head(self.target.tokenizer, self._model.stored)
         if service.decider == "oracle":
             return Oracle(self._table(rule, requests, progress), seed)
         if service.decider == "fixed":

@@ -18,10 +18,10 @@ from repro.core.bounds import Part
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
+from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.analysis.hooks import Place, watched
 from repro.models.analysis.layer_dropping import block_elements, elements, resident, without_mlp
 from repro.models.analysis.layer_importance import through
-from repro.models.elastic.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.transformer.decoder import Decoder
 
 RATE = 1e-3

@@ -18,7 +18,7 @@ from repro.core.bounds import Layers, Part, Tokens
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import figures_of, layers_at
+from repro.methods.compression.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
 from repro.models.analysis.layer_dropping import of_layers, resident
 from repro.models.analysis.layer_importance import hidden_rows, rows_from, through

@@ -14,7 +14,7 @@ from torch import Tensor
 from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import figures_of, most_important
+from repro.methods.compression.level import figures_of, most_important
 from repro.models.analysis.layer_importance import losses_without
 from repro.models.transformer.decoder import Decoder
 

@@ -14,17 +14,17 @@ from torch import Tensor
 from repro.core.bounds import Layers, Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.compression.pruning.elastication import (
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastication import (
     UnitOrder,
     cut,
     figures,
     parts_read,
     ranked,
 )
-from repro.models.elastic.lora import merged
-from repro.models.elastic.submodels import copied
-from repro.models.elastic.unit_importance import Aggregate, Measure
+from repro.methods.elastilm.lora import merged
+from repro.methods.elastilm.submodels import copied
+from repro.methods.elastilm.unit_importance import Aggregate, Measure
 from repro.models.transformer.decoder import Decoder
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import attn_drop
+from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.uneven_cost import UnevenCost, sub_cost
+from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import ModelCost, Shape
-from repro.models.elastic.submodels import Kept
-from repro.models.elastic.uneven_cost import UnevenCost, sub_cost
 
 
 @register("service", "attn_drop")

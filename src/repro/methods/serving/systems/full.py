@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.core.registry import register
+from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.switching import Nothing
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import ModelCost
 
 

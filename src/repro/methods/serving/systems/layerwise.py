@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import layerwise
+from repro.methods.serving.service import NO_FAMILY, Service, System, by_layers
 from repro.methods.serving.switching import Nothing
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System, by_layers
 from repro.models.costs.model_cost import ModelCost
 
 

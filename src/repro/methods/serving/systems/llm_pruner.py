@@ -12,12 +12,12 @@ from typing import Literal
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import llm_pruner
-from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.uneven_cost import config_of_shape, sub_cost
+from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import RELAYOUTS, Relayout
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 
 @register("service", "llm_pruner")

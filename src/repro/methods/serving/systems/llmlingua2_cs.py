@@ -16,12 +16,12 @@ from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
+from repro.methods.elastilm.uneven_cost import UnevenCost
 from repro.methods.serving import llmlingua2
+from repro.methods.serving.service import NO_FAMILY, Scorer, Service, System
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
-from repro.methods.serving.systems.base import NO_FAMILY, Scorer, Service, System
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import UnevenCost
 
 
 @register("service", "llmlingua2_cs")

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
+from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.switching import Nothing, Swap, Switching
-from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import ModelCost
 
 

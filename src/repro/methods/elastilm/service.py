@@ -11,13 +11,13 @@ from typing import Literal
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
-from repro.methods.compression.pruning import elastilm
-from repro.methods.compression.pruning.elastic_levels import Anchors, Rule, kept_at
-from repro.methods.compression.pruning.elastication import UnitOrder
+from repro.methods.elastilm.compression import ElastiLM
+from repro.methods.elastilm.elastic_levels import Anchors, Rule, kept_at
+from repro.methods.elastilm.elastication import UnitOrder
+from repro.methods.elastilm.uneven_cost import config_of_shape, sub_cost
+from repro.methods.serving.service import NO_FAMILY, Decider, Scorer, Service, System, levels_by
 from repro.methods.serving.switching import POINTERS, Pointer
-from repro.methods.serving.systems.base import NO_FAMILY, Decider, Scorer, Service, System, levels_by
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 """Weights of the dual-head TLM at MobileBERT's size, see `score_head.MODEL_COSTS`."""
@@ -31,7 +31,7 @@ class ElastiLMService(Service):
     The cost of a level depends only on the number of locked layers.
 
     Attributes:
-        anchors: see `ElastiLM` in `compression/pruning/elastilm.py`.
+        anchors: see `ElastiLM`.
         rule: see `ElastiLM`.
         step: step between levels of the model and of the prompt (5.5 also uses 0.05 and 0.2).
         lora: count the cost of adapters at every level, and attach those that were trained.
@@ -71,4 +71,4 @@ class ElastiLMService(Service):
         """See `Service`."""
         if level == 1.0:
             return None
-        return elastilm.ElastiLM(level, self.anchors, self.rule, self.order, lora=self.lora)
+        return ElastiLM(level, self.anchors, self.rule, self.order, lora=self.lora)

@@ -14,20 +14,20 @@ from torch import Tensor
 from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.elastic_levels import (
+from repro.methods.elastilm.elastic_levels import (
     Anchors,
     Rule,
     anchors_of,
     kept_at,
 )
-from repro.methods.compression.pruning.elastication import (
+from repro.methods.elastilm.elastication import (
     UnitOrder,
     cut,
     figures,
     parts_read,
     ranked,
 )
-from repro.models.elastic.unit_importance import Aggregate, Measure, Pairing
+from repro.methods.elastilm.unit_importance import Aggregate, Measure, Pairing
 from repro.models.transformer.decoder import Decoder
 
 

@@ -9,10 +9,15 @@ import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.elastilm.dual_head_network import PARTS, DualHead, HeadSettings
+from repro.methods.elastilm.elastic_profile import Parts
+from repro.methods.elastilm.word_pieces import load_encoder
+from repro.methods.serving.deciders import Decider
+from repro.methods.serving.shortening import Scorer
 from repro.models.checkpoints.encoder_folder import open_encoder
-from repro.models.elastic.elastic_profile import Parts
-from repro.models.encoders.dual_head import PARTS, DualHead, HeadSettings
-from repro.models.encoders.word_pieces import load_encoder
+from repro.models.checkpoints.tokenizer import Tokenizer
+from repro.models.costs.model_cost import Precision
 from repro.records.record import content_hash
 
 COMMITTED: dict[str, Parts] = {
@@ -21,6 +26,27 @@ COMMITTED: dict[str, Parts] = {
     ),
 }
 """Heads trained with `workshop.training.train_tlm`, by the encoder's `fingerprint`."""
+
+
+@register("tlm", "elastilm")
+class DualHeadTlm:
+    """The dual-head model with the committed heads, as services use it (`TinyLanguageModel`)."""
+
+    def digest(self) -> str:
+        """See `TinyLanguageModel`."""
+        return heads_digest()
+
+    def score_head(self, text: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
+        """See `TinyLanguageModel`."""
+        from repro.methods.elastilm.tlm import score_head  # late: transformers takes seconds to import
+
+        return score_head(text, shares_bottom=shares_bottom, stored=stored)
+
+    def decision_head(self, text: Tokenizer, stored: Precision) -> Decider:
+        """See `TinyLanguageModel`."""
+        from repro.methods.elastilm.tlm import decision_head
+
+        return decision_head(text, stored=stored)
 
 
 def heads_digest() -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.token_spans import TextSpan
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.encoders.token_spans import TextSpan
 
 KINDS = ("bert", "mobilebert")
 """Supported model types: those whose layers take hidden states and a mask."""

@@ -13,16 +13,16 @@ from typing import Literal
 
 from torch import Tensor
 
-from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.elastic_profile import ElasticProfile
-from repro.models.elastic.submodels import (
+from repro.methods.elastilm import elastic_profile, lora
+from repro.methods.elastilm.elastic_profile import ElasticProfile
+from repro.methods.elastilm.submodels import (
     Kept,
     Order,
     UnitDecoder,
     reordered,
     submodel,
 )
-from repro.models.elastic.unit_importance import Measure
+from repro.methods.elastilm.unit_importance import Measure
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar

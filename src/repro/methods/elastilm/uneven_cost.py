@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.lora import RANK, shapes
+from repro.methods.elastilm.submodels import Kept
 from repro.models.costs.model_cost import ModelCost, Shape
-from repro.models.elastic.lora import RANK, shapes
-from repro.models.elastic.submodels import Kept
 from repro.models.transformer.config import DecoderConfig
 
 

@@ -18,14 +18,13 @@ from repro.core.bounds import Part
 from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
-from repro.methods.compression.pruning.level import layers_at
+from repro.methods.compression.level import layers_at
 from repro.methods.serving.deciders import Fallback
 from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
+from repro.methods.serving.tlm import tiny_language_model
 from repro.models.costs.model_cost import ModelCost
-from repro.models.elastic.uneven_cost import UnevenCost
-from repro.models.encoders.trained_heads import heads_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
@@ -69,10 +68,7 @@ class System:
     @property
     def adapter_bytes(self) -> float:
         """Bytes of the largest level's adapters."""
-        model_costs = (
-            model_cost for model_cost in self.levels.values() if isinstance(model_cost, UnevenCost)
-        )
-        return max((model_cost.adapter_bytes for model_cost in model_costs), default=0.0)
+        return max(model_cost.adapter_bytes for model_cost in self.levels.values())
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class Service(ABC):
         levels = (self.compression(level) for level in (LEVELS[0], 1.0))
         found = {name: value for level in levels for name, value in files_read(level).items()}
         if self.decider == "decision_head" or self.scorer in ("score_head", "llmlingua2"):
-            found["trained heads"] = heads_digest()
+            found["trained heads"] = tiny_language_model().digest()
         return found
 
 

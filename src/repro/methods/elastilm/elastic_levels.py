@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.models.elastic.submodels import Kept, neuron_parameters, unit_parameters
+from repro.methods.elastilm.submodels import Kept, neuron_parameters, unit_parameters
 from repro.models.transformer.config import DecoderConfig
 
 Anchors = Annotated[float, Interval(ge=0, lt=1)]

@@ -17,16 +17,16 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
+from repro.methods.elastilm.dual_head_network import LEVELS
+from repro.methods.elastilm.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
+from repro.methods.elastilm.trained_heads import head_file, open_dual_head
+from repro.methods.elastilm.word_pieces import WordPieces
 from repro.methods.serving.deciders import Decider, ServiceRequest
-from repro.methods.serving.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.costs.model_cost import Precision
-from repro.models.encoders.dual_head import LEVELS
-from repro.models.encoders.trained_heads import head_file, open_dual_head
-from repro.models.encoders.word_pieces import WordPieces
 
 
 @dataclass

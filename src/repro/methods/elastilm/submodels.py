@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.hooks import matrices
-from repro.models.elastic.joined_linear import (
+from repro.methods.elastilm.joined_linear import (
     JoinedLinear,
     TransposedLinear,
     first_inputs,
     first_outputs,
     split_outputs,
 )
+from repro.models.analysis.hooks import matrices
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache

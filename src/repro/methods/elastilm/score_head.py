@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import torch
 
 from repro.device.op import Op
+from repro.methods.elastilm.dual_head_network import DualHead
+from repro.methods.elastilm.token_spans import TextSpan, carried, located
+from repro.methods.elastilm.word_pieces import WordPieces
 from repro.methods.serving.shortening import Scorer
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.costs.model_cost import Precision, precision
-from repro.models.encoders.dual_head import DualHead
-from repro.models.encoders.token_spans import TextSpan, carried, located
-from repro.models.encoders.word_pieces import WordPieces
 
 FP16 = precision("fp16")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.elastic.submodels import UnitDecoder
+from repro.methods.elastilm.submodels import UnitDecoder
 from repro.models.transformer.attention import AttentionMask, blindness, visible
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import LayerWeights

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
+from repro.methods.elastilm.submodels import Order
 from repro.models.analysis.hooks import matrices
 from repro.models.analysis.layer_dropping import resident
-from repro.models.elastic.differentiable import DifferentiableDecoder, next_token_loss
-from repro.models.elastic.submodels import Order
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.methods.elastilm import lora
+from repro.methods.elastilm.lora import Lora
+from repro.methods.elastilm.submodels import Kept, Order
+from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.layer_dropping import resident
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.elastic import lora
-from repro.models.elastic.lora import Lora
-from repro.models.elastic.submodels import Kept, Order
-from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

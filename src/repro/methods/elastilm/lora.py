@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
+from repro.methods.elastilm.submodels import Kept, UnitDecoder
 from repro.models.analysis.layer_dropping import resident
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.elastic.joined_linear import JoinedLinear, TransposedLinear
-from repro.models.elastic.submodels import Kept, UnitDecoder
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear

@@ -1,1 +1,0 @@
-"""Elastic models: sub-models over ordered units, their LoRA adapters, importance and costs."""

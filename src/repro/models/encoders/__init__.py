@@ -1,1 +1,0 @@
-"""Encoders that read a prompt, and heads on top of them."""
