@@ -277,6 +277,27 @@ def test_the_product_imports_nothing_of_the_workshop() -> None:
     assert importers("workshop") == set()
 
 
+PAPERS = ("edgellm", "elastilm", "ghidorah", "lever", "mllm_npu", "sti")
+"""Folders of `methods/` that hold a paper's system."""
+
+BASELINES = {
+    "ghidorah": (),
+    "elastilm": (
+        "methods/compression/pruning/contextual_sparsity.py",
+        "methods/compression/pruning/llm_pruner.py",
+        *(f"methods/serving/systems/{name}.py" for name in ("attn_drop", "llm_pruner", "llmlingua2_cs")),
+    ),
+}
+"""Files that may import a paper's system beside its own: the baselines that are built of its parts."""
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_no_shared_module_imports_a_paper_s_system(paper: str) -> None:
+    wanted, own = f"repro.methods.{paper}.", f"methods/{paper}/"
+    found = {name(p) for p in FILES if any(i.startswith(wanted) for i in imports(tree(p)))}
+    assert {file for file in found if not file.startswith(own)} <= set(BASELINES.get(paper, ()))
+
+
 def test_the_core_knows_no_torch() -> None:
     assert not {p for p in importers("torch") if p.startswith("core/")}
 
