@@ -44,6 +44,9 @@ class SpeedyTransformerInference(Method):
     preload: Share = 0.01
     prefetch: Layers = 1
 
+    def __post_init__(self) -> None:
+        _ = self._sharding  # InputError for what makes no plan
+
     def ranks(self, role: str) -> int:
         """See `Method`: first choices alone."""
         return 1
@@ -54,8 +57,11 @@ class SpeedyTransformerInference(Method):
 
     def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
         """See `Method`: the target in shards, as planned for the device."""
-        asked = Sharding(self.widths, self.latency, self.preload)
-        return sharded(model, asked, device, self.places()[role])
+        return sharded(model, self._sharding, device, self.places()[role])
+
+    @property
+    def _sharding(self) -> Sharding:
+        return Sharding(self.widths, self.latency, self.preload)
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
