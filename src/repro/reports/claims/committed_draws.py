@@ -7,8 +7,8 @@ the machines. Must not know claims, nor how a table's specification is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.records.record import Record
@@ -27,13 +27,6 @@ else:
     np = late("numpy")
 
 
-class CommittedCells(NamedTuple):
-    """What a table is made from: its columns by key, its records by the beginnings of their keys."""
-
-    columns: Mapping[str, ColumnSpec]
-    records: Mapping[str, Record]
-
-
 class CommittedDraws:
     """Figures of a folder's tables over draws that they have in common: `claims.Draws`."""
 
@@ -42,14 +35,15 @@ class CommittedDraws:
         self.results = results
         self.samples = samples
         self.spec_of = spec_of
-        self._cells: dict[str, CommittedCells] = {}
+        self._records_of = cache(self._records)
+        self._columns_of = cache(self._columns)
 
     def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
-        sides = [(self._records(line, "cell"), self._records(line, "baseline")) for line in lines]
+        sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
         together = self.samples.together([record for side in sides for records in side for record in records])
         return [
-            drawn(self._of(line["table"]).columns[line["column"]], records, baseline, together)
+            drawn(self._columns_of(line["table"])[line["column"]], records, baseline, together)
             if records
             else None
             for line, (records, baseline) in zip(lines, sides, strict=True)
@@ -67,14 +61,15 @@ class CommittedDraws:
     def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
         return read_draws(self.results.root)
 
-    def _records(self, line: Line, field: str) -> list[Record]:
+    def _cells(self, line: Line, field: str) -> list[Record]:
         """The records of a line's cells, or of those that it is compared with; none if one is not there."""
-        keys, records = line.get(field, "").split(), self._of(line["table"]).records
+        keys, records = line.get(field, "").split(), self._records_of(line["table"])
         return [records[key] for key in keys] if all(key in records for key in keys) else []
 
-    def _of(self, table: str) -> CommittedCells:
-        if table not in self._cells:
-            records = self.results.records(self.results.members(table))
-            columns = {column.key: column for column in self.spec_of(table).columns}
-            self._cells[table] = CommittedCells(columns, {record.key[:SHORT]: record for record in records})
-        return self._cells[table]
+    def _records(self, table: str) -> dict[str, Record]:
+        """A table's records by the beginnings of their keys."""
+        members = self.results.members(table)
+        return {record.key[:SHORT]: record for record in self.results.records(members)}
+
+    def _columns(self, table: str) -> dict[str, ColumnSpec]:
+        return {column.key: column for column in self.spec_of(table).columns}

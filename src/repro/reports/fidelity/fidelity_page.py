@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.records.record import FEWEST, Record, write_atomically
-from repro.reports.claims.claims_page import ends
+from repro.reports.claims.claims_page import ends, own_words
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.frame import fitted_misses, median, of_group
 from repro.reports.fidelity.choices import ClaimReading, PaperChoice, deciding, enveloped
@@ -193,12 +193,7 @@ def _said(one: Compared | None) -> tuple[str, str, str, str]:
     given = f"{ends(one.published.low, one.published.high)} {unit}"
     if not one.ours:
         return given, "", "", "no figure"
-    own = _own_values(one)
-    for brackets, some in (("[]", "interval"), ("{}", "band")):
-        if all(every := [getattr(figure, some) for figure in one.ours]):
-            hull = min(low for low, _ in every), max(high for _, high in every)
-            own += f" {brackets[0]}{ends(*hull)}{brackets[1]}"
-    return given, f"{own} {unit}", str(one.n or ""), one.distance
+    return given, f"{own_words(one)} {unit}", str(one.n or ""), one.distance
 
 
 def _coverage(

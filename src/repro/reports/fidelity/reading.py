@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
-from repro.reports.claims.claims import CLAIM, Line, read_table
+from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
+from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.frame import framed
 from repro.reports.comparison.published import Published
 from repro.reports.files import ALTERED, is_of, path_of, written
@@ -142,7 +142,7 @@ def _figures(line: Line) -> tuple[Figure, ...]:
     """Our figure, or the least and the most of a range, each with interval and band."""
     places = ("low high", "band_low band_high")
     if (single := _number(line["ours"])) is not None:
-        return (Figure(single, *(_ends(line, *place.split()) for place in places)),)
+        return (Figure(single, *(ends_in(line, *place.split()) for place in places)),)
     if not line.get("ours_low"):
         return ()
     both = {
@@ -150,13 +150,9 @@ def _figures(line: Line) -> tuple[Figure, ...]:
         "ours_high": ("high_from high", "band_high_from band_high"),
     }
     return tuple(
-        Figure(float(line[name]), *(_ends(line, *place.split()) for place in ends))
+        Figure(float(line[name]), *(ends_in(line, *place.split()) for place in ends))
         for name, ends in both.items()
     )
-
-
-def _ends(line: Line, low: str, high: str) -> Ends | None:
-    return (float(line[low]), float(line[high])) if line.get(low) and line.get(high) else None
 
 
 def _number(text: str) -> float | None:
