@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.core.overrides import override
 from repro.core.registry import unknown
 from repro.experiments.cli import quiet
@@ -24,11 +24,6 @@ from repro.records.results import Results, open_results
 from repro.reports.cell_frame import cell_frame
 from repro.reports.files import SWEEPS, path_of
 from repro.reports.intervals.rounds import with_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")
 
 SHORT = {"target": "model@target", "draft": "model@draft"}
 """Arguments that choose a model by name."""

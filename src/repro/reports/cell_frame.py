@@ -10,21 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import pa, pd
 from repro.records.identity import PLACES, PROSE
 from repro.records.record import Record, Scalar, canonical, write_atomically
 from repro.reports.spec.metric import load_metrics
 from repro.reports.tables.known import known_values
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-    from pyarrow import parquet
-else:
-    pd, pa, parquet = late("pandas"), late("pyarrow"), late("pyarrow.parquet")
 
 ABOUT = ("key", "experiment", "status")
 """The first columns."""
@@ -125,6 +118,8 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         raise InputError(f"{path} ends in {kind or 'nothing'}; cells are written as .parquet or .csv")
     table = pa.Table.from_pandas(frame, preserve_index=False)
     about = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
+    from pyarrow import parquet  # a module of its own, that takes a while
+
     content = BytesIO()
     parquet.write_table(table.replace_schema_metadata(about), content, compression="zstd")
     write_atomically(path, content.getvalue())

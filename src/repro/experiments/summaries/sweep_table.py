@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.core.overrides import shown
 from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
@@ -39,11 +39,6 @@ from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
 from repro.scenarios.base import component, named
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")  # a finished cell needs no table
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import Array, np
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.core.typed import typed
@@ -27,14 +27,6 @@ from repro.reports.intervals.bootstrap import ends as ends_of
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import MARKS
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-else:
-    np = late("numpy")
 
 Line = Mapping[str, str]
 """A line of a table's CSV file; `table` names the table where lines of several are read."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.core.libraries import Array, np
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.claims.claims import Line
@@ -19,12 +18,6 @@ from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import drawn
 from repro.reports.tables.bands import Place, read_draws
 from repro.reports.tables.build import SHORT
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 
 class CommittedDraws:
@@ -38,7 +31,7 @@ class CommittedDraws:
         self._records_of = cache(self._records)
         self._columns_of = cache(self._columns)
 
-    def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
         """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
         sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
         together = self.samples.together([record for side in sides for records in side for record in records])
@@ -49,7 +42,7 @@ class CommittedDraws:
             for line, (records, baseline) in zip(lines, sides, strict=True)
         ]
 
-    def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
         """Each line's figure on each drawn machine; None if its table has no band of its cells."""
         places = [(line["table"], line["id"], line["column"]) for line in lines]
         return [

@@ -6,15 +6,10 @@ Owns its columns, and what is counted where. Must not know pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.reports.comparison.comparison import POINTS, Compared, family
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""

@@ -6,18 +6,12 @@ Owns the statuses. Reads comparisons and published cells.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.reports.comparison.comparison import Compared
 from repro.reports.comparison.frame import group
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.reference.reference import PublishedCell
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")
 
 STATUSES = {
     "predicted": "a prediction that can miss stands beside it",

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.core.digits import csv_text
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
@@ -26,11 +26,6 @@ from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")
 
 UNEXPLAINED = "not explained"
 

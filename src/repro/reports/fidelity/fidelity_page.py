@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.core.libraries import jinja2, pd
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends, own_words
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
@@ -27,12 +26,6 @@ from repro.reports.formats.layout import UNITS
 from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
-
-if TYPE_CHECKING:
-    import jinja2
-    import pandas as pd
-else:
-    pd, jinja2 = late("pandas"), late("jinja2")
 
 FILE = "fidelity.md"
 TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from repro.core.libraries import pd
 from repro.core.reading import csv_reader
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
@@ -21,9 +22,6 @@ from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.amounts import amounts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STAND_INS = {
     "proxy": "proxy",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.libraries import pd
 from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, settled
 from repro.reports.comparison.comparison import Compared, Figure
@@ -18,9 +18,6 @@ from repro.reports.comparison.frame import framed
 from repro.reports.comparison.published import Published
 from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)

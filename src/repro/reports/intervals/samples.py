@@ -9,18 +9,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from repro.core.late import late
+from repro.core.libraries import Array
 from repro.records.record import Record
 from repro.reports.intervals.bootstrap import Totals, drawn
 from repro.reports.intervals.rounds import totals
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 COUNTED = ("prompts", "rows", "requests")
 """Values that count what a cell was asked."""
@@ -53,7 +47,7 @@ class Samples:
         self.rounds = lru_cache(CELLS)(lines.rounds)
         self.answers = lru_cache(CELLS)(lines.answers)
         self._totals: dict[str, dict[str, Totals]] = {}
-        self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
+        self._drawn: OrderedDict[tuple[str, str, frozenset[str]], Array | None] = OrderedDict()
         self._examples: dict[str, int] = {}
 
     def totals(self, record: Record) -> dict[str, Totals]:
@@ -71,7 +65,7 @@ class Samples:
             self._examples[record.key] = len(hashes)
         return self._examples[record.key]
 
-    def drawn(self, record: Record, name: str, among: Collection[str]) -> NDArray[np.float64] | None:
+    def drawn(self, record: Record, name: str, among: Collection[str]) -> Array | None:
         """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
 
         Nobody changes it: several columns have ratios of the same figure.
@@ -106,7 +100,7 @@ class JointSamples:
     samples: Samples
     prompts: Mapping[str, Collection[str]]
 
-    def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
+    def drawn(self, record: Record, name: str) -> Array | None:
         """A figure of the record over each draw of all prompts; `None` if its lines do not give one."""
         return self.samples.drawn(record, name, self.prompts.get(_source(record), ()))
 

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import pd
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.units import factor
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = late("pandas")  # a table without published values needs none
 
 STRICT = ("system", "model", "dataset", "device")
 """Fields that a published cell must leave empty unless the entry says something about them."""

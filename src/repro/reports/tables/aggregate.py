@@ -7,25 +7,19 @@ for resampled ones. Knows neither published values nor layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import Array, np
 from repro.records.record import Record, Scalar
 from repro.reports.intervals.bootstrap import RESAMPLES, weights
 from repro.reports.intervals.samples import JointSamples
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.known import known_value
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
-
 MEANS = ("mean", "median", "geomean")
 
-Value: TypeAlias = "NDArray[np.float64] | str | None"
+Value: TypeAlias = "Array | str | None"
 """A value and behind it that in each draw; a text alone; `None` if there is none."""
 
 
@@ -69,7 +63,7 @@ def figures(
 
 def drawn(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], draws: JointSamples
-) -> NDArray[np.float64] | None:
+) -> Array | None:
     """The column's value in each draw of prompts and seeds; `None` if a part cannot be resampled."""
     values = figures(column, records, baseline, draws)
     return None if values is None or isinstance(values, str) or np.isnan(values[1:]).all() else values[1:]
@@ -149,7 +143,7 @@ def _read(record: Record, name: str, draws: JointSamples | None) -> Value:
     return values
 
 
-def _number(column: ColumnSpec, value: Value) -> NDArray[np.float64]:
+def _number(column: ColumnSpec, value: Value) -> Array:
     if isinstance(value, str) or value is None:
         raise InputError(f"column {column.key!r} needs a number and finds {value!r}")
     return value

@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.late import late
+from repro.core.libraries import Array, np
 from repro.core.reading import csv_reader
 from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 BANDS = Path("validation") / "bands" / "table.csv"
 PLACE = ("table", "row", "column")
@@ -88,7 +82,7 @@ def draw_counts(root: Path) -> dict[str, int]:
     return {place[0]: int(_number(root / BANDS, place, count)) for place, (count,) in lines}
 
 
-def band_range(drawn: NDArray[np.float64] | Sequence[float], value: float) -> Ends:
+def band_range(drawn: Array | Sequence[float], value: float) -> Ends:
     """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all.
 
     It has `value`, the figure on the machine as it is, which is one of the machines.

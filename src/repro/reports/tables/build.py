@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.core.libraries import np
 from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
@@ -33,11 +32,6 @@ from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arith
 from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 from repro.reports.tables.uncounted import uncounted
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = late("numpy")
 
 PLAIN = "plain decoding"
 """What curves of comparisons call their baseline."""
