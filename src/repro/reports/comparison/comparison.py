@@ -77,7 +77,6 @@ class Compared:
         table, row, column: where ours stands.
         cells, baseline: beginnings of the keys of the cells that it is made from and compared with.
         certain: why it cannot miss; "" if it can.
-        reason: why it misses; "" if it does not or nobody knows.
     """
 
     cell: PublishedCell
@@ -92,7 +91,6 @@ class Compared:
     cells: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
     certain: str = ""
-    reason: str = ""
 
     @property
     def fitted(self) -> bool:
