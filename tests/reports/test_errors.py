@@ -25,11 +25,10 @@ from repro.reports.fidelity.choices import (
     read_choices,
     readings,
 )
-from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
-from repro.reports.fidelity.reading import Comparisons, read_comparisons
+from repro.reports.fidelity.reading import Comparisons, coverage, read_comparisons, unnamed
 from repro.reports.fidelity.reasons import Reason, read_reasons
 from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
 from repro.reports.fidelity.winners import one_rate, orders, our_figure, races

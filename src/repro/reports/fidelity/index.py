@@ -21,7 +21,7 @@ from repro.reports.comparison.frame import framed, median
 from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.tables.amounts import amounts
+from repro.reports.tables.how_made import amounts
 
 STAND_INS = {
     "proxy": "proxy",

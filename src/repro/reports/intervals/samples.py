@@ -16,8 +16,8 @@ from repro.records.record import Record
 from repro.reports.intervals.bootstrap import Totals, drawn
 from repro.reports.intervals.rounds import totals
 
-COUNTED = ("prompts", "rows", "requests")
-"""Values that count what a cell was asked."""
+COUNTED = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
+"""Values that count what a cell was asked, with their names."""
 
 KEPT = 64
 """Drawn figures that are kept, of 80 kB each: those of a row of a table."""

@@ -23,15 +23,20 @@ from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figures
-from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.bands import Banded, Place, cells_digest
 from repro.reports.tables.best import with_best
 from repro.reports.tables.crossings import SampledCurve, sentences
-from repro.reports.tables.how_made import how_made, words_of
+from repro.reports.tables.how_made import (
+    amounts,
+    how_made,
+    notes_of,
+    says_stand_ins,
+    stand_ins,
+    uncounted,
+    words_of,
+)
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
-from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
-from repro.reports.tables.uncounted import uncounted
 
 PLAIN = "plain decoding"
 """What curves of comparisons call their baseline."""
