@@ -22,7 +22,7 @@ from repro.experiments.tree_drawings.forms import (
 from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
-from repro.reports.tables.table import MARKS
+from repro.reports.tables.table import legend
 
 TREES = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
 TREES |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
@@ -132,9 +132,7 @@ def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None
 
 def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
-    marks = ("fitted",) if any(form.fitted for form in forms) else ()
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
-    notes += spec.footnotes
+    notes = [*legend("fitted" for form in forms if form.fitted), *spec.footnotes]
     notes.append(f"{TREE_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     whole = Grid.of(TREES, map(_line, forms))
     return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))

@@ -18,7 +18,7 @@ from repro.reports.files import USUAL, write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
-from repro.reports.tables.table import MARKS
+from repro.reports.tables.table import legend
 
 HEADINGS = {"claim": "p", "where": "l", "paper": "r", "ours": "r", "n": "r"}
 HEADINGS |= dict.fromkeys(("distance", "verdict", "from"), "l")
@@ -68,8 +68,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     """The claims as a page with one table."""
     footnotes = list(spec.footnotes)
     lines = tuple(_line(claim, footnotes) for claim in claims)
-    used = {mark for claim in claims for mark in claim.comparison.marks}
-    notes = [OF_TABLES] + [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
+    notes = [OF_TABLES, *legend(mark for claim in claims for mark in claim.comparison.marks)]
     notes += [f"[{i}] {text}" for i, text in enumerate(footnotes, 1)]
     notes += _summary(claims)
     commits, date = origin(claims)

@@ -123,7 +123,7 @@ def grid(table: Table) -> Grid:
     names = len(headings)
     for column, wide in zip(table.columns, compared, strict=True):
         headings.append(Heading(heading(column), ("ours", "paper", against(column)) if wide else ("",)))
-    shared = shared_marks(table)
+    shared = table.shared_marks
     lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in rows]
     alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
     return Grid(tuple(headings), tuple(lines), alignment)
@@ -249,20 +249,13 @@ def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
     return f" {' '.join(own)}" if own else ""
 
 
-def shared_marks(table: Table) -> list[str]:
-    """Marks that all our values have; they are stated once, below the table."""
-    figures = [set(entry.marks) for row in table.rows for entry in row.entries if entry.ours is not None]
-    return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
-
-
 def notes(table: Table) -> list[str]:
     """Notes below the table, one sentence each: how it was made, legend, footnotes, errors, source."""
-    shared = shared_marks(table)
-    used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
     lines = [table.how_made + _bandless(table)] if table.how_made else []
-    lines += [f"All our figures: {MARKS[mark][1]}." for mark in shared]
-    lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
-    lines += anchored(table.footnotes, _referred(table))
+    lines += [f"All our figures: {MARKS[mark][1]}." for mark in table.shared_marks]
+    lines += table.legend
+    referred = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
+    lines += anchored(table.footnotes, referred)
     lines += [*_unvaried(table), *sentences(framed(table.compared)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
@@ -275,16 +268,10 @@ def notes(table: Table) -> list[str]:
     return lines
 
 
-def _referred(table: Table) -> int:
-    """How many footnotes have numbers, to which rows or values refer."""
-    values = [e.failed or 0 for row in table.rows for e in row.entries]
-    return max([*values, *(row.refused or 0 for row in table.rows)], default=0)
-
-
 def _bandless(table: Table) -> str:
     """That nobody has varied the assumed numbers of the table's machines."""
     billed = any(column.timed for column in table.columns) and EMULATED in table.made
-    banded = any(entry.band for row in table.rows for entry in row.entries)
+    banded = any(entry.band for entry in table.entries)
     return " No band: the assumed numbers were not varied." if billed and not banded else ""
 
 
@@ -314,8 +301,7 @@ def _unvaried(table: Table) -> Iterator[str]:
 
 def interval_line(table: Table) -> list[str]:
     """What brackets mean, if there are any."""
-    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
-    spread = [entry for entry in entries if isinstance(entry.spread, tuple) and not narrow(entry.spread)]
+    spread = [e for e in table.entries if isinstance(e.spread, tuple) and not narrow(e.spread)]
     lines = []
     if any(entry.n != 1 for entry in spread):
         lines.append(
@@ -329,17 +315,14 @@ def interval_line(table: Table) -> list[str]:
 
 def _interval_lines(table: Table) -> list[str]:
     """What brackets and braces mean, if there are any, and how many distinct texts figures rest on."""
-    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
     lines = interval_line(table)
-    if any(entry.band and not narrow(entry.band) for entry in entries):
+    if any(entry.band and not narrow(entry.band) for entry in table.entries):
         lines.append(
             "{low, high} is the machine's band: its assumed numbers varied together by 30%, "
             f"{draws_words(table.drawn)}."
         )
-    counts = sorted({entry.n for entry in entries if entry.n})
-    if counts:
-        low, high = counts[0], counts[-1]
-        said = f"{low}" if low == high else f"{low} to {high}"
+    if counts := [entry.n for entry in table.entries if entry.n]:
+        said = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
         lines.append(
             f"A figure rests on {said} distinct texts, rows or requests; cells that read the same text count "
             "once."

@@ -23,7 +23,7 @@ from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
-from repro.reports.tables.table import MARKS, Entry, TableRow
+from repro.reports.tables.table import Entry, TableRow, legend
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Alignment of each column."""
@@ -53,9 +53,7 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
     shown = [any(line[i] != ABSENT for line in lines) for i in range(len(HEADINGS))]
     headings = dict(compress(HEADINGS.items(), shown))
     grid = Grid.of(headings, (tuple(compress(line, shown)) for line in lines))
-    used = {mark for one in stated for mark in one.marks}
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
-    notes += spec.footnotes
+    notes = [*legend(mark for one in stated for mark in one.marks), *spec.footnotes]
     notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 

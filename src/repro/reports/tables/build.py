@@ -24,7 +24,6 @@ from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figures
 from repro.reports.tables.bands import Banded, Place, cells_digest
-from repro.reports.tables.best import with_best
 from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.how_made import (
     amounts,
@@ -36,7 +35,7 @@ from repro.reports.tables.how_made import (
     words_of,
 )
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
-from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
+from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow, with_best
 
 PLAIN = "plain decoding"
 """What curves of comparisons call their baseline."""
@@ -138,7 +137,6 @@ class _Builder:
             rows=rows,
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
             footnotes=(*self.failures, *self.footnotes),
-            compared=tuple(e.comparison for row in rows for e in row.entries if e.comparison),
             commits=_commits(records),
             date=max((r.provenance.finished for r in records), default="")[:10],
             papers=self._papers(),
@@ -292,7 +290,7 @@ class _Builder:
             there = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
             joint = self.samples.together(record for row in there for record in self.groups[row.id])
             at = self.spec.columns.index(columns[figure.x])
-            there.sort(key=lambda row: float(row.entries[at].ours or 0))
+            there.sort(key=lambda row: row.entries[at].number or 0.0)
             found = {key: self._curve(there, columns[key], joint) for key in (figure.x, *figure.columns)}
             x = found.pop(figure.x)
             curves = {key: curve for key, curve in found.items() if curve}
@@ -309,9 +307,9 @@ class _Builder:
         self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
     ) -> SampledCurve | None:
         """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
-        values = [row.entries[self.spec.columns.index(column)].ours for row in rows]
+        values = [row.entries[self.spec.columns.index(column)].number for row in rows]
         draws = [drawn(column, *self._sides(row.id, column), joint) for row in rows]
-        numbers = [float(value) for value in values if isinstance(value, (int, float))]
+        numbers = [value for value in values if value is not None]
         there = [resampled for resampled in draws if resampled is not None]
         if not len(numbers) == len(there) == len(rows):
             return None
