@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, spec, write_table, write_tables
 from repro.core.errors import InputError
-from repro.reports.claims.claims import Claim, ClaimsSpec, Draws, Line, compare, is_prose
+from repro.reports.claims.claims import Claim, ClaimsSpec, Line, compare, is_prose
 from repro.reports.claims.claims_page import to_csv, write_claims
 from repro.reports.comparison.certain import DERIVED
 from repro.reports.intervals.bootstrap import RESAMPLES
@@ -47,7 +47,7 @@ def two_lines(folder: Path, n: int | str = 30) -> None:
 
 
 def only_claim(
-    folder: Path, take: str, draws: Draws | None = None, rows: Sequence[str] = (), published: str = "range"
+    folder: Path, take: str, draws: Any = None, rows: Sequence[str] = (), published: str = "range"
 ) -> Claim:
     """A claim over all lines of the table."""
     name = f"edgellm.text.{published}"

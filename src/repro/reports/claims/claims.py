@@ -1,6 +1,7 @@
 """Claims in a paper's prose, compared with values of our tables.
 
-Owns which table values a claim is compared with, and how. Reads the tables' CSV files; must not know records.
+Owns which table values a claim is compared with, and how. Reads the tables' CSV files, and of claims over
+several figures the cells that their lines name.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.libraries import Array, np
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.records.record import Record
+from repro.records.results import Results
 from repro.reports.comparison.certain import DERIVED, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import in_unit
 from repro.reports.files import path_of
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.bootstrap import ends as ends_of
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.tables.bands import band_range
+from repro.reports.spec.spec import ColumnSpec, TableSpec
+from repro.reports.tables.aggregate import drawn
+from repro.reports.tables.bands import Place, band_range, read_draws
+from repro.reports.tables.build import SHORT
 from repro.reports.tables.table import MARKS
 
 Line = Mapping[str, str]
@@ -109,7 +117,7 @@ def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str,
 
 
 LISTS = ("tables", "columns", "rows")
-SHORT = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
+UNPREFIXED = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 """How an id begins that lacks the paper's name."""
 
 
@@ -126,17 +134,7 @@ def written_out(
     given["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in given.get("tables", ())]
     given["rows"] = [row for name in given.get("rows", ()) for row in groups.get(name, [name])]
     names = [entry["id"]] if "id" in entry else entry["ids"]
-    return [{"id": f"{paper}.{n}" if SHORT.match(str(n)) else n, **given} for n in names]
-
-
-class Draws(Protocol):
-    """Figures of tables' lines over draws that the lines have in common."""
-
-    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
-        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
-
-    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
-        """Each line's figure on each drawn machine; None if it is not known."""
+    return [{"id": f"{paper}.{n}" if UNPREFIXED.match(str(n)) else n, **given} for n in names]
 
 
 @dataclass(frozen=True)
@@ -180,7 +178,7 @@ class _Figures:
 
     spec: ClaimSpec
     lines: Sequence[Line]
-    draws: Draws | None
+    draws: CommittedDraws | None
 
     def figures(self) -> tuple[Figure, ...]:
         """Our value, or the least and the most; none of no lines."""
@@ -211,16 +209,18 @@ class _Figures:
         if self.draws is None or not any(line.get("n") for line in self.lines):
             return []
         pairs = list(zip(self.lines, self.draws.sampled(self.lines), strict=True))
-        if any(drawn is None and line.get("n") for line, drawn in pairs):
+        if any(values is None and line.get("n") for line, values in pairs):
             return []
-        return [np.full(RESAMPLES, float(line["ours"])) if drawn is None else drawn for line, drawn in pairs]
+        return [
+            np.full(RESAMPLES, float(line["ours"])) if values is None else values for line, values in pairs
+        ]
 
     def _banded(self) -> list[Array]:
         """The values of all lines on the same drawn machines; none if those of one are not known."""
         machines = [] if self.draws is None else self.draws.banded(self.lines)
-        known = [drawn for drawn in machines if drawn is not None]
+        known = [values for values in machines if values is not None]
         fewest = min(map(len, known), default=0)
-        return [drawn[:fewest] for drawn in known] if len(known) == len(self.lines) else []
+        return [values[:fewest] for values in known] if len(known) == len(self.lines) else []
 
     def _taken(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
         """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
@@ -258,7 +258,7 @@ def ends_in(line: Line, low: str, high: str) -> Ends | None:
 
 
 def compare(
-    spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell], draws: Draws | None = None
+    spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell], draws: CommittedDraws | None = None
 ) -> list[Claim]:
     """Every claim with our values, read from the tables' CSV files in a folder.
 
@@ -278,7 +278,7 @@ def claims_of(
     specs: Sequence[ClaimSpec],
     folder: Path,
     cells: Mapping[str, PublishedCell],
-    draws: Draws | None = None,
+    draws: CommittedDraws | None = None,
 ) -> list[Claim]:
     """Claims with our values, whatever else the paper claims; errors as `compare`, but for complete lists."""
     names = list(dict.fromkeys(table for spec in specs for table in spec.tables))
@@ -324,7 +324,9 @@ def read_table(path: Path, asides: bool = False) -> list[Line]:
         return [line for line in reader if is_table and (asides or line["column"] != "aside")]
 
 
-def _claim(spec: ClaimSpec, lines: Sequence[Line], cell: PublishedCell, draws: Draws | None) -> Claim:
+def _claim(
+    spec: ClaimSpec, lines: Sequence[Line], cell: PublishedCell, draws: CommittedDraws | None
+) -> Claim:
     """The claim with what it takes of its tables' lines."""
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])
@@ -378,3 +380,51 @@ def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[
         if not any(fnmatchcase(one, name) for one in known):
             choices = unknown(kind, name, dict.fromkeys(known))
             raise InputError(f"in {', '.join(spec.tables)}, of claim {spec.id!r}, {choices}")
+
+
+class CommittedDraws:
+    """Figures of a folder's tables over draws that they have in common."""
+
+    def __init__(self, results: Results, samples: Samples, spec_of: Callable[[str], TableSpec]) -> None:
+        """`samples` have read the cells' details of these results; `spec_of` specifies a table by name."""
+        self.results = results
+        self.samples = samples
+        self.spec_of = spec_of
+        self._records_of = cache(self._records)
+        self._columns_of = cache(self._columns)
+
+    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
+        sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
+        together = self.samples.together([record for side in sides for records in side for record in records])
+        return [
+            drawn(self._columns_of(line["table"])[line["column"]], records, baseline, together)
+            if records
+            else None
+            for line, (records, baseline) in zip(lines, sides, strict=True)
+        ]
+
+    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure on each drawn machine; None if its table has no band of its cells."""
+        places = [(line["table"], line["id"], line["column"]) for line in lines]
+        return [
+            np.array(self._drawn[place]) if line.get("band_low") and place in self._drawn else None
+            for line, place in zip(lines, places, strict=True)
+        ]
+
+    @cached_property
+    def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
+        return read_draws(self.results.root)
+
+    def _cells(self, line: Line, field: str) -> list[Record]:
+        """The records of a line's cells, or of those that it is compared with; none if one is not there."""
+        keys, records = line.get(field, "").split(), self._records_of(line["table"])
+        return [records[key] for key in keys] if all(key in records for key in keys) else []
+
+    def _records(self, table: str) -> dict[str, Record]:
+        """A table's records by the beginnings of their keys."""
+        members = self.results.members(table)
+        return {record.key[:SHORT]: record for record in self.results.records(members)}
+
+    def _columns(self, table: str) -> dict[str, ColumnSpec]:
+        return {column.key: column for column in self.spec_of(table).columns}

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from repro.core.digits import csv_of
-from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
+from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, CommittedDraws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared, Ends
 from repro.reports.comparison.frame import framed, sentences
 from repro.reports.files import USUAL, write_page
@@ -39,7 +39,7 @@ def write_claims(
     cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
     formats: Collection[str] = USUAL,
-    draws: Draws | None = None,
+    draws: CommittedDraws | None = None,
     out: Path | None = None,
 ) -> tuple[Page, dict[str, Path]]:
     """Compare a paper's claims with the tables of a folder, and write a page of them.

@@ -19,8 +19,8 @@ from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS
 from repro.reports.comparison.frame import COUNTED, fitted_misses, of_group, sentences
+from repro.reports.fidelity.evidence import Reason, reason_of, record
 from repro.reports.fidelity.reading import Comparisons
-from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
 from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs

@@ -15,9 +15,8 @@ from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends, own_words
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.frame import fitted_misses, median, of_group
-from repro.reports.fidelity.choices import ClaimReading, PaperChoice, deciding, enveloped
 from repro.reports.fidelity.errors_page import Report
-from repro.reports.fidelity.headlines import Headlines
+from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding, enveloped
 from repro.reports.fidelity.reading import STATUSES, Comparisons, coverage, unnamed
 from repro.reports.fidelity.skill import RULES, Skill, skill
 from repro.reports.fidelity.winners import Race, one_rate, orders, our_figure, races
