@@ -6,9 +6,8 @@ import pytest
 
 from invented_tables import cell
 from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure, family
+from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, family
 from repro.reports.comparison.frame import GROUPS, fitted_misses, framed, median, sentences
-from repro.reports.comparison.published import Published
 
 
 def compared(

@@ -14,9 +14,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.comparison.certain import REPEATED
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.comparison import Compared, Figure, Published
 from repro.reports.comparison.frame import framed, median, sentences
-from repro.reports.comparison.published import Published
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
 from repro.reports.fidelity.evidence import (
     Alternative,

@@ -23,8 +23,7 @@ from repro.core.typed import typed
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.comparison.certain import DERIVED, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
-from repro.reports.comparison.published import in_unit
+from repro.reports.comparison.comparison import Compared, Ends, Figure, in_unit
 from repro.reports.files import path_of
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.bootstrap import ends as ends_of

@@ -13,9 +13,8 @@ from repro.core.errors import InputError
 from repro.core.libraries import pd
 from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.comparison import Compared, Figure, Published
 from repro.reports.comparison.frame import framed, group
-from repro.reports.comparison.published import Published
 from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
 

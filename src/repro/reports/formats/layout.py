@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
 
+from repro.reports.comparison.comparison import Published
 from repro.reports.comparison.frame import framed, sentences
-from repro.reports.comparison.published import Published
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
@@ -230,9 +230,11 @@ def compared_words(entry: Entry, column: ColumnSpec) -> str:
     """Our value against the published one: their ratio, or the difference of shares in points."""
     if column.unit not in POINTS:
         return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
-    less = entry.published.difference(entry.ours) if entry.published else None
-    if less is None:
+    ours = entry.number
+    near = entry.published.nearest(ours) if entry.published and ours is not None else None
+    if near is None or ours is None:
         return ABSENT
+    less = ours - near
     words = fixed(less, column.digits)
     return f"+{words}" if less > 0 and float(words) else words
 

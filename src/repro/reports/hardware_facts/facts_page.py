@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repro.core.digits import csv_of
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Published
 from repro.reports.figures.charts import bars
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import drawn_alike, exported

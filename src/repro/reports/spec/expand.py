@@ -7,7 +7,7 @@ Must not know records.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -35,6 +35,23 @@ from repro.reports.spec.spec import (
 from repro.reports.spec.units import factor
 
 COMMA = ", "
+
+VERSUS = "vs"
+WORDS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
+"""What the words of a pair mean, as in `edgellm over sp`: the column's `compare`.
+
+`vs` is the ratio that is above 1 if the first is better.
+"""
+PAIR = re.compile(rf"(.+?) ({'|'.join(WORDS)}) (.+)")
+BETTER = {"higher": "lower", "lower": "higher", "": ""}
+
+
+class Column(NamedTuple):
+    """A column written out, with the entry of `columns:` and the metric that it is from."""
+
+    spec: ColumnSpec
+    settings: ColumnSettings
+    metric: MetricSpec
 
 
 def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> TableSpec:
@@ -74,11 +91,12 @@ class _Expansion:
         self.rows = self._rows()
 
     def table(self) -> TableSpec:
-        settings, labels = self.settings, KnownLabels(self.values, self._name)
-        columns: list[Column] = []
-        for number, entry in enumerate(settings.columns):
-            metric, place = load_metrics().find(entry.metric), f"{self.where}, columns.{number}"
-            columns += columns_of(entry, metric, labels, place)
+        settings = self.settings
+        columns = [
+            column
+            for number, entry in enumerate(settings.columns)
+            for column in self._columns(entry, f"{self.where}, columns.{number}")
+        ]
         if settings.rows.least:
             load_metrics().find(settings.rows.least)
         table = TableSpec(
@@ -135,6 +153,53 @@ class _Expansion:
     def _name(self, label: str, value: str) -> str:
         """The display name of a label's value; the table's own names come first."""
         return self.settings.rows.names.get(value) or load_names().find(self.paper, label, value).name
+
+    # --- columns ------------------------------------------------------------------------------------------
+
+    def _columns(self, settings: ColumnSettings, place: str) -> Iterator[Column]:
+        """The columns of an entry; `place` is the entry, for error messages."""
+        metric, each = load_metrics().find(settings.metric), settings.each
+        if settings.pairs:
+            for key, pair in settings.pairs.items():
+                yield self._pair(key, pair, settings, metric, place)
+        elif not each:
+            yield _column(settings.key or metric.name, settings.heading, settings, metric, place)
+        else:
+            for key, value in self._values_of_each(settings, place).items():
+                heading = (settings.heading or "{}").format(self._name(each, value))
+                key = (settings.key or "{}").format(key)
+                yield _column(key, heading, settings, metric, place, where={each: value})
+
+    def _values_of_each(self, settings: ColumnSettings, place: str) -> Mapping[str, str]:
+        """The values of `each` by the key of their column."""
+        each, of = settings.each, settings.of
+        if isinstance(of, Mapping):
+            return of
+        if of is None and each not in self.values:
+            raise InputError(f"{place}: the grid does not tell the values of {each!r}; list them in `of`")
+        return {value: value for value in (self.values[each] if of is None else of)}
+
+    def _pair(self, key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, place: str) -> Column:
+        each, parts = settings.each, PAIR.fullmatch(pair)
+        if not each or parts is None:
+            raise InputError(
+                f"{place}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), "
+                "'a vs b' (how many times better), 'a less b' (difference) or 'a below b' (by how many "
+                "percent)"
+            )
+        first, word, base = parts.groups()
+        for value in (first, base):
+            if value not in self.values.get(each, (value,)):
+                raise InputError(f"{place}: {unknown(each, value, self.values[each])}")
+        text = f"{self._name(each, first)} {'over' if word == VERSUS else word} {self._name(each, base)}"
+        heading = settings.heading.format(text) if settings.heading else text
+        better = settings.better
+        if word == VERSUS:
+            better = "higher" if better is None else better
+            if metric.better == "lower":
+                first, base = base, first
+        sides = {"where": {each: first}, "over": {each: base}}
+        return _column(key, heading, settings, metric, place, **sides, compare=WORDS[word], better=better)
 
     # --- published values ---------------------------------------------------------------------------------
 
@@ -289,86 +354,6 @@ def _is_among(value: str, values: Collection[str]) -> bool:
         return value in values or float(value) in map(float, values)
     except ValueError:
         return False
-
-
-VERSUS = "vs"
-WORDS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
-"""What the words of a pair mean, as in `edgellm over sp`: the column's `compare`.
-
-`vs` is the ratio that is above 1 if the first is better.
-"""
-PAIR = re.compile(rf"(.+?) ({'|'.join(WORDS)}) (.+)")
-BETTER = {"higher": "lower", "lower": "higher", "": ""}
-
-
-class Column(NamedTuple):
-    """A column written out, with the entry of `columns:` and the metric that it is from."""
-
-    spec: ColumnSpec
-    settings: ColumnSettings
-    metric: MetricSpec
-
-
-class KnownLabels(NamedTuple):
-    """What is known of labels: values that the grid determines, and display names by label and value."""
-
-    values: Mapping[str, Sequence[str]]
-    name: Callable[[str, str], str]
-
-
-def columns_of(
-    settings: ColumnSettings, metric: MetricSpec, labels: KnownLabels, place: str
-) -> Iterator[Column]:
-    """The columns of an entry; `place` is the entry, for error messages.
-
-    Raises:
-        InputError: a pair or a unit is none, or the values of `each` are not known.
-    """
-    each = settings.each
-    if settings.pairs:
-        for key, pair in settings.pairs.items():
-            yield _pair(key, pair, settings, metric, labels, place)
-    elif not each:
-        yield _column(settings.key or metric.name, settings.heading, settings, metric, place)
-    else:
-        for key, value in _values(settings, labels, place).items():
-            heading = (settings.heading or "{}").format(labels.name(each, value))
-            key = (settings.key or "{}").format(key)
-            yield _column(key, heading, settings, metric, place, where={each: value})
-
-
-def _values(settings: ColumnSettings, labels: KnownLabels, place: str) -> Mapping[str, str]:
-    """The values of `each` by the key of their column."""
-    each, of = settings.each, settings.of
-    if isinstance(of, Mapping):
-        return of
-    if of is None and each not in labels.values:
-        raise InputError(f"{place}: the grid does not tell the values of {each!r}; list them in `of`")
-    return {value: value for value in (labels.values[each] if of is None else of)}
-
-
-def _pair(
-    key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, labels: KnownLabels, place: str
-) -> Column:
-    each, parts = settings.each, PAIR.fullmatch(pair)
-    if not each or parts is None:
-        raise InputError(
-            f"{place}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), 'a vs b' "
-            "(how many times better), 'a less b' (difference) or 'a below b' (by how many percent)"
-        )
-    first, word, base = parts.groups()
-    for value in (first, base):
-        if value not in labels.values.get(each, (value,)):
-            raise InputError(f"{place}: {unknown(each, value, labels.values[each])}")
-    text = f"{labels.name(each, first)} {'over' if word == VERSUS else word} {labels.name(each, base)}"
-    heading = settings.heading.format(text) if settings.heading else text
-    better = settings.better
-    if word == VERSUS:
-        better = "higher" if better is None else better
-        if metric.better == "lower":
-            first, base = base, first
-    sides = {"where": {each: first}, "over": {each: base}}
-    return _column(key, heading, settings, metric, place, **sides, compare=WORDS[word], better=better)
 
 
 def _column(

@@ -14,8 +14,7 @@ from itertools import product
 from repro.core.libraries import np
 from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
-from repro.reports.comparison.published import Published, in_unit
+from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, in_unit
 from repro.reports.intervals.bootstrap import ends
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
@@ -230,17 +229,15 @@ class _Builder:
         spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
         if spread is None and len(records) == 1 and column.value and not column.baseline:
             spread = _scaled(stated(records[0]).get(column.value), column.scale)
-        ratio = entry.published.ratio(ours) if entry.published else None
-        marks = reservations(column, records, baseline, entry.published, ratio, self.older, self.outside)
+        entry = replace(entry, ours=ours)
+        marks = reservations(column, records, baseline, entry, self.older, self.outside)
         if entry.published and find(self.cells, entry.published.id).determined:
             marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
         return replace(
             entry,
-            ours=ours,
             spread=spread,
             n=distinct([*records, *baseline], self.samples) if column.sampled else None,
             band=self._band((self.spec.experiment, row, column.key), entry),
-            ratio=ratio,
             marks=marks,
         )
 
@@ -347,16 +344,16 @@ def reservations(
     column: ColumnSpec,
     records: Sequence[Record],
     baseline: Sequence[Record],
-    published: Published | None,
-    ratio: float | None,
+    entry: Entry,
     older: Collection[str] = (),
     outside: Outside | None = None,
 ) -> tuple[str, ...]:
-    """The marks of a value made from these records, in the order of the legend.
+    """The marks of an entry's value, which is made from these records, in the order of the legend.
 
     `older` are keys of cells made by an older version of a component; `outside` as of `build`.
     A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
+    published, ours = entry.published, entry.number
     determined = {column.key, column.value, column.total, column.per, published.id if published else None}
     tests: dict[str, Callable[[Record], bool]] = {
         "proxy": lambda r: r.provenance.weights == "proxy",
@@ -369,6 +366,7 @@ def reservations(
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
     marks = [name for name, test in tests.items() if any(map(test, [*records, *baseline]))]
+    ratio = published.ratio(ours) if published and ours is not None else None
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)

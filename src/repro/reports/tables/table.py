@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from repro.records.record import Scalar, Spread
-from repro.reports.comparison.comparison import Compared, Ends
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Compared, Ends, Published
 from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
@@ -56,7 +55,6 @@ class Entry:
     band: Ends | None = None
     published: Published | None = None
     comparison: Compared | None = None
-    ratio: float | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
     cells: tuple[str, ...] = ()
@@ -66,6 +64,13 @@ class Entry:
     def number(self) -> float | None:
         """Our value, if it is a number."""
         return float(self.ours) if isinstance(self.ours, (int, float)) else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the nearest published number; None without both, for a bound and a published zero."""
+        if self.comparison is None or self.number is None:
+            return None
+        return self.comparison.published.ratio(self.number)
 
     @property
     def interval(self) -> Ends | None:
