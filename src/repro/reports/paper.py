@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
-    UNITS,
     UNVARIED,
     Grid,
     Heading,
@@ -23,6 +22,7 @@ from repro.reports.formats.layout import (
     own_words,
     page,
     printed_label,
+    with_unit,
 )
 from repro.reports.tables.table import MARKS, Table
 
@@ -182,7 +182,7 @@ def _in_every_row(table: Table, place: int) -> str:
         or any(row.entries[place].published for row in table.rows)
     ):
         return ""
-    return f"{column.heading} {words.pop()} {UNITS.get(column.unit, column.unit)}".strip()
+    return with_unit(f"{column.heading} {words.pop()}", column.unit)
 
 
 def _below(table: Table) -> list[str]:

@@ -15,7 +15,7 @@ from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, CommittedDraws
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared, Ends
 from repro.reports.comparison.frame import framed, sentences
 from repro.reports.files import USUAL, write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
+from repro.reports.formats.layout import ABSENT, Grid, Page, range_words, signs, three_digits, with_unit
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 from repro.reports.tables.table import legend
@@ -148,8 +148,7 @@ def origin(claims: Sequence[Claim]) -> tuple[str, str]:
 
 def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
     one, reasons = claim.comparison, _remarks(claim)
-    unit = f" {UNITS.get(one.unit, one.unit)}".rstrip()
-    ours = f"{own_words(one)}{unit}{signs(one.marks)}" if one.ours else ABSENT
+    ours = with_unit(own_words(one), one.unit) + signs(one.marks) if one.ours else ABSENT
     if claim.failed:
         reasons.append(
             f"without {claim.failed} of {claim.failed + len(claim.lines)} figures, which are absent"
@@ -157,7 +156,7 @@ def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
     return (
         words(one.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
         f"sec. {one.cell.section}",
-        ends(one.published.low, one.published.high) + unit,
+        with_unit(ends(one.published.low, one.published.high), one.unit),
         ours,
         str(one.n or ABSENT),
         one.distance if one.ours else ABSENT,
@@ -185,15 +184,7 @@ def _number(text: str, footnotes: list[str]) -> int:
 
 def ends(low: float | None, high: float | None) -> str:
     """A value, range or bound with three significant digits."""
-    first, last = (None if end is None else _short(end) for end in (low, high))
-    if first is None or last is None:
-        return f"≤ {last}" if first is None else f"≥ {first}"
-    return first if first == last else f"{first}–{last}"
-
-
-def _short(value: float) -> str:
-    """The value with three significant digits, trailing zeros dropped."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return range_words(low, high, three_digits)
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:

@@ -176,38 +176,31 @@ def coverage(
     cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Collection[str]
 ) -> pd.DataFrame:
     """Counts of statuses (columns) by paper (rows, in the order of the cells)."""
-    by_id = found.by_id()
-    statuses = [_status(cell, _beside(by_id, cell), found, missing_models) for cell in cells.values()]
-    papers = [cell.paper for cell in cells.values()]
+    by_id, papers = found.by_id(), [cell.paper for cell in cells.values()]
+    statuses = [_status(cell, by_id, found.nearest, missing_models) for cell in cells.values()]
     counts = pd.crosstab(pd.Series(papers), pd.Series(statuses))
     return counts.reindex(index=[*dict.fromkeys(papers)], columns=[*STATUSES], fill_value=0)
 
 
-def _beside(by_id: Mapping[str, Compared], cell: PublishedCell) -> Compared | None:
-    """The comparison with a published value, or with the earlier version's same one."""
-    return by_id.get(cell.id) or by_id.get(cell.same_as)
-
-
 def _status(
-    cell: PublishedCell, one: Compared | None, found: Comparisons, missing_models: Collection[str]
+    cell: PublishedCell,
+    by_id: Mapping[str, Compared],
+    nearest: Mapping[str, bool],
+    missing_models: Collection[str],
 ) -> str:
-    if one is not None and one.ours:
-        counts = group(one)
-        return counts if counts in ("fitted", "contradicted") else _of_figure(one)
+    """The status of a published value, by what stands beside it or the earlier version's same one."""
+    beside = by_id.get(cell.id) or by_id.get(cell.same_as)
+    if beside and beside.ours:
+        if group(beside) in ("fitted", "contradicted"):
+            return group(beside)
+        return "bound" if beside.published.bound else "certain" if beside.certain else "predicted"
     if cell.determined:
         return "fitted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
-    if found.nearest.get(cell.id) or found.nearest.get(cell.same_as):
+    if nearest.get(cell.id) or nearest.get(cell.same_as):
         return "elsewhere"
-    is_named = one is not None or {cell.id, cell.same_as} & found.nearest.keys()
-    return "absent" if is_named else "unnamed"
-
-
-def _of_figure(one: Compared) -> str:
-    if one.published.bound:
-        return "bound"
-    return "certain" if one.certain else "predicted"
+    return "absent" if beside or {cell.id, cell.same_as} & nearest.keys() else "unnamed"
 
 
 def unnamed(cells: Mapping[str, PublishedCell], found: Comparisons) -> list[str]:

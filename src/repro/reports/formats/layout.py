@@ -214,16 +214,27 @@ def published_words(published: Published | None, digits: int) -> str:
     """A published value, range or bound, formatted."""
     if published is None:
         return ABSENT
-    return range_words(*(None if v is None else fixed(v, digits) for v in (published.low, published.high)))
+    return range_words(published.low, published.high, lambda end: fixed(end, digits))
 
 
-def range_words(low: str | None, high: str | None) -> str:
-    """A value, a range, or a bound; negative ends are told apart by a word."""
-    if low is None or high is None:
-        return f"≤ {high}" if low is None else f"≥ {low}"
-    if low == high:
-        return low
-    return f"{low} to {high}" if "-" in (low[:1], high[:1]) else f"{low}–{high}"
+def range_words(low: float | None, high: float | None, words: Callable[[float], str]) -> str:
+    """A value, a range, or a bound, each end in words; negative ends are told apart by a word."""
+    first, last = (None if end is None else words(end) for end in (low, high))
+    if first is None or last is None:
+        return f"≤ {last}" if first is None else f"≥ {first}"
+    if first == last:
+        return first
+    return f"{first} to {last}" if "-" in (first[:1], last[:1]) else f"{first}–{last}"
+
+
+def three_digits(value: float) -> str:
+    """The value with three significant digits, trailing zeros dropped."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def with_unit(words: str, unit: str) -> str:
+    """A value's words with the unit as it is printed."""
+    return f"{words} {UNITS.get(unit, unit)}".strip()
 
 
 def compared_words(entry: Entry, column: ColumnSpec) -> str:
@@ -339,12 +350,8 @@ def aside_grid(table: Table) -> Grid:
 
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:
-    unit = UNITS.get(aside.unit, aside.unit)
-    value = range_words(
-        *(None if v is None else f"{v + 0.0:.10g}" for v in (aside.published.low, aside.published.high))
-    )
+    value = range_words(aside.published.low, aside.published.high, lambda end: f"{end + 0.0:.10g}")
     ours = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
-        own_unit = UNITS.get(aside.column.unit, aside.column.unit)
-        ours = f"{own_words(aside.ours, aside.column, tuple(MARKS))} {own_unit}".strip()
-    return aside.label, f"{value} {unit}".strip(), ours, aside.place, aside.note
+        ours = with_unit(own_words(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
+    return aside.label, with_unit(value, aside.unit), ours, aside.place, aside.note
