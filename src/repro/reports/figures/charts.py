@@ -121,9 +121,7 @@ def dots(shown: Shown) -> Drawn:
     shades = shown.palette.column_colours(shown.columns)
     for y, line in enumerate(shown.lines):
         for entry, shade in zip(line, shades, strict=True):
-            _dot(panel, y, entry, shade)
-            if entry.published:
-                _published(panel, entry.published.ends, [y] * len(entry.published.ends), shade)
+            _value(panel, y, 0.0, entry, shade, log=True, published=shade)
     _value_axis(panel, shown.heading, shown.columns[0].better, shown.spec.log)
     _row_axis(panel, shown, size=7.5)
     return picture, [
@@ -255,7 +253,9 @@ def _is_wide(entries: Sequence[Entry]) -> bool:
     return bool(numbers) and 0 < min(numbers) < VISIBLE * max(numbers)
 
 
-def _value(panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool) -> None:
+def _value(
+    panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool, published: str = PAPER
+) -> None:
     """Our value as a bar with its interval, pale if fitted, or as a dot; the published one over it."""
     if log:
         _dot(panel, y, entry, shade)
@@ -265,7 +265,7 @@ def _value(panel: Axes, y: float, height: float, entry: Entry, shade: str, log: 
         if ends := ends_of(entry):
             _interval(panel, ends, y, "black", "x")
     if entry.published:
-        _published(panel, entry.published.ends, [y] * len(entry.published.ends), PAPER)
+        _published(panel, entry.published.ends, [y] * len(entry.published.ends), published)
 
 
 def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
