@@ -9,7 +9,7 @@ writes
     else:
         torch = late("torch")
 
-Knows no library.
+`libraries` has numpy, pandas and others so. Knows no library.
 """
 
 from __future__ import annotations

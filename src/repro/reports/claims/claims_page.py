@@ -184,7 +184,7 @@ def _number(text: str, footnotes: list[str]) -> int:
 
 def ends(low: float | None, high: float | None) -> str:
     """A value, range or bound with three significant digits."""
-    return range_words(low, high, three_digits)
+    return range_words(low, high, three_digits, negative="–")
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:

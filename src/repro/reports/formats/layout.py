@@ -217,14 +217,16 @@ def published_words(published: Published | None, digits: int) -> str:
     return range_words(published.low, published.high, lambda end: fixed(end, digits))
 
 
-def range_words(low: float | None, high: float | None, words: Callable[[float], str]) -> str:
-    """A value, a range, or a bound, each end in words; negative ends are told apart by a word."""
+def range_words(
+    low: float | None, high: float | None, words: Callable[[float], str], negative: str = " to "
+) -> str:
+    """A value, a range, or a bound, each end in words; what stands between ends of which one is negative."""
     first, last = (None if end is None else words(end) for end in (low, high))
     if first is None or last is None:
         return f"≤ {last}" if first is None else f"≥ {first}"
     if first == last:
         return first
-    return f"{first} to {last}" if "-" in (first[:1], last[:1]) else f"{first}–{last}"
+    return (negative if "-" in (first[:1], last[:1]) else "–").join((first, last))
 
 
 def three_digits(value: float) -> str:
