@@ -1,20 +1,23 @@
-"""A table as text: formatted values, headings and notes, the same for every format.
+"""A table as text: formatted values, headings and notes, the same for every format; single values of records.
 
 Knows no format: escaping, and what fits a page, belong to the formats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
 
+from repro.records.record import Scalar
 from repro.reports.comparison.comparison import Published
 from repro.reports.comparison.frame import framed, sentences
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.metric import MetricSpec
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import draws_words
 from repro.reports.tables.how_made import EMULATED
@@ -357,3 +360,33 @@ def _aside_line(aside: Aside) -> tuple[str, ...]:
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
         ours = with_unit(own_words(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
     return aside.label, with_unit(value, aside.unit), ours, aside.place, aside.note
+
+
+SIGNIFICANT = 3
+"""Digits that the smallest of the values keeps, also if its metric has fewer decimals."""
+
+MOST = 6
+"""Decimals that no value exceeds."""
+
+
+def decimals(metric: MetricSpec, values: Iterable[Scalar]) -> int:
+    """Decimals for these values of records: the metric's, or more if a small value would lose its digits."""
+    numbers = [abs(value * metric.scale) for value in values if isinstance(value, (int, float)) and value]
+    if not numbers or metric.digits == 0:
+        return metric.digits
+    leading = math.floor(math.log10(min(numbers)))
+    return max(metric.digits, min(MOST, SIGNIFICANT - 1 - leading))
+
+
+def value_words(metric: MetricSpec, value: Scalar) -> str:
+    """A record's value in the metric's unit, without the unit; a string as it is."""
+    if value is None or isinstance(value, str):
+        return ABSENT if value is None else value
+    shown = value * metric.scale + 0.0  # never -0.0
+    places = decimals(metric, [value])
+    return f"{shown:.{SIGNIFICANT}g}" if 0 < abs(shown) < 10**-places else f"{shown:.{places}f}"
+
+
+def unit_words(metric: MetricSpec) -> str:
+    """The metric's unit as it is printed; "" if it has none."""
+    return UNITS.get(metric.unit, metric.unit)
