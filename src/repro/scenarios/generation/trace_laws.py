@@ -10,9 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from repro.core.late import late
+from repro.core.libraries import Array, np
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import FLASH
 from repro.device.trace import Trace
@@ -20,12 +19,6 @@ from repro.methods.base import Generation
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 from repro.scenarios.laws import CLOSE
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    np = late("numpy")
 
 STREAMED = re.compile(r"target load \d+")
 """Names of the reads of a streamed target's layers, and of its output projection."""
@@ -86,7 +79,7 @@ def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str,
             yield f"{name} is the integral of power: {stored:.10g} is not {joules:.10g}"
 
 
-def _integrated(trace: Trace, at: NDArray[np.float64]) -> NDArray[np.float64]:
+def _integrated(trace: Trace, at: Array) -> Array:
     """Joules from 0 to each of these times, by integrating the sum of the spans' powers over time."""
     lasting = np.array([(s.start, s.end, s.joules) for s in trace if s.end > s.start]).reshape(-1, 3)
     watts = lasting[:, 2] / (lasting[:, 1] - lasting[:, 0])
