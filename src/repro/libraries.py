@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 
 class Late(ModuleType):
@@ -37,7 +37,23 @@ else:
     pa, parquet, torch, F = map(Late, ("pyarrow", "pyarrow.parquet", "torch", "torch.nn.functional"))
     NDArray = Tensor = None
 
-__all__ = ["F", "NDArray", "Tensor", "gguf", "httpx2", "jinja2", "np", "pa", "parquet", "pd", "torch"]
+Array: TypeAlias = "NDArray[np.float64]"
+"""Numbers of any shape, read by type checkers alone."""
+
+__all__ = [
+    "Array",
+    "F",
+    "NDArray",
+    "Tensor",
+    "gguf",
+    "httpx2",
+    "jinja2",
+    "np",
+    "pa",
+    "parquet",
+    "pd",
+    "torch",
+]
 
 
 @contextmanager

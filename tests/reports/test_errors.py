@@ -14,23 +14,22 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.comparison.certain import REPEATED
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.comparison import Compared, Figure, Published
 from repro.reports.comparison.frame import framed, median, sentences
-from repro.reports.comparison.published import Published
-from repro.reports.fidelity.choices import (
+from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
+from repro.reports.fidelity.evidence import (
     Alternative,
     ClaimReading,
     PaperChoice,
+    Reason,
     enveloped,
     read_choices,
+    read_headlines,
+    read_reasons,
     readings,
 )
-from repro.reports.fidelity.coverage import coverage, unnamed
-from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
 from repro.reports.fidelity.fidelity_page import write_fidelity
-from repro.reports.fidelity.headlines import read_headlines
-from repro.reports.fidelity.reading import Comparisons, read_comparisons
-from repro.reports.fidelity.reasons import Reason, read_reasons
+from repro.reports.fidelity.reading import Comparisons, coverage, read_comparisons, unnamed
 from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
 from repro.reports.fidelity.winners import one_rate, orders, our_figure, races
 from repro.reports.reference.names import load_names

@@ -11,9 +11,8 @@ from rich.console import Console
 from invented_tables import table_spec
 from records import record
 from repro.records.record import Record
-from repro.reports.formats.layout import page
+from repro.reports.formats.layout import decimals, page, value_words
 from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
-from repro.reports.formats.values import decimals, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.tables.build import build
 from repro.reports.tables.known import known_values

@@ -21,8 +21,7 @@ from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked
 from repro.records.record import Record
-from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, windows_of
-from repro.reports.figures.timeline import write_timeline
+from repro.reports.figures.timeline import Block, excerpt, lanes, spans_of, windows_of, write_timeline
 from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table

@@ -6,7 +6,7 @@ import pytest
 
 from invented_tables import cell
 from repro.core.errors import InputError
-from repro.reports.comparison.published import in_unit
+from repro.reports.comparison.comparison import in_unit
 from repro.reports.spec.units import FACTORS, factor
 
 SIZES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "hour": 3600.0, "GPU": 3600.0, "%": 0.01}

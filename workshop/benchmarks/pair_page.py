@@ -20,8 +20,7 @@ from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.comparison.comparison import Compared as Comparison
-from repro.reports.comparison.comparison import Figure
-from repro.reports.comparison.published import in_unit
+from repro.reports.comparison.comparison import Figure, in_unit
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.benchmarks.alternating import Interval, ends

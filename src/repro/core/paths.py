@@ -7,7 +7,7 @@ define: published values, BibTeX entries, metrics, names. Must not know what an 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -124,10 +124,7 @@ def _warn(entry: EntryPoint, why: str) -> None:
 
 
 def merged(
-    folders: Sequence[Path],
-    files: Callable[[Path], Iterable[Path]],
-    read: Callable[[Path], Mapping[str, T]],
-    what: str,
+    folders: Sequence[Path], pattern: str, read: Callable[[Path], Mapping[str, T]], what: str
 ) -> dict[str, T]:
     """The entries of all files of all folders, in their order.
 
@@ -136,7 +133,7 @@ def merged(
 
     Args:
         folders: `conf/` folders, the project's own first.
-        files: the files of a folder that hold such entries; those that do not exist are passed over.
+        pattern: of the files that hold such entries, such as `metric/*.yaml`.
         read: the entries of a file by name; raises InputError or ValueError if the file is malformed.
         what: an entry in words, such as "metric".
 
@@ -146,7 +143,7 @@ def merged(
     found: dict[str, T] = {}
     origin: dict[str, Path] = {}
     for number, folder in enumerate(folders):
-        for path, entries in _readable(folder, files, read, own=number == 0):
+        for path, entries in _readable(folder, pattern, read, own=number == 0):
             for name, entry in entries.items():
                 if name not in found:
                     found[name], origin[name] = entry, path
@@ -158,16 +155,21 @@ def merged(
     return found
 
 
+def conf_entries(
+    pattern: str, read: Callable[[Path], Mapping[str, T]], what: str, folders: Sequence[Path] | None = None
+) -> dict[str, T]:
+    """As `merged`, but each file is read once; of `conf_folders()` if no folders are named."""
+    return _once(tuple(conf_folders() if folders is None else folders), pattern, read, what)
+
+
+_once = cache(merged)
+
+
 def _readable(
-    folder: Path,
-    files: Callable[[Path], Iterable[Path]],
-    read: Callable[[Path], Mapping[str, T]],
-    own: bool,
+    folder: Path, pattern: str, read: Callable[[Path], Mapping[str, T]], own: bool
 ) -> list[tuple[Path, Mapping[str, T]]]:
     entries: list[tuple[Path, Mapping[str, T]]] = []
-    for path in files(folder):
-        if not path.is_file():
-            continue
+    for path in sorted(folder.glob(pattern)):
         try:
             entries.append((path, read(path)))
         except (InputError, UnicodeDecodeError) as wrong:

@@ -25,8 +25,7 @@ from repro.reports.reference.names import OF_STAND_INS, footnotes, load_notes
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file
-from repro.reports.spec.section import WITHDRAWN, require_present
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.spec import WITHDRAWN, TableSpec, require_present
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
@@ -72,7 +71,7 @@ def write_read(
     bibliography, folder = load_bibliography(), out or results.root
     if "claims" in section:
         from repro.experiments.recorded_tables import recorded_table  # late, as it composes experiments
-        from repro.reports.claims.committed_draws import CommittedDraws
+        from repro.reports.claims.claims import CommittedDraws
 
         spec = ClaimsSpec.parse(experiment, section)
         draws = CommittedDraws(results, samples, lambda table: recorded_table(table, results).spec)

@@ -21,14 +21,12 @@ from repro.experiments.summaries.sweep_table import SweepCommand, own_table
 from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, older_keys, overrides_of
 from repro.records.members import Member
 from repro.records.results import Results, open_results
-from repro.reports.claims.committed_draws import CommittedDraws
-from repro.reports.fidelity.choices import read_choices, readings
+from repro.reports.claims.claims import CommittedDraws
 from repro.reports.fidelity.errors_page import Evidence, report, write_report
 from repro.reports.fidelity.errors_page import page as errors_page
+from repro.reports.fidelity.evidence import read_choices, read_headlines, read_reasons, readings
 from repro.reports.fidelity.fidelity_page import write_fidelity
-from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import read_comparisons
-from repro.reports.fidelity.reasons import read_reasons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
 from repro.reports.files import PICTURES, SWEEPS, USUAL, write_all, write_files, write_paper, written
 from repro.reports.formats.layout import Page, page

@@ -191,7 +191,7 @@ def made_table(
     keys = {record.key for record in records}
     outside = {record.key: _outside(record, samples) for record in records} if samples else {}
     table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
-    if root and any(entry.band for row in table.rows for entry in row.entries):
+    if root and any(entry.band for entry in table.entries):
         table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 

@@ -251,11 +251,7 @@ def _check_signs(values: Mapping[str, Scalar]) -> None:
 @cache
 def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Names (or patterns) of values that `metric/*.yaml` in these folders show as they are, with units."""
-
-    def files(folder: Path) -> list[Path]:
-        return sorted((folder / "metric").glob("*.yaml"))
-
-    metrics = merged(folders, files, read_mapping, "metric")
+    metrics = merged(folders, "metric/*.yaml", read_mapping, "metric")
     plain = {name: about for name, about in metrics.items() if isinstance(about, dict)}
     return [
         (str(about.get("value", name)), str(about.get("unit", "")))

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.libraries import pa, parquet, pd
+from repro.libraries import pa, pd
 from repro.records.identity import PLACES, PROSE
 from repro.records.record import Record, Scalar, canonical, write_atomically
+from repro.reports.intervals.samples import COUNTED
 from repro.reports.spec.metric import load_metrics
 from repro.reports.tables.known import known_values
 
 ABOUT = ("key", "experiment", "status")
 """The first columns."""
-
-COUNTS = ("prompts", "rows", "requests")
-"""Values that say what a record's figures are computed from."""
 
 ENDS = ("low", "high")
 """What stands behind a value's name in the columns of its interval."""
@@ -68,7 +66,7 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
             "str",
             [{f"{n}_label" if n in reserved else n: text for n, text in r.labels.items()} for r in records],
         ),
-        ("Int64", [{"n": next((v[name] for name in COUNTS if name in v), None)} for v in values]),
+        ("Int64", [{"n": next((v[name] for name in COUNTED if name in v), None)} for v in values]),
         ("float64", values),
         ("str", settings),
         ("str", [{f"provenance.{name}": getattr(r.provenance, name) for name in STATED} for r in records]),
@@ -118,6 +116,8 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         raise InputError(f"{path} ends in {kind or 'nothing'}; cells are written as .parquet or .csv")
     table = pa.Table.from_pandas(frame, preserve_index=False)
     about = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
+    from pyarrow import parquet  # a module of its own, that takes a while
+
     content = BytesIO()
     parquet.write_table(table.replace_schema_metadata(about), content, compression="zstd")
     write_atomically(path, content.getvalue())

@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
-    UNITS,
     UNVARIED,
     Grid,
     Heading,
@@ -23,7 +22,7 @@ from repro.reports.formats.layout import (
     own_words,
     page,
     printed_label,
-    shared_marks,
+    with_unit,
 )
 from repro.reports.tables.table import MARKS, Table
 
@@ -147,7 +146,7 @@ def _pivoted(table: Table) -> Grid | None:
         return None
     parts = tuple(printed_label(second, label) for label in across)
     headings = [Heading(first), *(Heading(heading(column), parts) for column in table.columns)]
-    shared = shared_marks(table)
+    shared = table.shared_marks
     lines = tuple(
         (
             printed_label(first, name),
@@ -183,15 +182,12 @@ def _in_every_row(table: Table, place: int) -> str:
         or any(row.entries[place].published for row in table.rows)
     ):
         return ""
-    return f"{column.heading} {words.pop()} {UNITS.get(column.unit, column.unit)}".strip()
+    return with_unit(f"{column.heading} {words.pop()}", column.unit)
 
 
 def _below(table: Table) -> list[str]:
     """How figures were made, what brackets and signs mean: what a reader of the float alone must know."""
-    used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
-    shared = shared_marks(table)
-    bold = ["Bold: best of its column."] if "best" in used else []
-    used -= {"best"}
-    legend = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used and mark not in shared]
+    signs = [line for line in table.legend if not line.startswith(MARKS["best"][0])]
+    bold = ["Bold: best of its column."] if len(signs) < len(table.legend) else []
     every = [note for note in table.footnotes if note.startswith(IN_EVERY_ROW)]
-    return [*every, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *legend]
+    return [*every, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *signs]

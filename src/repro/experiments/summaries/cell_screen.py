@@ -18,7 +18,7 @@ from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note, in_words
 from repro.records.record import Record, Round, Scalar, Spread, whole_answer
 from repro.records.results import Results
-from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.formats.layout import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.tables.known import assumed_watts, known_values, not_compared, other_arithmetic

@@ -33,7 +33,7 @@ from repro.core.reading import csv_reader
 from repro.experiments.summaries.cell_screen import described_as, headline, order_of
 from repro.records.record import FEWEST, Record, Round, Scalar
 from repro.records.results import Results
-from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.formats.layout import decimals, unit_words, value_words
 from repro.reports.intervals.bootstrap import paired
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.tables.known import known_values

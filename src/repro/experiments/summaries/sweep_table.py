@@ -30,8 +30,7 @@ from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.files import SWEEPS, path_of, write_files
-from repro.reports.formats.layout import printed_label
-from repro.reports.formats.values import decimals
+from repro.reports.formats.layout import decimals, printed_label
 from repro.reports.reference.bibliography import papers_of
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, load_metrics

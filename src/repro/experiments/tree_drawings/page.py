@@ -5,7 +5,7 @@ Owns their numbers and how these are worded. `drawing` owns the figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from repro.experiments.tree_drawings.forms import (
 from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
-from repro.reports.tables.table import MARKS
+from repro.reports.tables.table import legend
 
 TREES = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
 TREES |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
@@ -57,29 +57,20 @@ def write_forms(
     Raises:
         InputError: the paper has no BibTeX entry, or the folder cannot be written to.
     """
-    shown, figures, picture = (_masks if spec.masks else _trees)(spec, forms)
-    asked = [*spec.masks, *spec.trees]
-    csv = partial(to_csv, asked, figures)
-    return shown, write_page(shown, csv, [spec.paper], folder, bibliography, formats, picture)
-
-
-Made = tuple[Page, Sequence[Figures], Callable[[str], bytes]]
-"""The page, the numbers of each form, and a function that draws the figure in a format."""
-
-
-def _masks(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
-    masks = []
-    for one, form in zip(spec.masks, forms, strict=True):
-        if one.lookahead:
-            masks.append(lookahead_mask(one.lookahead))
-        elif form:
-            masks.append(tree_mask(form.paths, one.rootless))
-    return mask_page(spec, masks), list(map(mask_figures, masks)), partial(draw_masks, spec, masks)
-
-
-def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
     trees = [form for form in forms if form]
-    return tree_page(spec, trees), list(map(tree_figures, trees)), partial(draw_trees, spec, trees)
+    if spec.masks:
+        masks = [
+            lookahead_mask(one.lookahead)
+            if one.lookahead
+            else tree_mask(form.paths if form else (), one.rootless)
+            for one, form in zip(spec.masks, forms, strict=True)
+        ]
+        shown, picture = mask_page(spec, masks), partial(draw_masks, spec, masks)
+        csv = partial(to_csv, spec.masks, [mask_figures(mask) for mask in masks])
+    else:
+        shown, picture = tree_page(spec, trees), partial(draw_trees, spec, trees)
+        csv = partial(to_csv, spec.trees, [tree_figures(tree) for tree in trees])
+    return shown, write_page(shown, csv, [spec.paper], folder, bibliography, formats, picture)
 
 
 def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
@@ -111,10 +102,12 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     for form, mask in zip(spec.masks, masks, strict=True):
         numbers = [number for _, number in mask_figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
-    notes = list(spec.footnotes)
-    notes.append(f"{MASK_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
-    grid = Grid.of(MASKS, lines)
-    return Page(spec.experiment, spec.title, (grid,), tuple(notes))
+    return _page(spec, [Grid.of(MASKS, lines)], spec.footnotes, MASK_ORIGIN)
+
+
+def _page(spec: DiagramsSpec, grids: Sequence[Grid], notes: Sequence[str], origin: str) -> Page:
+    made = f"{origin}; made by `python -m repro experiment={spec.experiment}`."
+    return Page(spec.experiment, spec.title, tuple(grids), (*notes, made))
 
 
 def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
@@ -132,12 +125,8 @@ def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None
 
 def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
-    marks = ("fitted",) if any(form.fitted for form in forms) else ()
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
-    notes += spec.footnotes
-    notes.append(f"{TREE_ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
-    whole = Grid.of(TREES, map(_line, forms))
-    return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
+    notes = [*legend("fitted" for form in forms if form.fitted), *spec.footnotes]
+    return _page(spec, [Grid.of(TREES, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
 
 
 def _line(form: VerificationDiagram) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Claims in a paper's prose, compared with values of our tables.
 
-Owns which table values a claim is compared with, and how. Reads the tables' CSV files; must not know records.
+Owns which table values a claim is compared with, and how. Reads the tables' CSV files, and of claims over
+several figures the cells that their lines name.
 """
 
 from __future__ import annotations
@@ -10,27 +11,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
+from repro.records.record import Record
+from repro.records.results import Results
 from repro.reports.comparison.certain import DERIVED, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
-from repro.reports.comparison.published import Published, in_unit
+from repro.reports.comparison.comparison import Compared, Ends, Figure, in_unit
 from repro.reports.files import path_of
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.bootstrap import ends as ends_of
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.tables.bands import band_range
+from repro.reports.spec.spec import ColumnSpec, TableSpec
+from repro.reports.tables.aggregate import drawn
+from repro.reports.tables.bands import Place, band_range, read_draws
+from repro.reports.tables.build import SHORT
 from repro.reports.tables.table import MARKS
-
-if TYPE_CHECKING:
-    Array = NDArray[np.float64]
 
 Line = Mapping[str, str]
 """A line of a table's CSV file; `table` names the table where lines of several are read."""
@@ -113,7 +116,7 @@ def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str,
 
 
 LISTS = ("tables", "columns", "rows")
-SHORT = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
+UNPREFIXED = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 """How an id begins that lacks the paper's name."""
 
 
@@ -130,17 +133,7 @@ def written_out(
     given["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in given.get("tables", ())]
     given["rows"] = [row for name in given.get("rows", ()) for row in groups.get(name, [name])]
     names = [entry["id"]] if "id" in entry else entry["ids"]
-    return [{"id": f"{paper}.{n}" if SHORT.match(str(n)) else n, **given} for n in names]
-
-
-class Draws(Protocol):
-    """Figures of tables' lines over draws that the lines have in common."""
-
-    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
-        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
-
-    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
-        """Each line's figure on each drawn machine; None if it is not known."""
+    return [{"id": f"{paper}.{n}" if UNPREFIXED.match(str(n)) else n, **given} for n in names]
 
 
 @dataclass(frozen=True)
@@ -149,103 +142,91 @@ class Claim:
 
     Attributes:
         spec: the claim as configured.
-        cell: the published value.
+        comparison: the published value beside ours.
         lines: lines of our tables that have a value for it.
         failed: number of selected lines without a value, because a cell failed or was not run.
-        certain: why it cannot miss; "" if it can.
-        draws: figures of several lines over common draws; None if they are not at hand.
     """
 
     spec: ClaimSpec
-    cell: PublishedCell
+    comparison: Compared
     lines: tuple[Line, ...] = ()
     failed: int = 0
-    certain: str = ""
-    draws: Draws | None = None
 
-    @cached_property
-    def unit(self) -> str:
-        """Unit of our values, or of the published one where we have none."""
-        if self.spec.take in QUOTIENTS:
-            return self.cell.unit
-        return self.lines[0]["unit"] if self.lines else self.cell.unit
+    @property
+    def ours(self) -> Ends | None:
+        """Low and high end of our values, equal for a single value."""
+        figures = self.comparison.ours
+        return (figures[0].value, figures[-1].value) if figures else None
 
-    @cached_property
-    def published(self) -> Published:
-        """The published value in the unit of ours."""
-        return in_unit(self.cell, self.unit, f"our figures for it, in {', '.join(self.spec.tables)},")
+    @property
+    def verdict(self) -> str:
+        """The verdict with the point verdict beside it if they differ; why there is none."""
+        verdict, point = self.comparison.verdict, self.comparison.point
+        if verdict is None:
+            return "absent" if self.spec.absent else "no figure"
+        return verdict if verdict == point else f"{verdict} (our figure alone: {point})"
 
-    @cached_property
-    def comparison(self) -> Compared:
-        """The published value beside ours."""
-        counts = [int(line["n"]) for line in self.lines if line.get("n")]
-        return Compared(
-            cell=self.cell,
-            published=self.published,
-            unit=self.unit,
-            ours=self._figures(),
-            n=max(counts, default=None),
-            marks=self.marks,
-            column=CLAIM,
-            row=self.cell.id,
-            cells=_keys(self.lines, "cell"),
-            baseline=_keys(self.lines, "baseline"),
-            certain=self.certain,
-        )
 
-    def _figures(self) -> tuple[Figure, ...]:
-        """Our value, or the least and the most, with interval and band."""
+@dataclass(frozen=True)
+class _Figures:
+    """What a claim takes of lines' figures, with interval and band.
+
+    Those of a single line are its own. Of several the values are taken draw by draw: ends of intervals are no
+    draws, and neither their mean nor their extremes is the end of an interval.
+    """
+
+    spec: ClaimSpec
+    lines: Sequence[Line]
+    draws: CommittedDraws | None
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Our value, or the least and the most; none of no lines."""
         values = self._taken([float(line["ours"]) for line in self.lines])
         if values is None:
             return ()
         both = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
-        intervals, bands = self._ends(SAMPLED, values), self._ends(BAND, values)
-        return tuple(Figure(float(value), intervals[place], bands[place]) for place, value in enumerate(both))
-
-    def _ends(self, fields: tuple[str, str], values: Ends) -> tuple[Ends | None, Ends | None]:
-        """The interval or band of `values`, the least and the most of ours.
-
-        That of a single line is its own. Of several the values are taken draw by draw: ends of intervals are
-        no draws, and neither their mean nor their extremes is the end of an interval.
-        """
         if len(self.lines) == 1:
-            low, high = (self.lines[0].get(field) for field in fields)
-            own = (float(low), float(high)) if low and high else None
-            return own, own
-        drawn = self._sampled() if fields == SAMPLED else self._banded()
-        taken = None if drawn is None else self._taken(drawn)
-        if taken is None:
-            return None, None
-        if fields == SAMPLED:
-            return ends_of(taken[0]), ends_of(taken[1])
-        return band_range(taken[0], float(values[0])), band_range(taken[1], float(values[1]))
+            ends = (
+                ends_in(self.lines[0], *fields) for fields in (("low", "high"), ("band_low", "band_high"))
+            )
+            return (Figure(float(values[0]), *ends),)
+        sampled, banded = self._taken(self._sampled()), self._taken(self._banded())
+        return tuple(
+            Figure(
+                float(value),
+                ends_of(sampled[place]) if sampled else None,
+                band_range(banded[place], float(value)) if banded else None,
+            )
+            for place, value in enumerate(both)
+        )
 
-    def _sampled(self) -> list[Array] | None:
-        """The values of all lines over common draws of prompts; None if those of one are not known.
+    def _sampled(self) -> list[Array]:
+        """The values of all lines over common draws of prompts; none if those of one are not known.
 
         A line without `n` rests on no prompt and has the same value in each draw.
         """
         if self.draws is None or not any(line.get("n") for line in self.lines):
-            return None
-        found = self.draws.sampled(self.lines)
-        if any(drawn is None and line.get("n") for line, drawn in zip(self.lines, found, strict=True)):
-            return None
+            return []
+        pairs = list(zip(self.lines, self.draws.sampled(self.lines), strict=True))
+        if any(values is None and line.get("n") for line, values in pairs):
+            return []
         return [
-            np.full(RESAMPLES, float(line["ours"])) if drawn is None else drawn
-            for line, drawn in zip(self.lines, found, strict=True)
+            np.full(RESAMPLES, float(line["ours"])) if values is None else values for line, values in pairs
         ]
 
-    def _banded(self) -> list[Array] | None:
-        """The values of all lines on the same drawn machines; None if those of one are not known."""
-        found = [] if self.draws is None else self.draws.banded(self.lines)
-        known = [drawn for drawn in found if drawn is not None]
-        fewest = min((len(drawn) for drawn in known), default=0)
-        return [drawn[:fewest] for drawn in known] if known and len(known) == len(self.lines) else None
+    def _banded(self) -> list[Array]:
+        """The values of all lines on the same drawn machines; none if those of one are not known."""
+        machines = [] if self.draws is None else self.draws.banded(self.lines)
+        known = [values for values in machines if values is not None]
+        fewest = min(map(len, known), default=0)
+        return [values[:fewest] for values in known] if len(known) == len(self.lines) else []
 
     def _taken(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
         """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
+        if not values:
+            return None
         if self.spec.take not in QUOTIENTS:
-            return TAKE[self.spec.take](np.array(values)) if values else None
+            return TAKE[self.spec.take](np.array(values))
         parts = [
             [value for line, value in zip(self.lines, values, strict=True) if fnmatchcase(line["id"], row)]
             for row in self.spec.rows
@@ -258,30 +239,6 @@ class Claim:
             return None  # what is divided by may be 0
         return (above / below,) * 2
 
-    @cached_property
-    def ours(self) -> Ends | None:
-        """Low and high end of our values, equal for a single value."""
-        figures = self.comparison.ours
-        return (figures[0].value, figures[-1].value) if figures else None
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Marks of all our values, without `off`."""
-        own = {mark for line in self.lines for mark in line["marks"].split()} - {"off"}
-        own |= {"fitted"} if self.lines and self.cell.determined else set()
-        return tuple(mark for mark in MARKS if mark in own)
-
-    @property
-    def verdict(self) -> str:
-        """The verdict with the point verdict beside it if they differ; why there is none."""
-        one = self.comparison
-        if one.verdict is None:
-            return "absent" if self.spec.absent else "no figure"
-        return one.verdict if one.verdict == one.point else f"{one.verdict} (our figure alone: {one.point})"
-
-
-SAMPLED, BAND = ("low", "high"), ("band_low", "band_high")
-"""Fields of a line that hold an interval, and a band."""
 
 TAKE: dict[str, Callable[[Array], tuple[Any, Any]]] = {
     "only": lambda values: (values[0],) * 2,
@@ -294,12 +251,13 @@ TAKE: dict[str, Callable[[Array], tuple[Any, Any]]] = {
 """How values [lines], or [lines, draws], are reduced to the least and the most."""
 
 
-def _keys(lines: Iterable[Line], field: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for line in lines for key in line.get(field, "").split()))
+def ends_in(line: Line, low: str, high: str) -> Ends | None:
+    """The interval or band in these fields of a line; None if one is empty."""
+    return (float(line[low]), float(line[high])) if line.get(low) and line.get(high) else None
 
 
 def compare(
-    spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell], draws: Draws | None = None
+    spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell], draws: CommittedDraws | None = None
 ) -> list[Claim]:
     """Every claim with our values, read from the tables' CSV files in a folder.
 
@@ -311,29 +269,28 @@ def compare(
     """
     require_complete(spec, cells)
     claims = claims_of(spec.claims, folder, cells, draws)
-    settled_claims = settled([claim.comparison for claim in claims])
-    return [
-        replace(claim, certain=claim.certain or comparison.certain)
-        for claim, comparison in zip(claims, settled_claims, strict=True)
-    ]
+    comparisons = settled([claim.comparison for claim in claims])
+    return [replace(claim, comparison=one) for claim, one in zip(claims, comparisons, strict=True)]
 
 
 def claims_of(
     specs: Sequence[ClaimSpec],
     folder: Path,
     cells: Mapping[str, PublishedCell],
-    draws: Draws | None = None,
+    draws: CommittedDraws | None = None,
 ) -> list[Claim]:
     """Claims with our values, whatever else the paper claims; errors as `compare`, but for complete lists."""
-    wanted = list(dict.fromkeys(table for spec in specs for table in spec.tables))
-    if lacking := [name for name in wanted if not path_of(folder, name, "csv").is_file()]:
+    names = list(dict.fromkeys(table for spec in specs for table in spec.tables))
+    if lacking := [name for name in names if not path_of(folder, name, "csv").is_file()]:
         commands = "; ".join(f"experiment={name}" for name in lacking)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
     tables = {
-        name: [{**line, "table": name} for line in read_table(path_of(folder, name, "csv"))]
-        for name in wanted
+        name: [{**line, "table": name} for line in read_table(path_of(folder, name, "csv"))] for name in names
     }
-    return [replace(_claim(spec, tables, cells), draws=draws) for spec in specs]
+    return [
+        _claim(spec, [line for name in spec.tables for line in tables[name]], find(cells, spec.id), draws)
+        for spec in specs
+    ]
 
 
 def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:
@@ -367,24 +324,41 @@ def read_table(path: Path, asides: bool = False) -> list[Line]:
 
 
 def _claim(
-    spec: ClaimSpec, tables: Mapping[str, Sequence[Line]], cells: Mapping[str, PublishedCell]
+    spec: ClaimSpec, lines: Sequence[Line], cell: PublishedCell, draws: CommittedDraws | None
 ) -> Claim:
-    lines = [line for name in spec.tables for line in tables[name]]
+    """The claim with what it takes of its tables' lines."""
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])
     rows = spec.rows or ("*",)
-    columns = spec.columns
-    own = [x for x in lines if _fits(x["column"], columns) and _fits(x["id"], rows)]
-    figures = [line for line in own if line["ours"]]
+    selected = [x for x in lines if _fits(x["column"], spec.columns) and _fits(x["id"], rows)]
+    figures = [line for line in selected if line["ours"]]
     if len(units := {line["unit"] for line in figures}) > 1:
         raise InputError(f"claim {spec.id!r} takes figures in {', '.join(sorted(map(repr, units)))}")
-    if spec.take == "only" and len(own) > 1:
+    if spec.take == "only" and len(selected) > 1:
         raise InputError(
-            f"claim {spec.id!r} takes the only figure of {len(own)}; name its row, or take others"
+            f"claim {spec.id!r} takes the only figure of {len(selected)}; name its row, or take others"
         )
-    derived = bool(figures) and all(_compared(line, lines) for line in figures)
-    certain = DERIVED if derived else ""
-    return Claim(spec, find(cells, spec.id), tuple(figures), len(own) - len(figures), certain)
+    unit = units.pop() if units and spec.take not in QUOTIENTS else cell.unit
+    marks = {mark for line in figures for mark in line["marks"].split()} - {"off"}
+    marks |= {"fitted"} if figures and cell.determined else set()
+    comparison = Compared(
+        cell=cell,
+        published=in_unit(cell, unit, f"our figures for it, in {', '.join(spec.tables)},"),
+        unit=unit,
+        ours=_Figures(spec, figures, draws).figures(),
+        n=max((int(line["n"]) for line in figures if line.get("n")), default=None),
+        marks=tuple(mark for mark in MARKS if mark in marks),
+        column=CLAIM,
+        row=cell.id,
+        cells=_keys(figures, "cell"),
+        baseline=_keys(figures, "baseline"),
+        certain=DERIVED if figures and all(_compared(line, lines) for line in figures) else "",
+    )
+    return Claim(spec, comparison, tuple(figures), len(selected) - len(figures))
+
+
+def _keys(lines: Iterable[Line], field: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for line in lines for key in line.get(field, "").split()))
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
@@ -405,3 +379,51 @@ def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[
         if not any(fnmatchcase(one, name) for one in known):
             choices = unknown(kind, name, dict.fromkeys(known))
             raise InputError(f"in {', '.join(spec.tables)}, of claim {spec.id!r}, {choices}")
+
+
+class CommittedDraws:
+    """Figures of a folder's tables over draws that they have in common."""
+
+    def __init__(self, results: Results, samples: Samples, spec_of: Callable[[str], TableSpec]) -> None:
+        """`samples` have read the cells' details of these results; `spec_of` specifies a table by name."""
+        self.results = results
+        self.samples = samples
+        self.spec_of = spec_of
+        self._records_of = cache(self._records)
+        self._columns_of = cache(self._columns)
+
+    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
+        sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
+        together = self.samples.together([record for side in sides for records in side for record in records])
+        return [
+            drawn(self._columns_of(line["table"])[line["column"]], records, baseline, together)
+            if records
+            else None
+            for line, (records, baseline) in zip(lines, sides, strict=True)
+        ]
+
+    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure on each drawn machine; None if its table has no band of its cells."""
+        places = [(line["table"], line["id"], line["column"]) for line in lines]
+        return [
+            np.array(self._drawn[place]) if line.get("band_low") and place in self._drawn else None
+            for line, place in zip(lines, places, strict=True)
+        ]
+
+    @cached_property
+    def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
+        return read_draws(self.results.root)
+
+    def _cells(self, line: Line, field: str) -> list[Record]:
+        """The records of a line's cells, or of those that it is compared with; none if one is not there."""
+        keys, records = line.get(field, "").split(), self._records_of(line["table"])
+        return [records[key] for key in keys] if all(key in records for key in keys) else []
+
+    def _records(self, table: str) -> dict[str, Record]:
+        """A table's records by the beginnings of their keys."""
+        members = self.results.members(table)
+        return {record.key[:SHORT]: record for record in self.results.records(members)}
+
+    def _columns(self, table: str) -> dict[str, ColumnSpec]:
+        return {column.key: column for column in self.spec_of(table).columns}

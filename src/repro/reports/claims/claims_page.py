@@ -11,26 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from repro.core.digits import csv_of
-from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
+from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, CommittedDraws, compare
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared, Ends
 from repro.reports.comparison.frame import framed, sentences
 from repro.reports.files import USUAL, write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
+from repro.reports.formats.layout import ABSENT, Grid, Page, range_words, signs, three_digits, with_unit
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
-from repro.reports.tables.table import MARKS
+from repro.reports.tables.table import legend
 
 HEADINGS = {"claim": "p", "where": "l", "paper": "r", "ours": "r", "n": "r"}
 HEADINGS |= dict.fromkeys(("distance", "verdict", "from"), "l")
 """Of the page's table, with their alignments."""
-
-CSV_HEADER = (
-    *("row", "id", "column", "unit", "ours", "ours_low", "ours_high", "low", "low_to", "high_from", "high"),
-    *("n", "band_low", "band_low_to", "band_high_from", "band_high", "published_low", "published_high"),
-    *("ratio", "marks", "failed", "reference"),
-    *("verdict", "point", "certain", "distance", "decided_by", "tables", "note", "commit", "date"),
-    *("cell", "baseline"),
-)
 
 
 def write_claims(
@@ -39,7 +31,7 @@ def write_claims(
     cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
     formats: Collection[str] = USUAL,
-    draws: Draws | None = None,
+    draws: CommittedDraws | None = None,
     out: Path | None = None,
 ) -> tuple[Page, dict[str, Path]]:
     """Compare a paper's claims with the tables of a folder, and write a page of them.
@@ -68,8 +60,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     """The claims as a page with one table."""
     footnotes = list(spec.footnotes)
     lines = tuple(_line(claim, footnotes) for claim in claims)
-    used = {mark for claim in claims for mark in claim.marks}
-    notes = [OF_TABLES] + [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
+    notes = [OF_TABLES, *legend(mark for claim in claims for mark in claim.comparison.marks)]
     notes += [f"[{i}] {text}" for i, text in enumerate(footnotes, 1)]
     notes += _summary(claims)
     commits, date = origin(claims)
@@ -91,53 +82,53 @@ def to_csv(claims: Sequence[Claim]) -> str:
     """CSV with one line per claim in ten digits: a table's columns, plus the ends of a range."""
     lines: list[Mapping[str, object]] = []
     for claim in claims:
-        one, (low, high) = claim.comparison, claim.ours or (None, None)
-        why = " ".join(filter(None, (claim.spec.absent, claim.spec.note, claim.cell.note)))
+        one, (low, high), (commits, date) = claim.comparison, claim.ours or (None, None), origin([claim])
         line = {
-            "row": words(claim.cell),
-            "id": claim.cell.id,
+            "row": words(one.cell),
+            "id": one.cell.id,
             "column": CLAIM,
-            "unit": claim.unit,
+            "unit": one.unit,
             "ours": low if low == high else None,
             "ours_low": low,
             "ours_high": high,
             **_ends("", [figure.interval for figure in one.ours]),
             "n": one.n,
             **_ends("band_", [figure.band for figure in one.ours]),
-            "published_low": claim.published.low,
-            "published_high": claim.published.high,
+            "published_low": one.published.low,
+            "published_high": one.published.high,
             "ratio": None if one.error is None or one.in_points else 1 + one.error,
-            "marks": " ".join(claim.marks),
+            "marks": " ".join(one.marks),
             "failed": claim.failed or "",
-            "reference": claim.cell.id,
+            "reference": one.cell.id,
             "verdict": one.verdict or claim.verdict,
             "point": one.point,
             "certain": one.certain,
             "distance": one.distance,
             "decided_by": one.decided_by if one.verdict == "undetermined" else "",
             "tables": " ".join(claim.spec.tables),
-            "note": why,
-            "commit": origin([claim])[0],
-            "date": origin([claim])[1],
+            "note": " ".join(_remarks(claim)),
+            "commit": commits,
+            "date": date,
             "cell": " ".join(one.cells),
             "baseline": " ".join(one.baseline),
         }
         lines.append(line)
-    return csv_of(CSV_HEADER, lines)
+    return csv_of([*lines[0]] if lines else [], lines)
 
 
 def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:
     """The ends of one interval, or the outer and inner ends of those of a range; empty if one is unknown."""
-    if not ends or any(end is None for end in ends):
-        return dict.fromkeys([f"{name}{part}" for part in ("low", "low_to", "high_from", "high")])
-    first, last = ends[0] or (0.0, 0.0), ends[-1] or (0.0, 0.0)
-    inner = (first[1], last[0]) if len(ends) > 1 else (None, None)
-    return {
-        f"{name}low": first[0],
-        f"{name}low_to": inner[0],
-        f"{name}high_from": inner[1],
-        f"{name}high": last[1],
-    }
+    fields = [f"{name}{part}" for part in ("low", "low_to", "high_from", "high")]
+    known = [end for end in ends if end is not None]
+    if not known or len(known) < len(ends):
+        return dict.fromkeys(fields)
+    inner = (known[0][1], known[-1][0]) if len(known) > 1 else (None, None)
+    return dict(zip(fields, (known[0][0], *inner, known[-1][1]), strict=True))
+
+
+def _remarks(claim: Claim) -> list[str]:
+    """Why we have no value, and what else is said of the claim."""
+    return [*filter(None, (claim.spec.absent, claim.spec.note, claim.comparison.cell.note))]
 
 
 def origin(claims: Sequence[Claim]) -> tuple[str, str]:
@@ -148,37 +139,33 @@ def origin(claims: Sequence[Claim]) -> tuple[str, str]:
 
 
 def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
-    unit = UNITS.get(claim.unit, claim.unit)
-    ours = (
-        ABSENT
-        if claim.ours is None
-        else ends(*claim.ours) + _uncertain(claim) + (f" {unit}" if unit else "") + signs(claim.marks)
-    )
-    given = ends(claim.published.low, claim.published.high)
-    reasons = [claim.spec.absent, claim.spec.note, claim.cell.note]
+    one, reasons = claim.comparison, _remarks(claim)
+    ours = with_unit(own_words(one), one.unit) + signs(one.marks) if one.ours else ABSENT
     if claim.failed:
         reasons.append(
             f"without {claim.failed} of {claim.failed + len(claim.lines)} figures, which are absent"
         )
     return (
-        words(claim.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons if reason),
-        f"sec. {claim.cell.section}",
-        f"{given} {unit}".strip(),
+        words(one.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
+        f"sec. {one.cell.section}",
+        with_unit(ends(one.published.low, one.published.high), one.unit),
         ours,
-        str(claim.comparison.n or ABSENT),
-        claim.comparison.distance if claim.ours else ABSENT,
+        str(one.n or ABSENT),
+        one.distance if one.ours else ABSENT,
         claim.verdict,
         ", ".join(claim.spec.tables) or ABSENT,
     )
 
 
-def _uncertain(claim: Claim) -> str:
-    """Interval and band in brackets, from the least to the most."""
-    figures = claim.comparison.ours
-    interval = _ends("", [figure.interval for figure in figures])
-    band = _ends("", [figure.band for figure in figures])
-    said = "" if interval["low"] is None else f" [{ends(interval['low'], interval['high'])}]"
-    return said + ("" if band["low"] is None else f" {{{ends(band['low'], band['high'])}}}")
+def own_words(comparison: Compared) -> str:
+    """Our figures, with their interval in brackets and their band in braces where all have one."""
+    figures = comparison.ours
+    said = ends(figures[0].value, figures[-1].value)
+    for brackets, kind in (("[]", "interval"), ("{}", "band")):
+        if all(every := [getattr(figure, kind) for figure in figures]):
+            hull = ends(min(low for low, _ in every), max(high for _, high in every))
+            said += f" {brackets[0]}{hull}{brackets[1]}"
+    return said
 
 
 def _number(text: str, footnotes: list[str]) -> int:
@@ -189,15 +176,7 @@ def _number(text: str, footnotes: list[str]) -> int:
 
 def ends(low: float | None, high: float | None) -> str:
     """A value, range or bound with three significant digits."""
-    first, last = (None if end is None else _short(end) for end in (low, high))
-    if first is None or last is None:
-        return f"≤ {last}" if first is None else f"≥ {first}"
-    return first if first == last else f"{first}–{last}"
-
-
-def _short(value: float) -> str:
-    """The value with three significant digits, trailing zeros dropped."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return range_words(low, high, three_digits, negative="–")
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:

@@ -45,14 +45,12 @@ BY_CONSTRUCTION: Mapping[str, Callable[[Compared], bool]] = {
 """Rules about one comparison, by what they say."""
 
 
-def settled(comparisons: Sequence[Compared], context: Iterable[Compared] = ()) -> list[Compared]:
+def settled(comparisons: Sequence[Compared]) -> list[Compared]:
     """The comparisons with `certain` set where a rule says that they cannot miss.
 
-    Args:
-        comparisons: all that a page counts, those that shall count first before their repetitions.
-        context: further comparisons from which they may be derived.
+    They are all that a page counts, those that shall count first before their repetitions.
     """
-    singles = _singles([*comparisons, *context])
+    singles = _singles(comparisons)
     seen: set[tuple[object, ...]] = set()
     found = []
     for one in comparisons:

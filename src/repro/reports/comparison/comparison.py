@@ -1,6 +1,7 @@
-"""A comparison: a published value, our figure for it, and whether the paper's statement holds.
+"""A comparison: a published value in the unit of our figure, our figure for it, and whether the paper's
+statement holds.
 
-Owns distances, statements and verdicts (docs/evidence.md). Must not know records, tables, formats or pages.
+Owns units, distances, statements and verdicts (docs/evidence.md). Must not know tables, formats or pages.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from repro.core.errors import InputError
 from repro.records.record import FEWEST
-from repro.reports.comparison.published import Published
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.spec.units import factor
 
 Ends = tuple[float, float]
 Verdict = Literal["holds", "fails", "undetermined"]
@@ -40,6 +42,34 @@ FAMILIES: Mapping[str, Callable[[PublishedCell], bool]] = {
     "shares, counts, other": lambda c: True,
 }
 """Metric families in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published value in the column's unit; one end is `None` for "up to" and "more than"."""
+
+    id: str
+    low: float | None
+    high: float | None
+
+    @property
+    def ends(self) -> list[float]:
+        """The ends that are given."""
+        return [value for value in (self.low, self.high) if value is not None]
+
+    @property
+    def bound(self) -> bool:
+        """Whether only one end is printed."""
+        return self.low is None or self.high is None
+
+    def nearest(self, ours: float) -> float | None:
+        """The published number that is nearest to ours, ours itself inside a range; None for a bound."""
+        return None if self.low is None or self.high is None else min(max(ours, self.low), self.high)
+
+    def ratio(self, ours: float) -> float | None:
+        """Ours over the nearest published number; None for a bound and a published zero."""
+        near = self.nearest(ours)
+        return ours / near if near else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +107,6 @@ class Compared:
         table, row, column: where ours stands.
         cells, baseline: beginnings of the keys of the cells that it is made from and compared with.
         certain: why it cannot miss; "" if it can.
-        reason: why it misses; "" if it does not or nobody knows.
     """
 
     cell: PublishedCell
@@ -92,7 +121,6 @@ class Compared:
     cells: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
     certain: str = ""
-    reason: str = ""
 
     @property
     def fitted(self) -> bool:
@@ -268,3 +296,12 @@ def _joined(verdicts: Sequence[Verdict]) -> Verdict:
 def _percent(share: float) -> str:
     """A share in percent, with a decimal below 1%."""
     return f"{abs(share):.0%}" if abs(share) >= 0.01 else f"{abs(share):.1%}"
+
+
+def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
+    """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""
+    times = factor(cell.unit, unit)
+    if times is None:
+        raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
+    low, high = (None if value is None else value * times for value in (cell.value_low, cell.value_high))
+    return Published(cell.id, low, high)

@@ -5,7 +5,7 @@ Owns its columns, and what is counted where. Must not know pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from repro.libraries import pd
@@ -13,6 +13,12 @@ from repro.reports.comparison.comparison import POINTS, Compared, family
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""
+
+MEDIANS = {
+    0: "Against the paper, over {n} that can miss: median error {median:.1%}, worst {worst:.1%} ({id}).",
+    1: "Accuracies, over {n} that can miss: median difference {median:.1f} points, most {worst:.1f} ({id}).",
+}
+"""What is said of errors, relative ones and those in points."""
 
 GROUPS = {
     "relative": "counted, with a relative error",
@@ -121,7 +127,7 @@ def fitted_misses(frame: pd.DataFrame) -> pd.DataFrame:
 def sentences(frame: pd.DataFrame) -> list[str]:
     """The counts and errors in sentences, for the notes of a page."""
     every, counts = frame[frame["can_miss"]], frame["group"].value_counts()
-    said = [*_medians(every[every["in_points"] == 0], every[every["in_points"] == 1])]
+    said = [*_medians(every)]
     if aside := counts.get("contradicted", 0):
         without = median(of_group(frame, "relative"))
         said.append(
@@ -144,22 +150,14 @@ def sentences(frame: pd.DataFrame) -> list[str]:
     return said + [f"Cannot miss and not counted: {count} ({reason})." for reason, count in tally.items()]
 
 
-def _medians(relative: pd.DataFrame, points: pd.DataFrame) -> list[str]:
+def _medians(every: pd.DataFrame) -> Iterator[str]:
     """A sentence on each kind of errors."""
-    said = []
-    if len(relative):
-        worst = relative.sort_values("size", ascending=False, kind="stable").iloc[0]
-        said.append(
-            f"Against the paper, over {_times(len(relative), 'figure')} that can miss: median error "
-            f"{median(relative):.1%}, worst {worst['size']:.1%} ({worst['id']})."
-        )
-    if len(points):
-        worst = points.sort_values("size", ascending=False, kind="stable").iloc[0]
-        said.append(
-            f"Accuracies, over {_times(len(points), 'figure')} that can miss: median difference "
-            f"{median(points):.1f} points, most {worst['size']:.1f} ({worst['id']})."
-        )
-    return said
+    for in_points, sentence in MEDIANS.items():
+        some = every[every["in_points"] == in_points]
+        if len(some):
+            worst = some.sort_values("size", ascending=False, kind="stable").iloc[0]
+            count = _times(len(some), "figure")
+            yield sentence.format(n=count, median=median(some), worst=worst["size"], id=worst["id"])
 
 
 def _times(count: int, noun: str) -> str:

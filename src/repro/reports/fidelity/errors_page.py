@@ -19,11 +19,11 @@ from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS
 from repro.reports.comparison.frame import COUNTED, fitted_misses, of_group, sentences
+from repro.reports.fidelity.evidence import Reason, reason_of, record
 from repro.reports.fidelity.reading import Comparisons
-from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
 from repro.reports.files import write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
+from repro.reports.formats.layout import ABSENT, Grid, Page, signs, with_unit
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import OF_TABLES
 
@@ -214,12 +214,11 @@ def _titled(title: str, some: pd.DataFrame) -> Grid:
 
 def _words(one: Any) -> tuple[str, ...]:
     """A row of the frame as words."""
-    unit = UNITS.get(one.unit, one.unit)
     return (
         one.id,
         one.table,
         "" if one.column == CLAIM else f"{one.row}, {one.column}",
-        f"{ends(one.published_low, one.published_high)} {unit}".strip(),
+        with_unit(ends(one.published_low, one.published_high), one.unit),
         ends(one.ours, one.ours if one.ours_high is None else one.ours_high)
         + signs(one.marks, ("proxy", "costs_only", "dequantized")),
         str(one.n or ABSENT),

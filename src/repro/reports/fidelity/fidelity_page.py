@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from repro.libraries import jinja2, pd
 from repro.records.record import FEWEST, Record, write_atomically
-from repro.reports.claims.claims_page import ends
+from repro.reports.claims.claims_page import ends, own_words
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
 from repro.reports.comparison.frame import fitted_misses, median, of_group
-from repro.reports.fidelity.choices import ClaimReading, PaperChoice, deciding, enveloped
-from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
-from repro.reports.fidelity.headlines import Headlines
-from repro.reports.fidelity.reading import Comparisons
+from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding, enveloped
+from repro.reports.fidelity.reading import STATUSES, Comparisons, coverage, unnamed
 from repro.reports.fidelity.skill import RULES, Skill, skill
 from repro.reports.fidelity.winners import Race, one_rate, orders, our_figure, races
-from repro.reports.formats.layout import UNITS
+from repro.reports.formats.layout import with_unit
 from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
@@ -122,7 +121,7 @@ def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
     """The least and the most of our figures under all readings."""
     every = [comparison, *(reading.comparison for reading in readings)]
     values = [figure.value for judged in every for figure in judged.ours]
-    return f"{ends(min(values), max(values))} {UNITS.get(comparison.unit, comparison.unit)}"
+    return with_unit(ends(min(values), max(values)), comparison.unit)
 
 
 def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
@@ -134,14 +133,13 @@ def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
         return f"none of {len(readings)} alternatives alone" + (
             ", but their range reaches it" if reached else ""
         )
-    farthest: dict[str, ClaimReading] = {}
-    for reading in turning:
-        name, distance = reading.choice.id, _farthest(comparison, reading)
-        if name not in farthest or distance > _farthest(comparison, farthest[name]):
-            farthest[name] = reading
+    farthest = [
+        max((r for r in turning if r.choice.id == name), key=partial(_farthest, comparison))
+        for name in dict.fromkeys(reading.choice.id for reading in turning)
+    ]
     return "; ".join(
-        f"`{name}` ({other.alternative.name}: {_own_values(other.comparison)}, {other.comparison.point})"
-        for name, other in farthest.items()
+        f"`{r.choice.id}` ({r.alternative.name}: {_own_values(r.comparison)}, {r.comparison.point})"
+        for r in farthest
     )
 
 
@@ -182,16 +180,10 @@ def _said(one: Compared | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
     if one is None:
         return "", "", "", "no figure"
-    unit = UNITS.get(one.unit, one.unit)
-    given = f"{ends(one.published.low, one.published.high)} {unit}"
+    given = with_unit(ends(one.published.low, one.published.high), one.unit)
     if not one.ours:
         return given, "", "", "no figure"
-    own = _own_values(one)
-    for brackets, some in (("[]", "interval"), ("{}", "band")):
-        if all(every := [getattr(figure, some) for figure in one.ours]):
-            hull = min(low for low, _ in every), max(high for _, high in every)
-            own += f" {brackets[0]}{ends(*hull)}{brackets[1]}"
-    return given, f"{own} {unit}", str(one.n or ""), one.distance
+    return given, with_unit(own_words(one), one.unit), str(one.n or ""), one.distance
 
 
 def _coverage(

@@ -5,13 +5,10 @@ Owns what the rows say. Reads the tables' files and the records' provenance; mus
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from repro.core.reading import csv_reader
 from repro.libraries import pd
@@ -21,7 +18,7 @@ from repro.reports.comparison.frame import framed, median
 from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.tables.amounts import amounts
+from repro.reports.tables.how_made import amounts
 
 STAND_INS = {
     "proxy": "proxy",
@@ -64,28 +61,20 @@ computes cells again and compares them.
 """
 
 
-class Artifact(NamedTuple):
-    """A figure or table of a paper, with what it shows."""
-
-    paper: str
-    name: str
-    shows: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the index, as text."""
-
-    name: str
-    cells: tuple[str, ...]
+Row = tuple[str, ...]
+"""A row of the index: a name, and what stands under the other headings."""
 
 
 def write_index(
     results: Results, cells: Mapping[str, PublishedCell], artifacts: Path, folder: Path | None = None
 ) -> Path:
-    """Write `README.md` of results into their folder or another; the same files give the same text."""
-    listed = read_artifacts(artifacts)
-    papers = list(dict.fromkeys([a.paper for a in listed] + [cell.paper for cell in cells.values()]))
+    """Write `README.md` of results into their folder or another; the same files give the same text.
+
+    `artifacts` lists the papers' figures and tables (`conf/reference/artifacts.csv`).
+    """
+    with csv_reader(artifacts) as reader:
+        listed = list(reader)
+    papers = list(dict.fromkeys([a["paper"] for a in listed] + [cell.paper for cell in cells.values()]))
     names = written(results.root)
     lines = {name: _lines(results.root, name) for name in names}
     tables = {name: some for name, some in lines.items() if some and "id" in some[0]}  # no page of errors
@@ -96,11 +85,11 @@ def write_index(
     for paper in papers:
         own = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
         if own:
-            shown = [*_absent(paper, listed, own), *(rows[name] for name in own)]
-            parts.append(f"## {paper}\n\n{_grid(shown)}")
-    others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
+            absent = _absent(paper, [a for a in listed if a["paper"] == paper], own)
+            parts.append(f"## {paper}\n\n{_grid([*absent, *(rows[name] for name in own)])}")
+    others = [rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED in name]
     if others:
-        parts.append(f"## Other tables\n\n{_grid([rows[name] for name in others])}")
+        parts.append(f"## Other tables\n\n{_grid(others)}")
     if held := validations(results.root):
         links = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
         parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n")
@@ -114,20 +103,14 @@ def write_index(
     return path
 
 
-def read_artifacts(path: Path) -> list[Artifact]:
-    """The papers' figures and tables, from `conf/reference/artifacts.csv`."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [Artifact(x["paper"], x["artifact"], x["what_it_shows"]) for x in csv.DictReader(file)]
-
-
-def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Iterator[Row]:
+def _absent(paper: str, listed: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Row]:
     """A row for each artifact of a paper without a table; `fig12a` and `fig12_mean` are tables of `fig12`."""
-    made = [name.partition("/")[2] for name in names]
     for artifact in listed:
-        if artifact.paper == paper and not any(is_of(name, artifact.name) for name in made):
-            drawing = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", artifact.shows)
-            why = "a diagram or an example" if drawing else f"no table of it: {artifact.shows}"
-            yield Row(f"{paper}/{artifact.name}", (f"absent: {why}", *[""] * (len(HEADINGS) - 2)))
+        name, shows = artifact["artifact"], artifact["what_it_shows"]
+        if not any(is_of(table.partition("/")[2], name) for table in names):
+            drawing = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", shows)
+            why = "a diagram or an example" if drawing else f"no table of it: {shows}"
+            yield f"{paper}/{name}", f"absent: {why}", *[""] * (len(HEADINGS) - 2)
 
 
 def _lines(root: Path, name: str) -> list[dict[str, str]]:
@@ -146,7 +129,8 @@ def _row(
         in_points = figures["in_points"] == 1
         medians += [f"{size:.1%}"] if (size := median(figures[~in_points])) is not None else []
         medians += [f"{size:.1f} points"] if (size := median(figures[in_points])) is not None else []
-    words = (
+    return (
+        f"[{name}]({name}/table.md)",
         _state(lines, records),
         ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
@@ -155,7 +139,6 @@ def _row(
         f"{_minutes(records):.1f}" if records else "",
         _command(results.root, name),
     )
-    return Row(f"[{name}]({name}/table.md)", words)
 
 
 def _state(lines: Sequence[Mapping[str, str]], records: Sequence[Record]) -> str:
@@ -193,8 +176,8 @@ def _minutes(records: Sequence[Record]) -> float:
 
 def _grid(rows: Sequence[Row]) -> str:
     """GitHub Markdown of rows, in the order of their names with numbers by size."""
-    ordered = sorted(rows, key=lambda row: _natural(row.name.strip("[").partition("]")[0]))
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *((row.name, *row.cells) for row in ordered)]
+    ordered = sorted(rows, key=lambda row: _natural(row[0].strip("[").partition("]")[0]))
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *ordered]
     return "\n".join(f"| {' | '.join(word.replace('|', '/') for word in line)} |" for line in lines) + "\n"
 
 

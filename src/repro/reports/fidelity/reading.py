@@ -5,17 +5,16 @@ Owns which of several comparisons of one published value counts. Must not know r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.libraries import pd
-from repro.reports.claims.claims import CLAIM, Line, read_table
+from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
-from repro.reports.comparison.frame import framed
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Compared, Figure, Published
+from repro.reports.comparison.frame import framed, group
 from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
 
@@ -139,7 +138,7 @@ def _figures(line: Line) -> tuple[Figure, ...]:
     """Our figure, or the least and the most of a range, each with interval and band."""
     places = ("low high", "band_low band_high")
     if (single := _number(line["ours"])) is not None:
-        return (Figure(single, *(_ends(line, *place.split()) for place in places)),)
+        return (Figure(single, *(ends_in(line, *place.split()) for place in places)),)
     if not line.get("ours_low"):
         return ()
     both = {
@@ -147,13 +146,9 @@ def _figures(line: Line) -> tuple[Figure, ...]:
         "ours_high": ("high_from high", "band_high_from band_high"),
     }
     return tuple(
-        Figure(float(line[name]), *(_ends(line, *place.split()) for place in ends))
+        Figure(float(line[name]), *(ends_in(line, *place.split()) for place in ends))
         for name, ends in both.items()
     )
-
-
-def _ends(line: Line, low: str, high: str) -> Ends | None:
-    return (float(line[low]), float(line[high])) if line.get(low) and line.get(high) else None
 
 
 def _number(text: str) -> float | None:
@@ -161,3 +156,54 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+STATUSES = {
+    "predicted": "a prediction that can miss stands beside it",
+    "certain": "a figure that cannot miss, or one that repeats or follows from others",
+    "bound": "only a bound is printed; ours stands beside it",
+    "contradicted": "the paper's own numbers exclude it (docs/errata.md); ours stands beside it",
+    "fitted": "ours was used in a fit or follows from one",
+    "elsewhere": "only a figure for another workload or model stands beside it",
+    "absent": "a table or page says why there is none",
+    "model": "the paper's model is not at hand, nor a stand-in of its size",
+    "unnamed": "no table names it",
+}
+"""What may be the case of a published value, with explanations."""
+
+
+def coverage(
+    cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Collection[str]
+) -> pd.DataFrame:
+    """Counts of statuses (columns) by paper (rows, in the order of the cells)."""
+    by_id, papers = found.by_id(), [cell.paper for cell in cells.values()]
+    statuses = [_status(cell, by_id, found.nearest, missing_models) for cell in cells.values()]
+    counts = pd.crosstab(pd.Series(papers), pd.Series(statuses))
+    return counts.reindex(index=[*dict.fromkeys(papers)], columns=[*STATUSES], fill_value=0)
+
+
+def _status(
+    cell: PublishedCell,
+    by_id: Mapping[str, Compared],
+    nearest: Mapping[str, bool],
+    missing_models: Collection[str],
+) -> str:
+    """The status of a published value, by what stands beside it or the earlier version's same one."""
+    beside = by_id.get(cell.id) or by_id.get(cell.same_as)
+    if beside and beside.ours:
+        if group(beside) in ("fitted", "contradicted"):
+            return group(beside)
+        return "bound" if beside.published.bound else "certain" if beside.certain else "predicted"
+    if cell.determined:
+        return "fitted"
+    if cell.metric.startswith("accuracy") and cell.model in missing_models:
+        return "model"
+    if nearest.get(cell.id) or nearest.get(cell.same_as):
+        return "elsewhere"
+    return "absent" if beside or {cell.id, cell.same_as} & nearest.keys() else "unnamed"
+
+
+def unnamed(cells: Mapping[str, PublishedCell], found: Comparisons) -> list[str]:
+    """Published values that no table names."""
+    named = {*found.frame["id"], *found.nearest}
+    return [name for name in cells if name not in named]

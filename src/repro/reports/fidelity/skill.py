@@ -16,7 +16,7 @@ from statistics import geometric_mean, median
 
 from repro.core.errors import InputError
 from repro.reports.comparison.comparison import Compared, Figure
-from repro.reports.fidelity.headlines import Headlines
+from repro.reports.fidelity.evidence import Headlines
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell, find, select
 

@@ -21,7 +21,7 @@ from matplotlib.ticker import LogLocator
 from repro.core.errors import InputError
 from repro.reports.figures.paint import GREY, GRID, OURS, PAPER, SERIES, canvas, pale, tidy
 from repro.reports.figures.palette import neutral
-from repro.reports.figures.shown import Shown, ends_of, number_of, words_of
+from repro.reports.figures.shown import Shown, ends_of, words_of
 from repro.reports.formats.layout import heading
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import ColumnSpec
@@ -91,7 +91,7 @@ def grouped(shown: Shown) -> Drawn:
             if log:
                 panel.axhline(place, color=GRID, linewidth=0.6, zorder=0)
     for y, entry in enumerate(shown.levels):
-        if (number := number_of(entry)) is not None:
+        if (number := entry.number) is not None:
             panel.vlines(number, y - 0.48, y + 0.48, color="black", linewidth=0.9, linestyle="--", zorder=4)
     _value_axis(panel, shown.heading, columns[0].better, log)
     _row_axis(panel, shown)
@@ -106,8 +106,8 @@ def stacked(shown: Shown) -> Drawn:
     for y, line in enumerate(shown.lines):
         left = 0.0
         for entry, shade in zip(line, shades, strict=True):
-            panel.barh(y, number_of(entry) or 0.0, 0.6, left=left, color=shade)
-            left += number_of(entry) or 0.0
+            panel.barh(y, entry.number or 0.0, 0.6, left=left, color=shade)
+            left += entry.number or 0.0
         words = " + ".join(words_of(entry, column) for entry, column in zip(line, columns, strict=True))
         _write(panel, y, words, 8)
     _value_axis(panel, shown.heading, columns[0].better, log=False)
@@ -121,9 +121,7 @@ def dots(shown: Shown) -> Drawn:
     shades = shown.palette.column_colours(shown.columns)
     for y, line in enumerate(shown.lines):
         for entry, shade in zip(line, shades, strict=True):
-            _dot(panel, y, entry, shade)
-            if entry.published:
-                _published(panel, entry.published.ends, [y] * len(entry.published.ends), shade)
+            _value(panel, y, 0.0, entry, shade, log=True, published=shade)
     _value_axis(panel, shown.heading, shown.columns[0].better, shown.spec.log)
     _row_axis(panel, shown, size=7.5)
     return picture, [
@@ -191,7 +189,7 @@ def curves(shown: Shown) -> Drawn:
         rows = [
             (row, entries, x)
             for row, entries, place in zip(shown.rows, shown.lines, shown.places, strict=True)
-            if row.labels[spec.panel] == title and (x := number_of(place)) is not None
+            if row.labels[spec.panel] == title and (x := place.number) is not None
         ]
         for i, shade in enumerate(shades):
             joined = [(x, entries[i]) for row, entries, x in rows if row.is_point(spec.panel)]
@@ -251,35 +249,37 @@ def _panels(
 
 def _is_wide(entries: Sequence[Entry]) -> bool:
     """Whether bars of all values would be too short to be seen beside the longest one."""
-    numbers = [number for entry in entries if (number := number_of(entry)) is not None]
+    numbers = [number for entry in entries if (number := entry.number) is not None]
     return bool(numbers) and 0 < min(numbers) < VISIBLE * max(numbers)
 
 
-def _value(panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool) -> None:
+def _value(
+    panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool, published: str = PAPER
+) -> None:
     """Our value as a bar with its interval, pale if fitted, or as a dot; the published one over it."""
     if log:
         _dot(panel, y, entry, shade)
     else:
-        if (number := number_of(entry)) is not None:
+        if (number := entry.number) is not None:
             panel.barh(y, number, height, color=pale(shade) if "fitted" in entry.marks else shade)
         if ends := ends_of(entry):
             _interval(panel, ends, y, "black", "x")
     if entry.published:
-        _published(panel, entry.published.ends, [y] * len(entry.published.ends), PAPER)
+        _published(panel, entry.published.ends, [y] * len(entry.published.ends), published)
 
 
 def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
     """Our value with its interval, hollow if fitted."""
     if ends := ends_of(entry):
         _interval(panel, ends, y, shade, "x")
-    if (number := number_of(entry)) is not None:
+    if (number := entry.number) is not None:
         face = "white" if "fitted" in entry.marks else shade
         panel.plot(number, y, "o", color=shade, markerfacecolor=face, markersize=4, zorder=3)
 
 
 def _curve(panel: Axes, points: Points, shade: str, style: Style = "-", shape: str = "o") -> None:
     """Our points joined by a line, hollow if fitted, with intervals; published values as hollow diamonds."""
-    ours = [(x, number, entry) for x, entry in points if (number := number_of(entry)) is not None]
+    ours = [(x, number, entry) for x, entry in points if (number := entry.number) is not None]
     size = 5.5 if shape != "o" else 4 if len(ours) <= 2 * MOST_TICKS else 2.5
     if len(ours) > 1:
         panel.plot([x for x, *_ in ours], [y for _, y, _ in ours], style, color=shade, linewidth=1.6)
@@ -364,7 +364,7 @@ def _level(panel: Axes, shown: Shown, title: str) -> None:
     """A dashed line of what stands beside all series, such as chance."""
     name, points = shown.spec.panel, list[tuple[float, float]]()
     for row, entry in zip(shown.rows, shown.levels, strict=bool(shown.levels)):
-        number = number_of(entry)
+        number = entry.number
         if number is not None and (not name or shown.display(name, row.labels[name]) == title):
             points.append((_place(row, shown.spec.x), number))
     panel.plot([x for x, _ in sorted(points)], [y for _, y in sorted(points)], "--", color="black", lw=0.9)

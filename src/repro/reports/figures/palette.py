@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_entries
 from repro.core.reading import read_mapping
 from repro.reports.figures.paint import BASELINES, OURS, colour, ramp
 from repro.reports.reference.names import FIELD_OF, load_names
@@ -113,13 +112,8 @@ def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
     Raises:
         InputError: a file is malformed, or names a system of a paper twice.
     """
-    lists = _lists(tuple(conf_folders() if folders is None else folders))
+    lists = conf_entries("reference/colours.yaml", _read, "list of colours", folders)
     return Palette(paper, lists.get(paper, ()))
-
-
-@cache
-def _lists(folders: tuple[Path, ...]) -> dict[str, tuple[str, ...]]:
-    return merged(folders, lambda folder: [folder / "reference" / "colours.yaml"], _read, "list of colours")
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:

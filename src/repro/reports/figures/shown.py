@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from repro.reports.figures.palette import Palette
-from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading, shared_marks
+from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading
 from repro.reports.reference.names import load_names
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
@@ -104,23 +104,18 @@ def words_of(entry: Entry, column: ColumnSpec) -> str:
     return fixed(entry.ours, column.digits) if entry.ours else "0"
 
 
-def number_of(entry: Entry) -> float | None:
-    """Our value, if it is a number."""
-    return float(entry.ours) if isinstance(entry.ours, (int, float)) else None
-
-
 def ends_of(entry: Entry) -> tuple[float, float] | None:
     """The low and high end of our value's interval, or one standard error below and above it."""
-    if entry.spread is None or not isinstance(entry.ours, (int, float)):
+    if entry.spread is None or entry.number is None:
         return None
     if isinstance(entry.spread, tuple):
         return entry.spread
-    return entry.ours - entry.spread, entry.ours + entry.spread
+    return entry.number - entry.spread, entry.number + entry.spread
 
 
 def origin(table: Table, given: Shown | None = None) -> str:
     """The line below a figure: how it was made, marks shown, what error bars are, date and commits."""
-    parts = list(_said(given) if given else (_meaning(mark) for mark in shared_marks(table)))
+    parts = list(_said(given) if given else (_meaning(mark) for mark in table.shared_marks))
     entries = given.entries if given else []
     parts += _error_bars(entries)
     parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]

@@ -1,38 +1,205 @@
-"""Figure of a timeline excerpt: which lane is busy when, round by round.
+"""Timelines beside a table: an excerpt of a cell's events and rounds, the lanes that show them, the figure.
 
-Owns how it is drawn, and its files beside the table. Must not know how spans are produced.
+Owns what is stored of a timeline, and how it is drawn. Must not know how spans are produced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
-from repro.core.reading import JSON_BYTES, parse_json, read_text, require_no_link
+from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_text, require_no_link, unpack
+from repro.device.timeline import micro
 from repro.records.record import Record, Round, write_atomically
-from repro.reports.figures.excerpt import (
-    PREFILL,
-    ROUNDS,
-    Block,
-    DrawnSpan,
-    excerpt,
-    lanes,
-    read,
-    spans_of,
-    to_csv,
-    windows_of,
-)
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
-from repro.reports.spec.spec import TimelineSpec, WindowSpec
+from repro.reports.spec.spec import LaneSpec, TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
+
+ROUNDS = "rounds"
+"""Name of the excerpt's row that holds the rounds."""
+
+PREFILL = -1
+"""Round number of the prefill."""
+
+OUTER = ("request", "round", "pass")
+"""Kinds of slices that hold others; an excerpt has ops, phases, and rounds in a row of their own."""
+
+TOUCH = 1e-8
+"""Seconds by which neighbouring spans may overlap: what floating point makes of microseconds."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A span in its lane; times in seconds on the device's clock.
+
+    `meanwhile`: the lane's `during` lane had already begun in the same round.
+    """
+
+    lane: str
+    name: str
+    round: int
+    start: float
+    end: float
+    meanwhile: bool
+
+
+@dataclass(frozen=True)
+class DrawnSpan:
+    """An event of an excerpt, in seconds."""
+
+    name: str
+    start: float
+    end: float
+    args: Mapping[str, Any]
+
+
+def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], key: str) -> str:
+    """Ops and phases of a timeline that lie in the windows, in Chrome's trace format, and a row of rounds.
+
+    `otherData` has the cell's key and the rounds of each window.
+
+    Raises:
+        InputError: the first request has no such round.
+    """
+    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
+    windows = [_found(window, own) for window in windows]
+    events, stretches = parse_json(trace)["traceEvents"], []
+    timed = {i: (micro(_number(each, "start")), micro(_number(each, "end"))) for i, each in enumerate(own)}
+    if any(window.first == PREFILL for window in windows):
+        timed |= _prefill(events, timed[0][0])
+    for window in windows:
+        if window.first not in timed or window.last not in timed or window.last < window.first:
+            raise InputError(
+                f"the timeline's window {window.first} to {window.last} is none of rounds 0 to {len(own) - 1}"
+            )
+        start, end = timed[window.first][0], timed[window.last][1]
+        stretches.append((start, start + window.part * (end - start)))
+    row = 1 + max(int(event.get("tid", 0)) for event in events)
+    shown = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER]
+    shown += [_round_event(row, i, own[i] if i in range(len(own)) else {}, *timed[i]) for i in sorted(timed)]
+    shown = [
+        e for e in shown if any(e["ts"] < end and e["ts"] + e["dur"] > start for start, end in stretches)
+    ]
+    names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
+    names = [e for e in events if e["name"] in ("process_name", "thread_name")] + names
+    rows = {e["tid"] for e in shown}
+    kept = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + shown
+    other = {"key": key, "windows": [[window.first, window.last] for window in windows]}
+    content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": other}
+    return json.dumps(in_ten_digits(content), separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
+    """The window with its rounds, if it is to be a typical stretch of them."""
+    if not window.typical:
+        return window
+    count = min(window.typical, len(rounds))
+
+    def off(start: int) -> float:
+        """How far drafted and accepted tokens of a stretch are from the mean, each as a share of it."""
+        stretch, total = rounds[start : start + count], 0.0
+        for name in ("drafted", "accepted"):
+            mean = sum(_number(each, name) for each in rounds) * count / len(rounds)
+            total += abs(sum(_number(each, name) for each in stretch) - mean) / (mean or 1.0)
+        return total
+
+    first = min(range(len(rounds) - count + 1), key=off)
+    return replace(window, first=first, last=first + count - 1, typical=0)
+
+
+def windows_of(text: str, windows: Sequence[WindowSpec], rounds: Sequence[Round]) -> list[WindowSpec]:
+    """The windows with the rounds that an excerpt holds for them, typical ones with the request's mean."""
+    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
+    accepted, drafted = (sum(_number(r, n) for r in own) / len(own) for n in ("accepted", "drafted"))
+    mean = f"mean of the request's {len(own)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
+    shown = []
+    for window, (first, last) in zip(windows, parse_json(text)["otherData"]["windows"], strict=True):
+        if window.typical:
+            title = ", ".join(filter(None, (window.title, mean)))
+            window = replace(window, first=first, last=last, typical=0, title=title)
+        shown.append(window)
+    return shown
+
+
+def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
+    """Start and end in microseconds of the prefill, up to the first round, as round -1; empty without one."""
+    phases = (e for e in events if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"))
+    times = [(e["ts"], min(before, e["ts"] + e["dur"])) for e in phases if e["ts"] < before]
+    return {PREFILL: max(times)} if times else {}
+
+
+def _round_event(row: int, number: int, each: Round, start: int, end: int) -> dict[str, Any]:
+    args = {name: each[name] for name in ("drafted", "accepted", "emitted") if name in each}
+    times = {"ts": start, "dur": end - start}
+    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
+
+
+def read(path: Path) -> str:
+    """The text of a stored timeline, which may be compressed."""
+    return unpack(path).decode() if path.suffix == ".gz" else read_text(path, LINES_BYTES)
+
+
+def _number(each: Round, name: str) -> float:
+    return float(each.get(name) or 0.0)
+
+
+def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
+    """Spans of an excerpt by row, sorted by start."""
+    events = parse_json(text)["traceEvents"]
+    names = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    rows: dict[str, list[DrawnSpan]] = {name: [] for name in names.values()}
+    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], e["dur"])):
+        span = DrawnSpan(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"])
+        rows[names[e["tid"]]].append(span)
+    return rows
+
+
+def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
+    """Spans of an excerpt by lane, lane after lane.
+
+    Raises:
+        InputError: a lane has no spans.
+    """
+    rows = spans_of(text)
+    rounds = rows.pop(ROUNDS)
+    spans = sorted((span for row in rows.values() for span in row), key=lambda s: (s.start, s.end))
+    shown: dict[str, list[tuple[int, DrawnSpan]]] = {spec.name: [] for spec in specs}
+    for span in spans:
+        lane = next((spec for spec in specs if span.name.startswith(spec.spans)), None)
+        beside = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]
+        if lane and beside:
+            begun = [each for each in beside if each.start <= span.start + TOUCH]
+            shown[lane.name].append((int((begun[-1] if begun else beside[0]).name), span))
+    blocks = []
+    for spec in specs:
+        if not shown[spec.name]:
+            kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
+            raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
+        since: dict[int, float] = {}
+        for number, span in shown.get(spec.during, []):
+            since.setdefault(number, span.start)
+        for number, span in shown[spec.name]:
+            meanwhile = number in since and span.start >= since[number]
+            blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
+    return blocks
+
+
+def to_csv(blocks: Sequence[Block]) -> str:
+    """CSV with one line per span; seconds on the device's clock."""
+    headings = ("lane", "span", "round", "start", "end", "meanwhile")
+    lines = [(b.lane, b.name, b.round, round(b.start, 9), round(b.end, 9), int(b.meanwhile)) for b in blocks]
+    return csv_text([headings, *lines])
 
 
 def write_timeline(

@@ -1,20 +1,23 @@
-"""A table as text: formatted values, headings and notes, the same for every format.
+"""A table as text: formatted values, headings and notes, the same for every format; single values of records.
 
 Knows no format: escaping, and what fits a page, belong to the formats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
 
+from repro.records.record import Scalar
+from repro.reports.comparison.comparison import Published
 from repro.reports.comparison.frame import framed, sentences
-from repro.reports.comparison.published import Published
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.metric import MetricSpec
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import draws_words
 from repro.reports.tables.how_made import EMULATED
@@ -123,7 +126,7 @@ def grid(table: Table) -> Grid:
     names = len(headings)
     for column, wide in zip(table.columns, compared, strict=True):
         headings.append(Heading(heading(column), ("ours", "paper", against(column)) if wide else ("",)))
-    shared = shared_marks(table)
+    shared = table.shared_marks
     lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in rows]
     alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
     return Grid(tuple(headings), tuple(lines), alignment)
@@ -214,25 +217,40 @@ def published_words(published: Published | None, digits: int) -> str:
     """A published value, range or bound, formatted."""
     if published is None:
         return ABSENT
-    return range_words(*(None if v is None else fixed(v, digits) for v in (published.low, published.high)))
+    return range_words(published.low, published.high, lambda end: fixed(end, digits))
 
 
-def range_words(low: str | None, high: str | None) -> str:
-    """A value, a range, or a bound; negative ends are told apart by a word."""
-    if low is None or high is None:
-        return f"≤ {high}" if low is None else f"≥ {low}"
-    if low == high:
-        return low
-    return f"{low} to {high}" if "-" in (low[:1], high[:1]) else f"{low}–{high}"
+def range_words(
+    low: float | None, high: float | None, words: Callable[[float], str], negative: str = " to "
+) -> str:
+    """A value, a range, or a bound, each end in words; what stands between ends of which one is negative."""
+    first, last = (None if end is None else words(end) for end in (low, high))
+    if first is None or last is None:
+        return f"≤ {last}" if first is None else f"≥ {first}"
+    if first == last:
+        return first
+    return (negative if "-" in (first[:1], last[:1]) else "–").join((first, last))
+
+
+def three_digits(value: float) -> str:
+    """The value with three significant digits, trailing zeros dropped."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def with_unit(words: str, unit: str) -> str:
+    """A value's words with the unit as it is printed."""
+    return f"{words} {UNITS.get(unit, unit)}".strip()
 
 
 def compared_words(entry: Entry, column: ColumnSpec) -> str:
     """Our value against the published one: their ratio, or the difference of shares in points."""
     if column.unit not in POINTS:
         return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
-    less = entry.published.difference(entry.ours) if entry.published else None
-    if less is None:
+    ours = entry.number
+    near = entry.published.nearest(ours) if entry.published and ours is not None else None
+    if near is None or ours is None:
         return ABSENT
+    less = ours - near
     words = fixed(less, column.digits)
     return f"+{words}" if less > 0 and float(words) else words
 
@@ -249,20 +267,13 @@ def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
     return f" {' '.join(own)}" if own else ""
 
 
-def shared_marks(table: Table) -> list[str]:
-    """Marks that all our values have; they are stated once, below the table."""
-    figures = [set(entry.marks) for row in table.rows for entry in row.entries if entry.ours is not None]
-    return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
-
-
 def notes(table: Table) -> list[str]:
     """Notes below the table, one sentence each: how it was made, legend, footnotes, errors, source."""
-    shared = shared_marks(table)
-    used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
     lines = [table.how_made + _bandless(table)] if table.how_made else []
-    lines += [f"All our figures: {MARKS[mark][1]}." for mark in shared]
-    lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
-    lines += anchored(table.footnotes, _referred(table))
+    lines += [f"All our figures: {MARKS[mark][1]}." for mark in table.shared_marks]
+    lines += table.legend
+    referred = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
+    lines += anchored(table.footnotes, referred)
     lines += [*_unvaried(table), *sentences(framed(table.compared)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
@@ -275,16 +286,10 @@ def notes(table: Table) -> list[str]:
     return lines
 
 
-def _referred(table: Table) -> int:
-    """How many footnotes have numbers, to which rows or values refer."""
-    values = [e.failed or 0 for row in table.rows for e in row.entries]
-    return max([*values, *(row.refused or 0 for row in table.rows)], default=0)
-
-
 def _bandless(table: Table) -> str:
     """That nobody has varied the assumed numbers of the table's machines."""
     billed = any(column.timed for column in table.columns) and EMULATED in table.made
-    banded = any(entry.band for row in table.rows for entry in row.entries)
+    banded = any(entry.band for entry in table.entries)
     return " No band: the assumed numbers were not varied." if billed and not banded else ""
 
 
@@ -314,8 +319,7 @@ def _unvaried(table: Table) -> Iterator[str]:
 
 def interval_line(table: Table) -> list[str]:
     """What brackets mean, if there are any."""
-    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
-    spread = [entry for entry in entries if isinstance(entry.spread, tuple) and not narrow(entry.spread)]
+    spread = [e for e in table.entries if isinstance(e.spread, tuple) and not narrow(e.spread)]
     lines = []
     if any(entry.n != 1 for entry in spread):
         lines.append(
@@ -329,17 +333,14 @@ def interval_line(table: Table) -> list[str]:
 
 def _interval_lines(table: Table) -> list[str]:
     """What brackets and braces mean, if there are any, and how many distinct texts figures rest on."""
-    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
     lines = interval_line(table)
-    if any(entry.band and not narrow(entry.band) for entry in entries):
+    if any(entry.band and not narrow(entry.band) for entry in table.entries):
         lines.append(
             "{low, high} is the machine's band: its assumed numbers varied together by 30%, "
             f"{draws_words(table.drawn)}."
         )
-    counts = sorted({entry.n for entry in entries if entry.n})
-    if counts:
-        low, high = counts[0], counts[-1]
-        said = f"{low}" if low == high else f"{low} to {high}"
+    if counts := [entry.n for entry in table.entries if entry.n]:
+        said = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
         lines.append(
             f"A figure rests on {said} distinct texts, rows or requests; cells that read the same text count "
             "once."
@@ -354,12 +355,38 @@ def aside_grid(table: Table) -> Grid:
 
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:
-    unit = UNITS.get(aside.unit, aside.unit)
-    value = range_words(
-        *(None if v is None else f"{v + 0.0:.10g}" for v in (aside.published.low, aside.published.high))
-    )
+    value = range_words(aside.published.low, aside.published.high, lambda end: f"{end + 0.0:.10g}")
     ours = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
-        own_unit = UNITS.get(aside.column.unit, aside.column.unit)
-        ours = f"{own_words(aside.ours, aside.column, tuple(MARKS))} {own_unit}".strip()
-    return aside.label, f"{value} {unit}".strip(), ours, aside.place, aside.note
+        ours = with_unit(own_words(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
+    return aside.label, with_unit(value, aside.unit), ours, aside.place, aside.note
+
+
+SIGNIFICANT = 3
+"""Digits that the smallest of the values keeps, also if its metric has fewer decimals."""
+
+MOST = 6
+"""Decimals that no value exceeds."""
+
+
+def decimals(metric: MetricSpec, values: Iterable[Scalar]) -> int:
+    """Decimals for these values of records: the metric's, or more if a small value would lose its digits."""
+    numbers = [abs(value * metric.scale) for value in values if isinstance(value, (int, float)) and value]
+    if not numbers or metric.digits == 0:
+        return metric.digits
+    leading = math.floor(math.log10(min(numbers)))
+    return max(metric.digits, min(MOST, SIGNIFICANT - 1 - leading))
+
+
+def value_words(metric: MetricSpec, value: Scalar) -> str:
+    """A record's value in the metric's unit, without the unit; a string as it is."""
+    if value is None or isinstance(value, str):
+        return ABSENT if value is None else value
+    shown = value * metric.scale + 0.0  # never -0.0
+    places = decimals(metric, [value])
+    return f"{shown:.{SIGNIFICANT}g}" if 0 < abs(shown) < 10**-places else f"{shown:.{places}f}"
+
+
+def unit_words(metric: MetricSpec) -> str:
+    """The metric's unit as it is printed; "" if it has none."""
+    return UNITS.get(metric.unit, metric.unit)

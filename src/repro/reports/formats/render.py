@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from repro.core.digits import csv_text
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Published
 from repro.reports.formats.layout import MOST_COLUMNS, NOT_RUN, Grid, Heading, Page
 from repro.reports.tables.table import Entry, Table
 
@@ -173,7 +173,7 @@ def to_csv(table: Table) -> str:
             lines.append([*about, *found, *(own.get(name, "") for name in labels)])
     for aside in table.aside:
         ours = aside.ours or Entry()
-        entry = replace(ours, published=aside.published, comparison=None, ratio=None)
+        entry = replace(ours, published=aside.published, comparison=None)
         cells = " ".join(ours.cells), " ".join(ours.baseline)
         of_ours = aside.column if aside.ours else None
         about = [aside.label, "", "aside", *((of_ours.unit, of_ours.better) if of_ours else (aside.unit, ""))]

@@ -17,7 +17,7 @@ from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.device.device_file import Fact, facts
 from repro.device.engines.engine_file import OWN, described
-from repro.reports.comparison.published import Published, in_unit
+from repro.reports.comparison.comparison import Published, in_unit
 from repro.reports.reference.reference import PublishedCell, find
 
 FACT = "fact"
@@ -146,7 +146,9 @@ class Stated:
     @property
     def ratio(self) -> float | None:
         """Our value divided by the published one, if both are numbers."""
-        return self.published.ratio(self.ours) if isinstance(self.published, Published) else None
+        if isinstance(self.published, Published) and isinstance(self.ours, float):
+            return self.published.ratio(self.ours)
+        return None
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from repro.core.digits import csv_of
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Published
 from repro.reports.figures.charts import bars
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import drawn_alike, exported
 from repro.reports.figures.palette import Palette
 from repro.reports.figures.shown import Shown, titled
 from repro.reports.files import write_page
-from repro.reports.formats.layout import ABSENT, UNITS, Grid, Page, signs
+from repro.reports.formats.layout import ABSENT, Grid, Page, signs, with_unit
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
-from repro.reports.tables.table import MARKS, Entry, TableRow
+from repro.reports.tables.table import Entry, TableRow, legend
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Alignment of each column."""
@@ -53,9 +53,7 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
     shown = [any(line[i] != ABSENT for line in lines) for i in range(len(HEADINGS))]
     headings = dict(compress(HEADINGS.items(), shown))
     grid = Grid.of(headings, (tuple(compress(line, shown)) for line in lines))
-    used = {mark for one in stated for mark in one.marks}
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
-    notes += spec.footnotes
+    notes = [*legend(mark for one in stated for mark in one.marks), *spec.footnotes]
     notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
@@ -101,10 +99,11 @@ def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> byte
 
 
 def _line(one: Stated) -> tuple[str, ...]:
-    unit = UNITS.get(one.unit, one.unit)
-    given = _number(one)
-    published = f"{ends(given.low, given.high)} {unit}" if given else str(one.published)
-    ours = f"{one.ours:.3g} {unit}{signs(one.marks)}" if isinstance(one.ours, float) else one.ours
+    number = _number(one)
+    published = with_unit(ends(number.low, number.high), one.unit) if number else str(one.published)
+    ours = one.ours
+    if isinstance(ours, float):
+        ours = with_unit(f"{ours:.3g}", one.unit) + signs(one.marks)
     ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
     words = (one.spec.fact, f"sec. {one.section}", published, ours, ratio, one.basis, _remark(one))
     return tuple(word or ABSENT for word in words)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 from zlib import crc32
 
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
 from repro.records.record import FEWEST
 
 RESAMPLES = 10_000
@@ -60,9 +60,7 @@ def paired(ours: Totals, other: Totals, compare: Literal["ratio", "difference"])
         return ends(one / two)
 
 
-def drawn(
-    totals: Totals, source: str = "", among: Collection[str] | None = None
-) -> NDArray[np.float64] | None:
+def drawn(totals: Totals, source: str = "", among: Collection[str] | None = None) -> Array | None:
     """The figure of `RESAMPLES` draws of the prompts with replacement; `None` with fewer than `FEWEST`.
 
     Figures over the same prompts of the same source (the digest of a dataset) get the same draws, so that
@@ -96,7 +94,7 @@ def drawn(
         return np.asarray(above / below)
 
 
-def weights(seeds: Sequence[int]) -> NDArray[np.float64] | None:
+def weights(seeds: Sequence[int]) -> Array | None:
     """What each of some figures weighs in each draw if their seeds are drawn with replacement as well.
 
     Args:
@@ -112,7 +110,7 @@ def weights(seeds: Sequence[int]) -> NDArray[np.float64] | None:
 
 
 @lru_cache(maxsize=32)
-def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
+def _counts(source: str, prompts: tuple[str, ...]) -> Array:
     """How often each prompt is in each draw: [prompts, `RESAMPLES`]."""
     generator = np.random.default_rng([SEED, crc32("\n".join((source, *prompts)).encode())])
     shares = np.full(len(prompts), 1 / len(prompts))
@@ -120,7 +118,7 @@ def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
     return np.ascontiguousarray(drawn.T, dtype=np.float64)
 
 
-def _round_counts(source: str, prompt: str, counts: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
+def _round_counts(source: str, prompt: str, counts: Array, rounds: int) -> Array:
     """How often each round of a prompt is in each draw, which draws as many as there are each time that it
     draws the prompt: [rounds, `RESAMPLES`].
     """
@@ -129,7 +127,7 @@ def _round_counts(source: str, prompt: str, counts: NDArray[np.float64], rounds:
     return np.ascontiguousarray(drawn.T, dtype=np.float64)
 
 
-def ends(figures: NDArray[np.float64]) -> Interval | None:
+def ends(figures: Array) -> Interval | None:
     """The 2.5th and 97.5th percentile of resampled figures; `None` if none is finite."""
     finite = figures[np.isfinite(figures)]
     if not finite.size:

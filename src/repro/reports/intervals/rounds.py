@@ -172,7 +172,7 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
 
 def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
     """The sums of each prompt over lines of its answers."""
-    found: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
+    found: dict[str, Sums] = defaultdict(lambda: defaultdict(float, dict.fromkeys(COUNTED, 0.0)))
     for line in lines:
         own, numbers = found[str(line["request"])], cast("Mapping[str, float]", line)
         emitted, accepted = numbers.get("emitted") or 0.0, numbers.get("accepted") or 0.0
@@ -192,8 +192,6 @@ def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
                 own["useless"] += accepted >= reach
             if (possible := numbers.get("possible")) is not None:
                 own["possible"] += possible
-    for own in found.values():
-        own.update({name: 0.0 for name in COUNTED if name not in own})
     return found
 
 
@@ -209,7 +207,6 @@ def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sum
         own[ONE] = 1.0
         if {"prefill_joules", "decode_joules"} <= own.keys():
             own["answer_joules"] = own["prefill_joules"] + own["decode_joules"]
-        own.update({name: 0.0 for name in COUNTED if name not in own})
     return found
 
 

@@ -5,19 +5,19 @@ Owns which draws belong to a record. Must not know tables. The lines of a record
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Protocol
 
-from repro.libraries import NDArray, np
+from repro.libraries import Array
 from repro.records.record import Record
 from repro.reports.intervals.bootstrap import Totals, drawn
 from repro.reports.intervals.rounds import totals
 
-COUNTED = ("prompts", "rows", "requests")
-"""Values that count what a cell was asked."""
+COUNTED = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
+"""Values that count what a cell was asked, with their names."""
 
 KEPT = 64
 """Drawn figures that are kept, of 80 kB each: those of a row of a table."""
@@ -47,8 +47,8 @@ class Samples:
         self.rounds = lru_cache(CELLS)(lines.rounds)
         self.answers = lru_cache(CELLS)(lines.answers)
         self._totals: dict[str, dict[str, Totals]] = {}
-        self._drawn: OrderedDict[tuple[str, str, frozenset[str]], NDArray[np.float64] | None] = OrderedDict()
-        self._examples: dict[str, int] = {}
+        self._drawn = lru_cache(KEPT)(self._draw)
+        self._examples = cache(self._count_examples)
 
     def totals(self, record: Record) -> dict[str, Totals]:
         """The totals of a record's figures by prompt."""
@@ -60,24 +60,22 @@ class Samples:
 
     def examples(self, record: Record) -> int:
         """Different examples that the record's answers are to; 0 if its lines do not name them."""
-        if record.key not in self._examples:
-            hashes = {line.get("row_hash") for line in self.answers(record.key)} - {None}
-            self._examples[record.key] = len(hashes)
-        return self._examples[record.key]
+        return self._examples(record.key)
 
-    def drawn(self, record: Record, name: str, among: Collection[str]) -> NDArray[np.float64] | None:
+    def _count_examples(self, key: str) -> int:
+        return len({line.get("row_hash") for line in self.answers(key)} - {None})
+
+    def drawn(self, record: Record, name: str, among: Collection[str]) -> Array | None:
         """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
 
         Nobody changes it: several columns have ratios of the same figure.
         """
-        if (totals := self.totals(record).get(name)) is None:
+        if name not in self.totals(record):
             return None
-        asked = record.key, name, frozenset(among)
-        if asked not in self._drawn:
-            self._drawn[asked] = drawn(totals, _source(record), among)
-            if len(self._drawn) > KEPT:
-                self._drawn.popitem(last=False)
-        return self._drawn[asked]
+        return self._drawn(record.key, name, _source(record), frozenset(among))
+
+    def _draw(self, key: str, name: str, source: str, among: frozenset[str]) -> Array | None:
+        return drawn(self._totals[key][name], source, among)
 
     def together(self, records: Iterable[Record]) -> JointSamples:
         """The records' figures, resampled over all their prompts at once."""
@@ -100,7 +98,7 @@ class JointSamples:
     samples: Samples
     prompts: Mapping[str, Collection[str]]
 
-    def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
+    def drawn(self, record: Record, name: str) -> Array | None:
         """A figure of the record over each draw of all prompts; `None` if its lines do not give one."""
         return self.samples.drawn(record, name, self.prompts.get(_source(record), ()))
 

@@ -25,7 +25,7 @@ def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
         InputError: two entries have the same key.
     """
     places = conf_folders() if folders is None else folders
-    return merged(places, lambda folder: [folder / "reference" / "papers.bib"], read_entries, "BibTeX entry")
+    return merged(places, "reference/papers.bib", read_entries, "BibTeX entry")
 
 
 def read_entries(path: Path) -> dict[str, str]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_entries
 from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.reports.reference.reference import COLUMNS
@@ -92,7 +91,7 @@ def load_names(folders: Sequence[Path] | None = None) -> DisplayNames:
     Raises:
         InputError: the project's file is malformed, or two files name the same value.
     """
-    return _names(tuple(conf_folders() if folders is None else folders))
+    return DisplayNames(conf_entries("reference/names.yaml", _read, "name", folders))
 
 
 OF_STAND_INS = "stand_ins: "
@@ -101,7 +100,7 @@ OF_STAND_INS = "stand_ins: "
 
 def load_notes(folders: Sequence[Path] | None = None) -> dict[str, str]:
     """The shared footnotes by name, from all `reference/notes.yaml`; errors as `load_names`."""
-    return _notes(tuple(conf_folders() if folders is None else folders))
+    return conf_entries("reference/notes.yaml", _read_notes, "shared footnote", folders)
 
 
 def footnotes(notes: Sequence[str], known: Mapping[str, str]) -> list[str]:
@@ -116,17 +115,8 @@ def footnotes(notes: Sequence[str], known: Mapping[str, str]) -> list[str]:
     return [known.get(note, note) for note in notes]
 
 
-@cache
-def _names(folders: tuple[Path, ...]) -> DisplayNames:
-    return DisplayNames(merged(folders, lambda folder: [folder / "reference" / "names.yaml"], _read, "name"))
-
-
-@cache
-def _notes(folders: tuple[Path, ...]) -> dict[str, str]:
-    def read(path: Path) -> dict[str, str]:
-        return {name: " ".join(str(text).split()) for name, text in read_mapping(path).items()}
-
-    return merged(folders, lambda folder: [folder / "reference" / "notes.yaml"], read, "shared footnote")
+def _read_notes(path: Path) -> dict[str, str]:
+    return {name: " ".join(str(text).split()) for name, text in read_mapping(path).items()}
 
 
 def _read(path: Path) -> dict[str, NameSpec]:

@@ -87,7 +87,7 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
         InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.
     """
     places = conf_folders() if folders is None else folders
-    cells = merged(places, _files, read_cells, "published cell")
+    cells = merged(places, "reference/cells*.csv", read_cells, "published cell")
     own = places[0] / "reference"
     for name, why in _remarks(own / "determined.csv", "why").items():
         cells[name] = replace(find(cells, name), determined=why)
@@ -104,11 +104,6 @@ def _remarks(path: Path, field: str) -> dict[str, str]:
         if lacking := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path.name} has no column {lacking[0]!r}")
         return {line["id"]: line[field] for line in reader if line[field]}
-
-
-def _files(folder: Path) -> list[Path]:
-    """The files of published values of a `conf/` folder, the main one first."""
-    return [folder / "reference" / "cells.csv", *sorted((folder / "reference").glob("cells_*.csv"))]
 
 
 def read_cells(path: Path) -> dict[str, PublishedCell]:

@@ -1,14 +1,16 @@
-"""Writes an experiment's `table:` section out: rows, columns, published values, footnotes.
+"""Writes an experiment's `table:` section out: rows, columns (one for each value of a label, comparisons),
+published values, footnotes.
 
 Must not know records.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
@@ -16,15 +18,40 @@ from repro.core.registry import unknown
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import FIELDS, footnotes, load_names, load_notes
 from repro.reports.reference.reference import find, load_cells
-from repro.reports.spec.columns import Column, KnownLabels, columns_of
 from repro.reports.spec.experiment import grid_of
 from repro.reports.spec.join import CONDITION, EntryCoordinates, Texts, coordinates, published_ids
 from repro.reports.spec.labels import Labels, defaults_of, labels_of
-from repro.reports.spec.metric import load_metrics
-from repro.reports.spec.section import read_section
-from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, Coordinates, FigureSpec, TableSpec
+from repro.reports.spec.metric import MetricSpec, load_metrics
+from repro.reports.spec.spec import (
+    SEPARATOR,
+    AsideSpec,
+    ColumnSettings,
+    ColumnSpec,
+    Coordinates,
+    FigureSpec,
+    TableSpec,
+    read_section,
+)
+from repro.reports.spec.units import factor
 
 COMMA = ", "
+
+VERSUS = "vs"
+WORDS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
+"""What the words of a pair mean, as in `edgellm over sp`: the column's `compare`.
+
+`vs` is the ratio that is above 1 if the first is better.
+"""
+PAIR = re.compile(rf"(.+?) ({'|'.join(WORDS)}) (.+)")
+BETTER = {"higher": "lower", "lower": "higher", "": ""}
+
+
+class Column(NamedTuple):
+    """A column written out, with the entry of `columns:` and the metric that it is from."""
+
+    spec: ColumnSpec
+    settings: ColumnSettings
+    metric: MetricSpec
 
 
 def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> TableSpec:
@@ -64,11 +91,12 @@ class _Expansion:
         self.rows = self._rows()
 
     def table(self) -> TableSpec:
-        settings, labels = self.settings, KnownLabels(self.values, self._name)
-        columns: list[Column] = []
-        for number, entry in enumerate(settings.columns):
-            metric, place = load_metrics().find(entry.metric), f"{self.where}, columns.{number}"
-            columns += columns_of(entry, metric, labels, place)
+        settings = self.settings
+        columns = [
+            column
+            for number, entry in enumerate(settings.columns)
+            for column in self._columns(entry, f"{self.where}, columns.{number}")
+        ]
         if settings.rows.least:
             load_metrics().find(settings.rows.least)
         table = TableSpec(
@@ -125,6 +153,53 @@ class _Expansion:
     def _name(self, label: str, value: str) -> str:
         """The display name of a label's value; the table's own names come first."""
         return self.settings.rows.names.get(value) or load_names().find(self.paper, label, value).name
+
+    # --- columns ------------------------------------------------------------------------------------------
+
+    def _columns(self, settings: ColumnSettings, place: str) -> Iterator[Column]:
+        """The columns of an entry; `place` is the entry, for error messages."""
+        metric, each = load_metrics().find(settings.metric), settings.each
+        if settings.pairs:
+            for key, pair in settings.pairs.items():
+                yield self._pair(key, pair, settings, metric, place)
+        elif not each:
+            yield _column(settings.key or metric.name, settings.heading, settings, metric, place)
+        else:
+            for key, value in self._values_of_each(settings, place).items():
+                heading = (settings.heading or "{}").format(self._name(each, value))
+                key = (settings.key or "{}").format(key)
+                yield _column(key, heading, settings, metric, place, where={each: value})
+
+    def _values_of_each(self, settings: ColumnSettings, place: str) -> Mapping[str, str]:
+        """The values of `each` by the key of their column."""
+        each, of = settings.each, settings.of
+        if isinstance(of, Mapping):
+            return of
+        if of is None and each not in self.values:
+            raise InputError(f"{place}: the grid does not tell the values of {each!r}; list them in `of`")
+        return {value: value for value in (self.values[each] if of is None else of)}
+
+    def _pair(self, key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, place: str) -> Column:
+        each, parts = settings.each, PAIR.fullmatch(pair)
+        if not each or parts is None:
+            raise InputError(
+                f"{place}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), "
+                "'a vs b' (how many times better), 'a less b' (difference) or 'a below b' (by how many "
+                "percent)"
+            )
+        first, word, base = parts.groups()
+        for value in (first, base):
+            if value not in self.values.get(each, (value,)):
+                raise InputError(f"{place}: {unknown(each, value, self.values[each])}")
+        text = f"{self._name(each, first)} {'over' if word == VERSUS else word} {self._name(each, base)}"
+        heading = settings.heading.format(text) if settings.heading else text
+        better = settings.better
+        if word == VERSUS:
+            better = "higher" if better is None else better
+            if metric.better == "lower":
+                first, base = base, first
+        sides = {"where": {each: first}, "over": {each: base}}
+        return _column(key, heading, settings, metric, place, **sides, compare=WORDS[word], better=better)
 
     # --- published values ---------------------------------------------------------------------------------
 
@@ -279,3 +354,54 @@ def _is_among(value: str, values: Collection[str]) -> bool:
         return value in values or float(value) in map(float, values)
     except ValueError:
         return False
+
+
+def _column(
+    key: str, heading: str, settings: ColumnSettings, metric: MetricSpec, place: str, **changes: Any
+) -> Column:
+    """The column of a metric; `changes` go before the settings, and labels beside theirs."""
+    where, over = ({**getattr(settings, side), **changes.get(side, {})} for side in ("where", "over"))
+    compare = changes.get("compare", settings.compare)
+    is_compared = bool(over or settings.relative_to)
+    scale, unit, digits, better = _shown(settings, metric, compare or "ratio" if is_compared else "", place)
+    wished = changes.get("better", settings.better)
+    spec = ColumnSpec(
+        key=key,
+        heading=heading or metric.heading,
+        value=metric.value,
+        total=metric.total,
+        per=metric.per,
+        unit=unit,
+        digits=digits if settings.digits is None else settings.digits,
+        scale=scale * settings.scale,
+        better=better if wished is None else wished,
+        relative_to=settings.relative_to,
+        over=over,
+        compare=compare or "ratio",
+        aggregate=settings.aggregate,
+        where=where,
+        tolerance=settings.tolerance,
+        timed=metric.timed if settings.timed is None else settings.timed,
+        sampled=metric.sampled,
+        absent=settings.absent,
+    )
+    return Column(spec, settings, metric)
+
+
+def _shown(
+    settings: ColumnSettings, metric: MetricSpec, compare: str, place: str
+) -> tuple[float, str, int, Any]:
+    """Scale, unit, digits and direction of the metric, or of a comparison of two of its values."""
+    if compare == "ratio":
+        return 1.0, "x", 2, metric.better
+    if compare == "reduction":
+        return 1.0, "%", 1, BETTER[metric.better]
+    scale, unit, wished = metric.scale, metric.unit, settings.unit
+    difference = "percentage_point" if compare and unit == "%" else unit
+    if wished is None or wished == difference:
+        return scale, difference, metric.digits, metric.better
+    times = factor(unit, wished)
+    if times is None:
+        raise InputError(f"{place}: {metric.name} is in {unit!r}, not in {wished!r}")
+    wished = "percentage_point" if compare and wished == "%" else wished
+    return scale * times, wished, metric.digits, metric.better

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_entries
 from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
@@ -126,15 +125,7 @@ def load_metrics(folders: Sequence[Path] | None = None) -> MetricSpecs:
     Raises:
         InputError: a file of the project is malformed, or two files define the same metric.
     """
-    return _load(tuple(conf_folders() if folders is None else folders))
-
-
-@cache
-def _load(folders: tuple[Path, ...]) -> MetricSpecs:
-    def files(folder: Path) -> list[Path]:
-        return sorted((folder / "metric").glob("*.yaml"))
-
-    return MetricSpecs(merged(folders, files, _read, "metric"))
+    return MetricSpecs(conf_entries("metric/*.yaml", _read, "metric", folders))
 
 
 def _read(path: Path) -> dict[str, MetricSpec]:

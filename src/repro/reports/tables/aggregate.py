@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from repro.core.errors import InputError
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
 from repro.records.record import Record, Scalar
 from repro.reports.intervals.bootstrap import RESAMPLES, weights
 from repro.reports.intervals.samples import JointSamples
@@ -19,7 +19,7 @@ from repro.reports.tables.known import known_value
 
 MEANS = ("mean", "median", "geomean")
 
-Value: TypeAlias = "NDArray[np.float64] | str | None"
+Value: TypeAlias = "Array | str | None"
 """A value and behind it that in each draw; a text alone; `None` if there is none."""
 
 
@@ -63,7 +63,7 @@ def figures(
 
 def drawn(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], draws: JointSamples
-) -> NDArray[np.float64] | None:
+) -> Array | None:
     """The column's value in each draw of prompts and seeds; `None` if a part cannot be resampled."""
     values = figures(column, records, baseline, draws)
     return None if values is None or isinstance(values, str) or np.isnan(values[1:]).all() else values[1:]
@@ -143,7 +143,7 @@ def _read(record: Record, name: str, draws: JointSamples | None) -> Value:
     return values
 
 
-def _number(column: ColumnSpec, value: Value) -> NDArray[np.float64]:
+def _number(column: ColumnSpec, value: Value) -> Array:
     if isinstance(value, str) or value is None:
         raise InputError(f"column {column.key!r} needs a number and finds {value!r}")
     return value

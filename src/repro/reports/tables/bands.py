@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.reading import csv_reader
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
 from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
 
@@ -82,7 +82,7 @@ def draw_counts(root: Path) -> dict[str, int]:
     return {place[0]: int(_number(root / BANDS, place, count)) for place, (count,) in lines}
 
 
-def band_range(drawn: NDArray[np.float64] | Sequence[float], value: float) -> Ends:
+def band_range(drawn: Array | Sequence[float], value: float) -> Ends:
     """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all.
 
     It has `value`, the figure on the machine as it is, which is one of the machines.

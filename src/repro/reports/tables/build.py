@@ -14,8 +14,7 @@ from itertools import product
 from repro.libraries import np
 from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure
-from repro.reports.comparison.published import Published, in_unit
+from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, in_unit
 from repro.reports.intervals.bootstrap import ends
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
@@ -23,15 +22,19 @@ from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figures
-from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.bands import Banded, Place, cells_digest
-from repro.reports.tables.best import with_best
 from repro.reports.tables.crossings import SampledCurve, sentences
-from repro.reports.tables.how_made import how_made, words_of
+from repro.reports.tables.how_made import (
+    amounts,
+    how_made,
+    notes_of,
+    says_stand_ins,
+    stand_ins,
+    uncounted,
+    words_of,
+)
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
-from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
-from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
-from repro.reports.tables.uncounted import uncounted
+from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow, with_best
 
 PLAIN = "plain decoding"
 """What curves of comparisons call their baseline."""
@@ -133,7 +136,6 @@ class _Builder:
             rows=rows,
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
             footnotes=(*self.failures, *self.footnotes),
-            compared=tuple(e.comparison for row in rows for e in row.entries if e.comparison),
             commits=_commits(records),
             date=max((r.provenance.finished for r in records), default="")[:10],
             papers=self._papers(),
@@ -227,17 +229,15 @@ class _Builder:
         spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
         if spread is None and len(records) == 1 and column.value and not column.baseline:
             spread = _scaled(stated(records[0]).get(column.value), column.scale)
-        ratio = entry.published.ratio(ours) if entry.published else None
-        marks = reservations(column, records, baseline, entry.published, ratio, self.older, self.outside)
+        entry = replace(entry, ours=ours)
+        marks = reservations(column, records, baseline, entry, self.older, self.outside)
         if entry.published and find(self.cells, entry.published.id).determined:
             marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
         return replace(
             entry,
-            ours=ours,
             spread=spread,
             n=distinct([*records, *baseline], self.samples) if column.sampled else None,
             band=self._band((self.spec.experiment, row, column.key), entry),
-            ratio=ratio,
             marks=marks,
         )
 
@@ -287,7 +287,7 @@ class _Builder:
             there = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
             joint = self.samples.together(record for row in there for record in self.groups[row.id])
             at = self.spec.columns.index(columns[figure.x])
-            there.sort(key=lambda row: float(row.entries[at].ours or 0))
+            there.sort(key=lambda row: row.entries[at].number or 0.0)
             found = {key: self._curve(there, columns[key], joint) for key in (figure.x, *figure.columns)}
             x = found.pop(figure.x)
             curves = {key: curve for key, curve in found.items() if curve}
@@ -304,9 +304,9 @@ class _Builder:
         self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
     ) -> SampledCurve | None:
         """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
-        values = [row.entries[self.spec.columns.index(column)].ours for row in rows]
+        values = [row.entries[self.spec.columns.index(column)].number for row in rows]
         draws = [drawn(column, *self._sides(row.id, column), joint) for row in rows]
-        numbers = [float(value) for value in values if isinstance(value, (int, float))]
+        numbers = [value for value in values if value is not None]
         there = [resampled for resampled in draws if resampled is not None]
         if not len(numbers) == len(there) == len(rows):
             return None
@@ -344,16 +344,16 @@ def reservations(
     column: ColumnSpec,
     records: Sequence[Record],
     baseline: Sequence[Record],
-    published: Published | None,
-    ratio: float | None,
+    entry: Entry,
     older: Collection[str] = (),
     outside: Outside | None = None,
 ) -> tuple[str, ...]:
-    """The marks of a value made from these records, in the order of the legend.
+    """The marks of an entry's value, which is made from these records, in the order of the legend.
 
     `older` are keys of cells made by an older version of a component; `outside` as of `build`.
     A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
+    published, ours = entry.published, entry.number
     determined = {column.key, column.value, column.total, column.per, published.id if published else None}
     tests: dict[str, Callable[[Record], bool]] = {
         "proxy": lambda r: r.provenance.weights == "proxy",
@@ -366,6 +366,7 @@ def reservations(
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
     marks = [name for name, test in tests.items() if any(map(test, [*records, *baseline]))]
+    ratio = published.ratio(ours) if published and ours is not None else None
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
 
 STEPS = 2000
 """Places between the ends of the x axis at which the first curve is looked up."""
@@ -29,8 +29,8 @@ class SampledCurve:
     """
 
     name: str
-    values: NDArray[np.float64]
-    drawn: NDArray[np.float64]
+    values: Array
+    drawn: Array
 
 
 def sentences(
@@ -99,7 +99,7 @@ def _place(x: SampledCurve, before: SampledCurve, after: SampledCurve, place: fl
     return f"{x.name.lower()} {place:.0f}% [{first}, {last}]"
 
 
-def _rises(x: NDArray[np.float64], lead: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rises(x: Array, lead: Array) -> Array:
     """Where a lead rises above 0 in each segment, NaN where it does not: [segments, draws]."""
     before, after = lead[:-1], lead[1:]
     with np.errstate(divide="ignore", invalid="ignore"):

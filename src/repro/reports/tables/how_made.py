@@ -1,17 +1,25 @@
-"""How a table's figures came about, in a line: emulated on which machines or measured, and what computed.
+"""What is said of the records behind a table: on which machines they were emulated or measured, what computed
+and stands in for the paper's models, how much they are, and what of a request no column has.
 
-Counted from the records themselves. Must not know what a table shows.
+Counted from the records themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from repro.core.paths import conf_dir
+from repro.core.reading import read_mapping
 from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import PRINTED, sources
 from repro.records.record import Record
-from repro.reports.tables.stand_ins import checkpoint_of, each_name
+from repro.reports.intervals.samples import COUNTED
+from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.spec import ColumnSpec
 
 EMULATED, MEASURED = "emulated", "measured"
 
@@ -21,8 +29,8 @@ BILLED = "cost model"
 OF_TABLES = "Ours are figures of the tables named, emulated or measured as each says."
 """The line of a page that gathers figures of several tables."""
 
-FEW = 3
-"""Machines that are named; more are counted."""
+FEW, FEW_MODELS = 3, 2
+"""Machines and models that are named; more machines are counted, more models are "the models"."""
 
 
 def words_of(records: Sequence[Record]) -> str:
@@ -111,3 +119,157 @@ def _named(names: Sequence[str], many: str) -> str:
     if len(names) > FEW:
         return f"{len(names)} {many}"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def stand_ins(records: Sequence[Record]) -> str:
+    """Which checkpoints compute in place of which models, and whether only costs are known; "" if neither.
+
+    Records without weights count only if all are without: a table of both says which in its marks.
+    """
+    if records and all(record.provenance.weights == "none" for record in records):
+        return "costs only, no weights computed"
+    proxies = [record for record in records if record.provenance.weights == "proxy"]
+    checkpoints = each_name(checkpoint_of(record.provenance.config) for record in proxies)
+    if not checkpoints:
+        return ""
+    models = each_name(record.labels.get("target", "") for record in proxies)
+    named = " and ".join(models) if 0 < len(models) <= FEW_MODELS else "the models"
+    return (
+        f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {named}"
+    )
+
+
+def checkpoint_of(config: Mapping[str, Any]) -> str:
+    """Display name of the target's checkpoint: of the weights that it names, whatever its file is called."""
+    checkpoint = (config.get("target") or {}).get("checkpoint") or {}
+    name, folder = str(checkpoint.get("name") or ""), checkpoint.get("folder")
+    repo = str((checkpoint.get("hub") or {}).get("repo") or "")
+    if folder or (repo and repo != _repo(name)):
+        return Path(str(folder or repo or name)).name
+    return load_names().find(ANY, "checkpoint", name).name
+
+
+@cache
+def _repo(name: str) -> str:
+    """The hub's repository in a checkpoint's file; "" without one."""
+    path = conf_dir() / "model" / "checkpoint" / f"{name}.yaml"
+    hub = read_mapping(path).get("hub") if path.is_file() else None
+    return str((hub or {}).get("repo") or "")
+
+
+def says_stand_ins(records: Sequence[Record]) -> bool:
+    """Whether footnotes about stand-ins hold: not where all records have been asked for other weights."""
+    return any(r.provenance.config.get("weights", "stand_in") == "stand_in" for r in records) or not records
+
+
+def each_name(names: Iterable[str | None]) -> list[str]:
+    """The names that are there, each once, sorted."""
+    return sorted({name for name in names if name})
+
+
+UNACCEPTED = "no draft token was ever accepted"
+"""Begins a note about a suspicious acceptance length of 1."""
+
+ONE_ROW = 1.5
+"""Rows of a verification below which hardly any holds a draft token, so that a length of 1 is no wonder."""
+
+
+def amounts(records: Sequence[Record]) -> str:
+    """Number of cells, and prompts, rows or requests and decoded tokens of a cell; "" without records."""
+    if not records:
+        return ""
+    said = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
+    done = [record for record in records if record.done]
+    for name, words in {**COUNTED, "decode_tokens": "decoded tokens"}.items():
+        counts = [value for r in done if isinstance(value := r.values.get(name), int)]
+        if counts:
+            said.append(f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {words} a cell")
+    texts = {str(r.provenance.config.get("prompts")) for r in done if not r.values.keys() & COUNTED.keys()}
+    if len(texts) == 1 and texts != {"None"}:
+        said.append(f"{texts.pop()} texts a cell")
+    return f"n: {', '.join(said)}."
+
+
+def notes_of(records: Sequence[Record]) -> list[str]:
+    """The notes of all records, each once, sorted.
+
+    That no draft token was accepted is left out where hardly any was verified: older cells say it of width 1,
+    too.
+    """
+    return sorted({note for r in records for note in r.provenance.notes if not _explained(note, r)})
+
+
+def _explained(note: str, record: Record) -> bool:
+    width = record.values.get("verification_width")
+    return note.startswith(UNACCEPTED) and isinstance(width, (int, float)) and width < ONE_ROW
+
+
+FIRST, DRAFT, DECODED = "the time to the first token", "the draft's prompt after it", "decoding"
+PROMPT_JOULES, DECODE_JOULES = "the energy of the prompts", "the energy of decoding"
+PARTS = {"s": (FIRST, DRAFT, DECODED), "J": (PROMPT_JOULES, DECODE_JOULES)}
+"""What a request's seconds and its joules divide into."""
+
+HAVE: Mapping[str, tuple[str, ...]] = {
+    "ttft": (FIRST,),
+    "prefill_tokens_per_s": (FIRST,),
+    "prefill_seconds": (FIRST, DRAFT),
+    "decode_seconds": (DECODED,),
+    "decode_tokens_per_s": (DECODED,),
+    "time_per_token": (DECODED,),
+    "latency": PARTS["s"],
+    "answer_seconds": PARTS["s"],
+    "prefill_joules": (PROMPT_JOULES,),
+    "decode_joules": (DECODE_JOULES,),
+    "joules_per_token": (DECODE_JOULES,),
+    "answer_joules": PARTS["J"],
+}
+"""The parts of a request that values of records have, alone or in a ratio."""
+
+LEAST = 0.0005
+"""Seconds and joules that no page would show."""
+
+
+def uncounted(shown: Iterable[tuple[ColumnSpec, Record]]) -> str:
+    """A sentence that says which parts of a request, and how much, are in no column; "" if all are in one.
+
+    Of cells of methods with a draft, whose time to the first token, decoding or energy a column has: a table
+    may leave out the draft's prompt, or the joules of prompts. A part of a request's seconds is looked for
+    where a column has some of them, and joules likewise.
+
+    Args:
+        shown: columns with the records behind their figures.
+    """
+    had: dict[str, set[str]] = defaultdict(set)
+    records: dict[str, Record] = {}
+    for column, record in shown:
+        if record.done and "draft" in record.provenance.inputs:
+            records[record.key] = record
+            for name in filter(None, (column.value, column.total, column.per)):
+                had[record.key].update(HAVE.get(name, ()))
+    said = []
+    for unit, kind in PARTS.items():
+        for part in kind:
+            missing = [
+                amount
+                for key, record in records.items()
+                if part not in had[key] and had[key].intersection(kind)
+                if (amount := _parts(record).get(part, 0.0)) > LEAST
+            ]
+            if missing:
+                ends = dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(missing), max(missing)))
+                said.append(f"{part} ({' to '.join(ends)} {unit})")
+    return f"Of a request with a draft, in no column: {'; '.join(said)}." if said else ""
+
+
+def _parts(record: Record) -> dict[str, float]:
+    """Mean seconds and joules of each part of a record's requests that its values tell."""
+    numbers = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
+    count, parts = numbers.get("prompts") or 0.0, {}
+    if count and {"ttft", "prefill_seconds", "decode_seconds"} <= numbers.keys():
+        parts[FIRST] = numbers["ttft"]
+        parts[DRAFT] = numbers["prefill_seconds"] / count - numbers["ttft"]
+        parts[DECODED] = numbers["decode_seconds"] / count
+    if count and {"prefill_joules", "decode_joules"} <= numbers.keys():
+        parts[PROMPT_JOULES] = numbers["prefill_joules"] / count
+        parts[DECODE_JOULES] = numbers["decode_joules"] / count
+    return parts

@@ -5,12 +5,12 @@ Owns a table's dataclasses. Knows neither how it is built (`build`) nor how it l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from repro.records.record import Scalar, Spread
-from repro.reports.comparison.comparison import Compared, Ends
-from repro.reports.comparison.published import Published
+from repro.reports.comparison.comparison import Compared, Ends, Published
+from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
 MARKS = {
@@ -32,6 +32,12 @@ MARKS = {
 """Marks of a value: its sign, and the legend's text."""
 
 
+def legend(marks: Iterable[str]) -> list[str]:
+    """What the signs of these marks mean, a sentence each."""
+    used = {*marks}
+    return [f"{sign} {words}." for mark, (sign, words) in MARKS.items() if mark in used]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One table entry, at a row and a column.
@@ -49,19 +55,29 @@ class Entry:
     band: Ends | None = None
     published: Published | None = None
     comparison: Compared | None = None
-    ratio: float | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
     cells: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
 
     @property
+    def number(self) -> float | None:
+        """Our value, if it is a number."""
+        return float(self.ours) if isinstance(self.ours, (int, float)) else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the nearest published number; None without both, for a bound and a published zero."""
+        if self.comparison is None or self.number is None:
+            return None
+        return self.comparison.published.ratio(self.number)
+
+    @property
     def interval(self) -> Ends | None:
         """The uncertainty as a 95% interval; of a standard error 1.96 of it to both sides."""
-        if isinstance(self.spread, tuple) or self.spread is None:
-            return self.spread
-        assert isinstance(self.ours, (int, float))
-        return self.ours - 1.96 * self.spread, self.ours + 1.96 * self.spread
+        if isinstance(self.spread, tuple) or self.spread is None or self.number is None:
+            return self.spread if isinstance(self.spread, tuple) else None
+        return self.number - 1.96 * self.spread, self.number + 1.96 * self.spread
 
 
 @dataclass(frozen=True)
@@ -111,10 +127,9 @@ class Table:
 
     `made` says in a word or two whether figures are emulated or measured, `stand_ins` in a phrase what stands
     in for the paper's models, `how_made` in a line on which machines, how well known, and what computed.
-    `compared` are all comparisons with published values, in the order of rows. `amounts` says in a sentence
-    how many cells, prompts and tokens there are. `commands` made its cells; the first recreates the table.
-    `apart` names the labels of a row that have a column each; without any, a row's name is one column.
-    `drawn` counts the drawn machines of its bands.
+    `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its cells; the
+    first recreates the table. `apart` names the labels of a row that have a column each; without any, a row's
+    name is one column. `drawn` counts the drawn machines of its bands.
     """
 
     experiment: str
@@ -124,7 +139,6 @@ class Table:
     rows: tuple[TableRow, ...]
     aside: tuple[Aside, ...]
     footnotes: tuple[str, ...]
-    compared: tuple[Compared, ...]
     commits: tuple[str, ...]
     date: str
     papers: tuple[str, ...]
@@ -136,6 +150,27 @@ class Table:
     commands: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     drawn: int = 0
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries, row by row."""
+        return [entry for row in self.rows for entry in row.entries]
+
+    @property
+    def compared(self) -> list[Compared]:
+        """All comparisons with published values, in the order of rows."""
+        return [entry.comparison for entry in self.entries if entry.comparison]
+
+    @property
+    def shared_marks(self) -> list[str]:
+        """Marks that all our values have; they are stated once, below the table."""
+        figures = [entry.marks for entry in self.entries if entry.ours is not None]
+        return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
+
+    @property
+    def legend(self) -> list[str]:
+        """What the signs of marks mean that only some values have."""
+        return legend(mark for entry in self.entries for mark in entry.marks if mark not in self.shared_marks)
 
     @property
     def caption(self) -> str:
@@ -163,3 +198,28 @@ class Table:
         if entries is None or column not in keys:
             raise KeyError((row, column))
         return entries[keys.index(column)]
+
+
+def with_best(table: Table) -> Table:
+    """The table with the mark `best` on the best values of each column, as they are shown.
+
+    A column without a direction or a difference has none, nor has a tie without intervals.
+    """
+    columns = [
+        _with_best(column, [row.entries[i] for row in table.rows]) for i, column in enumerate(table.columns)
+    ]
+    lines = zip(table.rows, zip(*columns, strict=True), strict=True)
+    return replace(table, rows=tuple(replace(row, entries=entries) for row, entries in lines))
+
+
+def _with_best(column: ColumnSpec, entries: Sequence[Entry]) -> Sequence[Entry]:
+    shown = [None if entry.number is None else round(entry.number, column.digits) for entry in entries]
+    values = {value for value in shown if value is not None}
+    if len(values) < 2 or not column.better:
+        return entries
+    best = max(values) if column.better == "higher" else min(values)
+    places = [i for i, value in enumerate(shown) if value == best]
+    ends = [entries[i].interval for i in places]
+    if len(places) > 1 and not all(both and not narrow(both) for both in ends):
+        return entries
+    return [replace(e, marks=(*e.marks, "best")) if i in places else e for i, e in enumerate(entries)]

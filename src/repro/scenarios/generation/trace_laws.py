@@ -14,7 +14,7 @@ from itertools import pairwise
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import FLASH
 from repro.device.trace import Trace
-from repro.libraries import NDArray, np
+from repro.libraries import Array, np
 from repro.methods.base import Generation
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -79,7 +79,7 @@ def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str,
             yield f"{name} is the integral of power: {stored:.10g} is not {joules:.10g}"
 
 
-def _integrated(trace: Trace, at: NDArray[np.float64]) -> NDArray[np.float64]:
+def _integrated(trace: Trace, at: Array) -> Array:
     """Joules from 0 to each of these times, by integrating the sum of the spans' powers over time."""
     lasting = np.array([(s.start, s.end, s.joules) for s in trace if s.end > s.start]).reshape(-1, 3)
     watts = lasting[:, 2] / (lasting[:, 1] - lasting[:, 0])
