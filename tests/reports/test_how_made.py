@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from invented_tables import table_spec
+from invented_tables import built, column
 from records import record
 from repro.core.paths import project_root
 from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.reference.names import OF_STAND_INS
-from repro.reports.tables.build import build
 from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.table import Table
 
@@ -65,10 +64,7 @@ def table_of(checkpoint: dict[str, Any], **config: Any) -> Table:
     """The table of a cell whose weights are another model's than the billed one's."""
     config |= {"target": {"checkpoint": checkpoint}}
     cell = record("lever", {"x": 1.0}, labels={"target": "Qwen3-8B"}, weights="proxy", config=config)
-    columns = [{"key": "x", "heading": "X", "value": "x"}]
-    notes = [f"{OF_STAND_INS}SmolLM2 computes.", "Five prompts."]
-    section = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, "footnotes": notes}
-    return build(table_spec("table", section), [cell], {})
+    return built([cell], [column("x")], footnotes=[f"{OF_STAND_INS}SmolLM2 computes.", "Five prompts."])
 
 
 @pytest.mark.parametrize(
@@ -81,10 +77,11 @@ def table_of(checkpoint: dict[str, Any], **config: Any) -> Table:
     ],
 )
 def test_a_title_names_the_weights_that_computed(checkpoint: dict[str, Any], named: str) -> None:
-    """A checkpoint's file whose folder or repository was changed has still its own name."""
-    assert f"{named} computes in place of Qwen3-8B" in table_of(checkpoint).caption
+    """A checkpoint's file whose folder or repository was changed has still its own name.
 
-
-def test_footnotes_about_stand_ins_are_left_out_of_own_weights() -> None:
-    assert table_of(SMOL).footnotes == ("SmolLM2 computes.", "Five prompts.")
-    assert table_of(SMOL, weights="own").footnotes == ("Five prompts.",)
+    Footnotes about stand-ins are left out of own weights.
+    """
+    table = table_of(checkpoint)
+    assert f"{named} computes in place of Qwen3-8B" in table.caption
+    assert table.footnotes == ("SmolLM2 computes.", "Five prompts.")
+    assert table_of(checkpoint, weights="own").footnotes == ("Five prompts.",)

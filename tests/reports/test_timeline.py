@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from invented_tables import table_spec
+from invented_tables import built, column, table_spec
 from perfetto_rule import dropped
 from records import record
 from repro.core.errors import InputError
@@ -23,9 +23,7 @@ from repro.experiments.tables import Asked
 from repro.records.record import Record
 from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, windows_of
 from repro.reports.figures.timeline import write_timeline
-from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
-from repro.reports.tables.build import build
-from repro.reports.tables.table import Table
+from repro.reports.spec.spec import LaneSpec, TimelineSpec, WindowSpec
 from tiny_project import write_project
 
 SPANS = [
@@ -131,23 +129,11 @@ def stored(tmp_path: Path) -> Record:
     return record("edgellm", {"calls": 2}, trace=path.name)
 
 
-def table(of: Record, **timeline: Any) -> tuple[Table, TableSpec]:
-    section = {
-        "title": "A trace",
-        "rows": {"by": ["method"]},
-        "columns": [{"key": "calls", "heading": "Calls", "value": "calls"}],
-        "timeline": {**SPEC, **timeline},
-    }
-    spec = table_spec("fig21", section)
-    return build(spec, [of], {}, {of.key}), spec
-
-
-def written(of: Record, folder: Path, **timeline: Any) -> dict[str, Path]:
-    made, spec = table(of, **timeline)
-    assert spec.timeline is not None
+def written(of: Record, folder: Path, **changes: Any) -> dict[str, Path]:
+    timeline = typed(TimelineSpec, {**SPEC, **changes}, "timeline")
+    table = built([of], [column("calls")], experiment="fig21")
     folder.mkdir(exist_ok=True)
-    others = [of, record("std", {})]
-    return write_timeline(made, spec.timeline, others, ROUNDS, folder, folder.parent)
+    return write_timeline(table, timeline, [of, record("std", {})], ROUNDS, folder, folder.parent)
 
 
 def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
@@ -203,8 +189,8 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
     project = write_project(tmp_path)
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     notes = [project.cell("experiment=quickstart", f"method={method}") for method in ("std", "edgellm")]
-    columns = [{"key": "calls", "heading": "Calls", "value": "target_calls"}]
-    section = {"title": "A trace", "rows": {"by": ["method"]}, "columns": columns, "timeline": SPEC}
+    columns = [column("target_calls")]
+    section = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, "timeline": SPEC}
     spec = table_spec("fig21", section)
     files = project.sweep().finish(Asked("fig21"), spec, notes)
     spans = list(csv.DictReader(io.StringIO(files["spans"].read_text(encoding="utf-8"))))

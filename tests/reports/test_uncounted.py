@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from committed_results import RESULTS
-from invented_tables import table_spec
+from invented_tables import built, column
 from records import record
 from repro.records.record import Record
 from repro.records.results import open_results
@@ -15,7 +15,7 @@ from repro.reports.files import ALTERED
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.build import SHORT, build
+from repro.reports.tables.build import SHORT
 
 LINE = "Of a request with a draft, in no column: "
 FIRST, DRAFT, DECODED = "the time to the first token", "the draft's prompt after it", "decoding"
@@ -55,10 +55,9 @@ VALUES = {
 def test_what_is_in_no_column_is_said_with_its_amount(shown: list[str], said: str) -> None:
     """Without a draft, all of the prompt is in the time to the first token."""
     drafting = record("lever", VALUES, inputs={"dataset": "d", "target": "t", "draft": "e"})
-    columns = [{"key": name, "heading": name, "value": name} for name in shown]
-    spec = table_spec("table", {"title": "T", "rows": {"by": ["method"]}, "columns": columns})
-    assert build(spec, [drafting], {}).footnotes == ((f"{LINE}{said}.",) if said else ())
-    assert build(spec, [record("std", VALUES)], {}).footnotes == ()
+    columns = [column(name) for name in shown]
+    assert built([drafting], columns).footnotes == ((f"{LINE}{said}.",) if said else ())
+    assert built([record("std", VALUES)], columns).footnotes == ()
 
 
 def left_out(record: Record, shown: set[str]) -> set[str]:
