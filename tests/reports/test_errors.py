@@ -10,12 +10,11 @@ import pytest
 
 import records
 from invented_tables import BIBTEX, CELLS, cell, spec, write_table, write_tables
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.reports.claims.claims_page import write_claims
-from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure
-from repro.reports.comparison.frame import framed, median, sentences
 from repro.reports.comparison.published import Published
 from repro.reports.fidelity.choices import (
     Alternative,
@@ -26,115 +25,33 @@ from repro.reports.fidelity.choices import (
     readings,
 )
 from repro.reports.fidelity.coverage import coverage, unnamed
-from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
+from repro.reports.fidelity.errors_page import Evidence, report
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import Comparisons, read_comparisons
-from repro.reports.fidelity.reasons import Reason, read_reasons
-from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
+from repro.reports.fidelity.reasons import read_reasons
+from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill
 from repro.reports.fidelity.winners import one_rate, orders, our_figure, races
-from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import PublishedCell, load_cells
 
-NOTHING = Evidence((), {}, TrivialPredictor())
-DRAFT = Reason("a proxy's words", "above", rule={"artifact": ("table4",)})
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_tables(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def compared(folder: Path) -> Path:
-    """Hits, misses, a fitted cell, a bound, an absent one; and claims, one of which a table compares too."""
-
-    def line(name: str, reference: str, ours: float | None, marks: str = "") -> dict[str, Any]:
-        low, high = CELLS[reference].value_low, CELLS[reference].value_high
-        ends = {"published_low": "" if low is None else low, "published_high": high}
-        given = {"ours": "" if ours is None else ours, "marks": marks, "cell": f"{name}0"}
-        return {"id": name, "column": "c", "reference": reference, **given, **ends}
-
-    write_table(
-        folder,
-        "edgellm/fig18",
-        line("a", "edgellm.fig18.a", 1.5),
-        line("b", "edgellm.fig18.b", 1.8, "proxy matched"),
-        line("c", "edgellm.fig18.b", 1.5, "fitted"),
-        line("d", "edgellm.text.up_to", 1.5),
-        line("e", "edgellm.fig18.b", None),
-        line("f", "lever.text.other", 9.0),
-        line("g", "edgellm.text.single", 6.0),
-    )
-    write_table(
-        folder,
-        "edgellm/table4",
-        {**line("t5", "edgellm.table4.t5.draft", 10.0), "unit": "%"},
-        {**line("mt5", "edgellm.table4.mt5.draft", 30.0), "unit": "%"},
-    )
-    write_claims(spec(), folder, CELLS, BIBTEX)
-    return folder
-
-
-@pytest.fixture
-def found(compared: Path) -> Comparisons:
-    return read_comparisons(compared, CELLS)
-
-
-class TestErrors:
-    def test_what_counts_and_why_it_misses(self, found: Comparisons) -> None:
-        """A reason explains misses in its direction alone."""
-        made = report(
-            "edgellm", found, CELLS, Evidence([DRAFT], {"edgellm.fig18.b": 0.3}, TrivialPredictor())
-        )
-        groups = dict(list(made.frame.groupby("group")))
-        relative = groups["relative"]
-        assert [(one.id.partition(".")[2], round(one.error or 0, 3)) for one in relative.itertuples()] == [
-            ("text.single", 2.0),
-            ("table4.mt5.draft", 0.5),
-            ("table4.t5.draft", -0.5),
-            ("fig18.b", 0.2),
-            ("text.range", 0.1),
-            ("fig18.a", 0.0),
-        ]
-        assert [*groups["kept"]["id"]] == ["edgellm.text.up_to"]
-        assert [*groups["fitted"]["id"]] == ["edgellm.fig18.b", "edgellm.text.ms"]
-        assert len(groups["absent"]) == 2
-        assert {*groups["certain"]["certain"]} == {REPEATED}, "claims that a table has too"
-        misses, every, *_ = page(made, "c1", "2026").grids
-        assert [line[-1] for line in misses.lines] == [UNEXPLAINED, "a proxy's words", UNEXPLAINED]
-        assert every.lines[3][6:9:2] == ("20% above", "30%"), "beside it how far the paper is from itself"
-
-    @pytest.mark.parametrize(
-        ("paper", "sentence"),
-        [("edgelm", "no paper 'edgelm'. Did you mean edgellm"), ("ghidorah", "no paper 'ghidorah'")],
-    )
-    def test_bad_input(self, paper: str, sentence: str, found: Comparisons, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=sentence):
-            report(paper, found, CELLS, NOTHING)
-        with pytest.raises(InputError, match="make tables first"):
-            read_comparisons(tmp_path / "empty", CELLS)
-
-
-class TestReasons:
-    @pytest.mark.parametrize(
-        ("text", "sentence"),
-        [
-            ("a: b", "must be a list of reasons"),
-            ("[a]", "'a' must be a mapping"),
-            ("[{why: x, ours: above}]", "needs either `id` or `rule`"),
-            ("[{why: x, ours: up, id: edgellm.fig18.a}]", "above"),
-            ("[{why: x, ours: above, id: edgellm.fig18.aa}]", "edgellm.fig18.a"),
-            ("[{why: x, ours: above, rule: {papr: edgellm}}]", "Did you mean paper"),
-            ("[{why: x, ours: above, rule: {paper: edgelm}}]", "no published cell has paper 'edgelm'"),
-            ("[{why: x, ours: above, rule: {paper: lever, unit: ms}}]", "no published cell has paper lever"),
-        ],
-    )
-    def test_bad_input(self, text: str, sentence: str, tmp_path: Path) -> None:
-        (tmp_path / "reasons.yaml").write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=sentence):
-            read_reasons(tmp_path / "reasons.yaml", CELLS)
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: b", "must be a list of reasons"),
+        ("[a]", "'a' must be a mapping"),
+        ("[{why: x, ours: above}]", "needs either `id` or `rule`"),
+        ("[{why: x, ours: up, id: edgellm.fig18.a}]", "above"),
+        ("[{why: x, ours: above, id: edgellm.fig18.aa}]", "edgellm.fig18.a"),
+        ("[{why: x, ours: above, rule: {papr: edgellm}}]", "Did you mean paper"),
+        ("[{why: x, ours: above, rule: {paper: edgelm}}]", "no published cell has paper 'edgelm'"),
+        ("[{why: x, ours: above, rule: {paper: lever, unit: ms}}]", "no published cell has paper lever"),
+    ],
+)
+def test_a_wrong_reason_is_said(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "reasons.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=sentence):
+        read_reasons(tmp_path / "reasons.yaml", CELLS)
 
 
 def timed(model: str, value: float, name: str = "edgellm.table1.a", **texts: str) -> PublishedCell:
@@ -219,18 +136,6 @@ class TestSkill:
         trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
         assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
 
-    def test_our_own_predictor_finds_its_cells(self) -> None:
-        cells = load_cells()
-        headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", cells)
-        found = trivial_predictor(cells, ["mllm_npu.table4.2wiki.qwen1_5_1_8b.lcpp"], headlines, load_names())
-        printed = cells["lever.table5.eagle3.lever.mbpp"]
-        other = found.compared(beside(printed, 2.0))
-        assert other is not None
-        assert other.ours[0].value == pytest.approx(1.296), "as Chain-SD"
-        ratio = found.compared(beside(cells["mllm_npu.fig14.xiaomi14.1024.llamacpp_cpu"], 18.0))
-        assert ratio is not None
-        assert ratio.ours[0].value == pytest.approx(1000 / (1500 / 26.7)), "1,500 tokens take 26.7 s"
-
     def test_weights_are_those_of_the_layers(self) -> None:
         """Two of the five, from their published shapes: layers of (4 x 2048 + 3 x 5504) x 2048 weights, and
         of (2 x 2048 + 2 x 256 + 3 x 16384) x 2048 with Gemma's one key-value head."""
@@ -250,32 +155,19 @@ class TestSkill:
         assert worth.value == pytest.approx(0.5)
         assert skill(ours, TrivialPredictor()) is None
 
-    def test_floors(self, tmp_path: Path) -> None:
+    def test_a_floor_is_how_far_the_paper_is_from_itself(self, tmp_path: Path) -> None:
+        """From 2.9 to 9.3 it printed 2.9 to 18.6 elsewhere, and 1.5 beside its 3."""
         path = tmp_path / "contradictions.csv"
-        path.write_text(
-            "id,low,high,where\nedgellm.text.range,2.9,18.6,a table\nedgellm.text.over,1.5,,a figure\n",
-            encoding="utf-8",
-        )
-        assert read_floors(path, CELLS) == {
-            "edgellm.text.range": pytest.approx(1.0),
-            "edgellm.text.over": pytest.approx(0.5),
-        }
-        path.write_text("id,low,high,where\nedgellm.text.range,,,a table\n", encoding="utf-8")
-        with pytest.raises(InputError, match=r"edgellm\.text\.range"):
-            read_floors(path, CELLS)
-        assert read_floors(conf_dir() / "reference" / "contradictions.csv", load_cells())
-
-
-def test_what_a_paper_contradicts_stands_apart() -> None:
-    sure = beside(cell("edgellm.fig1.a", 10.0, 10.0), 11.0)
-    slip = beside(replace(cell("edgellm.fig1.b", 10.0, 10.0), contradicted="A slip"), 16.0)
-    broken = beside(replace(cell("edgellm.fig1.c", 10.0, None), contradicted="A slip"), 6.0)
-    found = framed([sure, slip, broken])
-    assert [*found["group"]] == ["relative", "contradicted", "contradicted"]
-    assert median(found[found["can_miss"]]) == pytest.approx(0.35)
-    assert "over 2 figures that can miss: median error 35.0%" in sentences(found)[0], "all of them first"
-    derived = replace(slip, certain="derived")
-    assert [*framed([derived])["group"]] == ["certain"], "what cannot miss stays so"
+        for range_ends, floor in (("2.9,18.6", 1.0), ("2.9,9.3", 0.0), (",", None)):
+            other = "edgellm.text.over,1.5,,a figure\n"
+            text = f"id,low,high,where\nedgellm.text.range,{range_ends},a table\n{other}"
+            path.write_text(text, encoding="utf-8")
+            if floor is None:
+                with pytest.raises(InputError, match=r"edgellm\.text\.range"):
+                    read_floors(path, CELLS)
+            else:
+                floors = {"edgellm.text.range": pytest.approx(floor), "edgellm.text.over": pytest.approx(0.5)}
+                assert read_floors(path, CELLS) == floors
 
 
 def test_every_contradiction_has_its_proof_in_the_errata() -> None:
@@ -351,18 +243,30 @@ def test_one_rate_a_system_is_of_another_workload() -> None:
     assert orders(found, "EdgeLLM", value).agree == 0
 
 
-def test_coverage(found: Comparisons) -> None:
-    counts = coverage(CELLS, found, []).loc["edgellm"]
-    assert counts["predicted"] == 6
-    assert (counts["bound"], counts["fitted"], counts["absent"]) == (1, 1, 1)
-    assert counts.sum() == sum(one.paper == "edgellm" for one in CELLS.values())
-    assert unnamed(CELLS, found) == []
+def compared(folder: Path) -> Comparisons:
+    """A prediction, a fitted cell, a bound and an absent one in a table; claims beside them."""
+    write_tables(folder)
+    lines = []
+    for name, ours, marks in (("fig18.a", 1.8, ""), ("fig18.b", 1.5, "fitted"), ("text.up_to", 1.5, "")):
+        low, high = CELLS[f"edgellm.{name}"].value_low, CELLS[f"edgellm.{name}"].value_high
+        ends = {"published_low": "" if low is None else low, "published_high": high}
+        lines.append({"id": name, "reference": f"edgellm.{name}", "ours": ours, "marks": marks, **ends})
+    lines.append({"id": "t5", "reference": "edgellm.table4.t5.draft", "ours": "", "published_low": 20})
+    write_table(folder, "edgellm/fig18", *({"column": "c", "cell": line["id"], **line} for line in lines))
+    write_claims(spec(), folder, CELLS, BIBTEX)
+    return read_comparisons(folder, CELLS)
 
 
-def test_the_page_over_all_papers(found: Comparisons, folder: Path, tmp_path: Path) -> None:
+def test_the_page_over_all_papers(tmp_path: Path) -> None:
     """A choice made after a loss, with an alternative under which the first claim is met by 1.9."""
+    found = compared(tmp_path)
+    counts = coverage(CELLS, found, []).loc["edgellm"]
+    assert {status: n for status, n in counts.items() if n} == {
+        **{"predicted": 3, "bound": 1, "fitted": 2, "absent": 2, "unnamed": 1}
+    }
+    assert unnamed(CELLS, found) == ["edgellm.table4.mt5.draft", "lever.text.other"]
     line = {"id": "cpu", "column": "over", "ours": 1.9, "unit": "x", "marks": "", "reference": ""}
-    write_table(folder, "edgellm/placement", line)
+    write_table(tmp_path, "edgellm/placement", line)
     choices_file, headlines_file = tmp_path / "choices.yaml", tmp_path / "headlines.yaml"
     choices_file.write_text(
         "choices:\n"
@@ -380,16 +284,31 @@ def test_the_page_over_all_papers(found: Comparisons, folder: Path, tmp_path: Pa
         encoding="utf-8",
     )
     headlines, choices = read_headlines(headlines_file, CELLS), read_choices(choices_file, CELLS)
-    reports, run = [report("edgellm", found, CELLS, NOTHING)], records.record("std", {"prompts": 3})
-    others = readings(choices, folder, CELLS)
+    nothing = Evidence((), {}, TrivialPredictor())
+    reports, run = [report("edgellm", found, CELLS, nothing)], records.record("std", {"prompts": 3})
+    others = readings(choices, tmp_path, CELLS)
     path = write_fidelity(reports, found, CELLS, headlines, choices, others, [run], [run.key], {}, tmp_path)
     text = path.read_text(encoding="utf-8")
     assert "Of 2, over all alternatives: 1 undetermined, 1 holds; as chosen: 1 fails, 1 holds; alone:" in text
     decided = "`placement` (on the CPU: 1.9, holds)"
-    assert f"| 200% above | fails | fails | 1.9–6 × | undetermined | {decided} |" in text
+    assert f"| 50% above | fails | fails | 1.9–3 × | undetermined | {decided} |" in text
     headlines_file.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n", encoding="utf-8")
     with pytest.raises(InputError, match="Did you mean EdgeLLM"):
         read_headlines(headlines_file, CELLS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["edgelm"], "no paper 'edgelm'. Did you mean edgellm"),
+        (["lever", "--results", "empty"], "make tables first"),
+    ],
+)
+def test_the_command_says_what_is_not_there(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("errors", ["--results", str(project_root() / "results"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_choices_name_pages_and_tables_that_are_there() -> None:
