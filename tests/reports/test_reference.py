@@ -88,15 +88,7 @@ class TestPublishedValues:
     def test_one_is_found_by_its_id_or_brings_near_misses_of_its_table(self) -> None:
         cells = load_cells()
         cell = find(cells, "lever.table1.qwen3_8b.total")
-        assert (cell.value_low, cell.value_high, cell.unit, cell.device) == (
-            1050.0,
-            1050.0,
-            "ms",
-            "OnePlus 12",
-        )
-        up_to, more_than = cells["edgellm.abstract.speedup_max"], cells["edgellm.text.i.tokens_per_s_13b"]
-        assert (up_to.value_low, up_to.value_high) == (None, 9.3)
-        assert (more_than.value_low, more_than.value_high) == (1.0, None)
+        assert (cell.value_low, cell.value_high, cell.unit) == (1050.0, 1050.0, "ms")
         for wrong, near in (("table1.qwen3_8b.totl", "table1.qwen3_8b.total"), ("tabel1.x", "table1")):
             with pytest.raises(InputError, match=rf"Did you mean lever\.{near}") as caught:
                 find(cells, f"lever.{wrong}")
@@ -108,12 +100,9 @@ class TestPublishedValues:
         condition = "max_output=128; dram_fraction=0; prefill excluded"
         streamed = select(cells, paper="lever", condition=condition)[0]
         assert streamed.conditions == {"max_output": "128", "dram_fraction": "0"}
-        for wrong, sentence in (
-            ({"papers": "lever"}, "field .*paper"),
-            ({"paper": "leaver"}, "paper .*lever"),
-        ):
-            with pytest.raises(InputError, match=f"no {sentence}"):
-                select(cells, **wrong)
+        for field, sentence in (("papers", "no field .*papers.*paper"), ("paper", "no paper .*lever")):
+            with pytest.raises(InputError, match=sentence):
+                select(cells, **{field: "leaver"})
 
 
 class TestMetrics:
