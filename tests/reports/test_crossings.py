@@ -5,10 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from invented_tables import built, column
-from records import InventedRounds, record
-from repro.reports.figures.figure import draw
-from repro.reports.intervals.samples import Samples
 from repro.reports.tables.crossings import SampledCurve, sentences
 
 PLACES = np.array([50.0, 60.0, 70.0, 80.0, 90.0])
@@ -65,39 +61,3 @@ def test_who_is_ahead_throughout_is_said_with_how_far_and_how_surely() -> None:
     first, ahead = sentences(X, [leader, FLAT], [(FLAT, leader)])
     assert first == "Ahead is first throughout"
     assert ahead == "Ahead is ahead of Flat throughout, by 10 to 50% (beyond chance at 4 of 5 points)"
-
-
-def test_a_table_of_curves_says_what_crosses_and_draws_it() -> None:
-    """`slow` has 2 tokens/s everywhere, `fast` 1, 2 and 4 at agreements of 50, 60 and 70.
-
-    Equal prompts have equal draws: the interval is the place itself. A row with a name is no point.
-    """
-    cells, rounds = [], {}
-    points = (("0.5", 50, 1.0), ("0.6", 60, 2.0), ("0.7", 70, 4.0), ("a pair", 55, 3.0))
-    for point, agreement, fast in points:
-        for method, speed in (("slow", 2.0), ("fast", fast), ("std", 1.0)):
-            values = {"decode_tokens_per_s": speed, "draft_correctness": float(agreement), "prompts": 6}
-            cell = record(method, values, labels={"place": "phone", "point": point})
-            cells.append(cell)
-            answer = {"start": 0.0, "end": 100 / speed, "emitted": 100, "rows": 101, "round": 0}
-            drafts = {"drafted": 100, "accepted": agreement, "reach": 100}
-            rounds[cell.key] = [{"request": f"r{i}", **answer, **drafts} for i in range(6)]
-    x = column("draft_correctness", key="agreement", heading="Agreement", where={"method": "std"})
-    over = {"unit": "x", "over": {"method": "std"}}
-    curves = [
-        column("decode_tokens_per_s", key=name, heading=name.title(), where={"method": name}, **over)
-        for name in ("slow", "fast")
-    ]
-    uprights = {"a paper's": ["edgellm.table1.squad", "52.5"]}
-    figure = {"kind": "curves", "columns": ["slow", "fast"], "x": "agreement", "panel": "place"}
-    table = built(
-        cells,
-        [x, *curves],
-        samples=Samples(InventedRounds(rounds)),
-        rows={"by": ["place", "point"]},
-        figure={**figure, "pairs": [["fast", "slow"]], "uprights": uprights},
-    )
-    place = "agreement 60% [60, 60]"
-    said = f"phone: Slow is first, Fast from {place} on; Fast overtakes Slow at {place}."
-    assert table.footnotes == (said,)
-    assert draw(table).startswith(b"\x89PNG")

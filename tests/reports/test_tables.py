@@ -163,25 +163,6 @@ class TestBuild:
         right = {"std / A / ": [1.0], "std / B / ": [1.0], "sd / A / 2": [2.0], "sd / B / 4": [2.5]}
         assert figures(made(records, speedups, **by("method", "device", "length"))) == right
 
-    def test_of_several_cells_of_a_row_the_one_with_the_least_counts(self) -> None:
-        """Chain-SD on each processor: each length of prompts has its own best one, whole."""
-        records = [
-            run("chain_sd", tokens, seconds, labels={"prompt": prompt, "placement": place})
-            for prompt, place, seconds, tokens in (
-                ("64", "cpu", 3.0, 30),
-                ("64", "gpu", 2.0, 8),
-                ("1024", "cpu", 9.0, 9),
-                ("1024", "gpu", 11.0, 44),
-            )
-        ]
-        columns = (
-            {**each, "key": f"{each['key']}_{prompt}", "where": {"prompt": prompt}}
-            for prompt in ("64", "1024")
-            for each in (TIME, SPEED, column("placement"))
-        )
-        table = made(records, *columns, rows={"by": ["method"], "least": "seconds"})
-        assert [line["ours"] for line in lines(table).values()] == ["2.0", "4.0", "gpu", "9.0", "1.0", "cpu"]
-
     def test_the_newest_record_of_a_cell_counts(self) -> None:
         records = [
             run("edgellm", speed, 1.0, key=f"{speed:08x}", finished=f"2026-01-0{speed}T00:00:00Z")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import csv
 
-import pytest
-
 from committed_results import RESULTS
-from invented_tables import built, column
-from records import record
 from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.files import ALTERED
@@ -20,44 +16,6 @@ from repro.reports.tables.build import SHORT
 LINE = "Of a request with a draft, in no column: "
 FIRST, DRAFT, DECODED = "the time to the first token", "the draft's prompt after it", "decoding"
 PROMPTS, DECODING = "the energy of the prompts", "the energy of decoding"
-
-VALUES = {
-    "prompts": 2,
-    "ttft": 0.76,
-    "prefill_seconds": 15.0,
-    "decode_seconds": 8.0,
-    "decode_tokens": 254,
-    "prefill_joules": 60.0,
-    "decode_joules": 30.0,
-    "joules_per_token": 0.12,
-    "latency": 11.5,
-    "acceptance_length": 3.0,
-}
-"""Of a request: 0.76 s to the first token, 6.74 s for the draft, 4 s of decoding; 30 and 15 J."""
-
-
-@pytest.mark.parametrize(
-    ("shown", "said"),
-    [
-        (["ttft", "decode_seconds"], "the draft's prompt after it (6.7 s)"),
-        (["decode_seconds"], "the time to the first token (0.76 s); the draft's prompt after it (6.7 s)"),
-        (["ttft"], "the draft's prompt after it (6.7 s); decoding (4 s)"),
-        (
-            ["ttft", "decode_seconds", "joules_per_token"],
-            "the draft's prompt after it (6.7 s); the energy of the prompts (30 J)",
-        ),
-        (["joules_per_token"], "the energy of the prompts (30 J)"),
-        (["prefill_joules"], "the energy of decoding (15 J)"),
-        (["ttft", "answer_seconds"], ""),
-        (["acceptance_length"], ""),
-    ],
-)
-def test_what_is_in_no_column_is_said_with_its_amount(shown: list[str], said: str) -> None:
-    """Without a draft, all of the prompt is in the time to the first token."""
-    drafting = record("lever", VALUES, inputs={"dataset": "d", "target": "t", "draft": "e"})
-    columns = [column(name) for name in shown]
-    assert built([drafting], columns).footnotes == ((f"{LINE}{said}.",) if said else ())
-    assert built([record("std", VALUES)], columns).footnotes == ()
 
 
 def left_out(record: Record, shown: set[str]) -> set[str]:
