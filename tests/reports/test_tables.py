@@ -163,6 +163,14 @@ class TestBuild:
         right = {"std / A / ": [1.0], "std / B / ": [1.0], "sd / A / 2": [2.0], "sd / B / 4": [2.5]}
         assert figures(made(records, speedups, **by("method", "device", "length"))) == right
 
+    def test_rows_stand_as_the_section_says_then_by_number_then_by_name(self) -> None:
+        """Those of other labels than the section's stay out."""
+        methods = ["all", "64", "256", "edgellm", "128", "8.5", "flash_ar"]
+        records = [run(method, 1, 1.0, labels={"device": "phone"}) for method in methods]
+        board = run("other", 1, 1.0, labels={"device": "board"})
+        table = made([board, *records], where={"device": "phone"})
+        assert [*figures(table)] == ["flash_ar", "chain_sd", "edgellm", "8.5", "64", "128", "256", "all"]
+
     def test_the_newest_record_of_a_cell_counts(self) -> None:
         records = [
             run("edgellm", speed, 1.0, key=f"{speed:08x}", finished=f"2026-01-0{speed}T00:00:00Z")
