@@ -1,4 +1,4 @@
-"""Errors over a paper's tables: what counts, why it misses, what it is worth; the page over all papers."""
+"""Errors over a paper's tables: trivial figures, headlines, alternatives, what the files of them must be."""
 
 import csv
 import re
@@ -14,6 +14,10 @@ from repro.core.paths import conf_dir, project_root
 from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.published import Published
 from repro.reports.fidelity.choices import (
+    Alternative,
+    ClaimReading,
+    PaperChoice,
+    enveloped,
     read_choices,
     readings,
 )
@@ -29,6 +33,12 @@ def timed(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCe
     return cell(f"edgellm.table1.{name}", value, value, unit, **{**usual, **texts})
 
 
+def beside(published: PublishedCell, *ours: float) -> Compared:
+    ends = Published(published.id, published.value_low, published.value_high)
+    return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
+
+
+PRINTED = timed("printed", 2.0)
 RATES: dict[str, Any] = {
     "rates": {"edgellm": timed("rate", 1000.0, "tokens/s", metric="prefill_throughput")},
     "spellings": {"edgellm": {"otherscpu": "others", "edgellm": "own"}},
@@ -77,9 +87,7 @@ HALF = {"metric": "decode_throughput", "condition": "dram_fraction=0.5"}
 def test_a_trivial_figure_is_a_printed_one_by_weights_and_lengths(
     published: PublishedCell, fitted: list[PublishedCell], rule: str, others: Any, value: float | None
 ) -> None:
-    ends = Published(published.id, published.value_low, published.value_high)
-    ours = Compared(published, ends, published.unit, (Figure(1.0),))
-    trivial = TrivialPredictor(fitted, **others).compared(ours, rule)
+    trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
     assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
 
 
@@ -216,3 +224,23 @@ def test_alternatives_are_what_readers_from_outside_computed(
     values = [other.comparison.ours[0].value for other in own]
     for value in printed:
         assert any(other == pytest.approx(value, rel=0.01) for other in values), (value, values)
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "verdict"),
+    [
+        (3.0, [], "fails"),
+        (3.0, [1.9], "undetermined"),
+        (3.0, [0.5], "undetermined"),  # the statement lies between them
+        (1.9, [1.9], "holds"),
+        (0.5, [3.0], "undetermined"),
+    ],
+)
+def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives(
+    ours: float, others: list[float], verdict: str
+) -> None:
+    """A paper prints 2."""
+    choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
+    other = Alternative("other", absent="x")
+    alternatives = [ClaimReading(choice, other, beside(PRINTED, value)) for value in others]
+    assert enveloped(beside(PRINTED, ours), alternatives).verdict == verdict
