@@ -13,7 +13,7 @@ COMPUTING_TESTS=(
 )
 
 # What reads and writes files, and names them.
-NAMING_TESTS=(tests/records tests/reports/test_{readme,own_tables}.py tests/experiments/test_{overrides,check,tracking}.py)
+NAMING_TESTS=(tests/records tests/reports/test_{readme,print}.py tests/experiments/test_{overrides,check,tracking}.py)
 
 # What also depends on the encoding of text, and on the time zone.
 WRITING_TESTS=(

@@ -8,16 +8,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
-
-import pytest
 
 from repro.core.paths import conf_dir, project_root
-
-Test = TypeVar("Test", bound=Callable[..., None])
 
 KEY = re.compile(r"\b[0-9a-f]{64}\b")
 OF_A_CELL = re.compile(r'"(?:cell|key)": "([0-9a-f]{64})"')
@@ -79,12 +73,6 @@ def changed_options() -> frozenset[str]:
     while more := {stem for stem, said in words.items() if said & names} - names - {OF_ALL}:
         names |= more
     return frozenset(names)
-
-
-def nightly_unless_changed(*places: str) -> Callable[[Test], Test]:
-    """Marks a test as slow where no file differs whose path begins with one of these."""
-    has_changed = any(name.startswith(places) for name in changed_files())
-    return (lambda test: test) if has_changed else pytest.mark.slow
 
 
 def is_changed(table: str, overrides: str = "") -> bool:

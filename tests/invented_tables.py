@@ -2,15 +2,19 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from repro.core.typed import typed
+from repro.records.record import Record
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.formats.render import CSV_HEADER
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import COLUMNS, PublishedCell
 from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
 
 BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
 TEXTS = ("section", "device", "model", "draft_model", "dataset", "condition", "relative_to", "note")
@@ -28,6 +32,24 @@ def cell(name: str, low: float | None, high: float | None, unit: str = "x", **te
 def table_spec(experiment: str, content: Mapping[str, Any]) -> TableSpec:
     """A table of plain content, written out."""
     return typed(TableSpec, {"experiment": experiment, **content}, f"table {experiment!r}")
+
+
+def column(value: str, **changes: Any) -> dict[str, Any]:
+    """A column of a value of the records under its own name."""
+    return {"key": value, "heading": value, "value": value, **changes}
+
+
+def built(
+    records: Sequence[Record],
+    columns: Sequence[Mapping[str, Any]],
+    cells: Mapping[str, PublishedCell] | None = None,
+    samples: Samples | None = None,
+    **section: Any,
+) -> Table:
+    """The table of these columns over all records, with a row a method unless its section says otherwise."""
+    content = {"title": "T", "rows": {"by": ["method"]}, "columns": columns, **section}
+    spec = table_spec(content.pop("experiment", "table"), content)
+    return build(spec, records, cells or {}, {record.key for record in records}, samples=samples)
 
 
 CELLS = {

@@ -7,14 +7,13 @@ import gzip
 import lzma
 import re
 from collections.abc import Iterable
-from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from changed import changed_files, is_changed, new_keys, nightly_unless_changed
+from changed import changed_files, is_changed, new_keys
 from committed_results import smallest_tables
 from repro import commands
 from repro.core.paths import project_root
@@ -177,23 +176,6 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
     assert same_text(text, before)
     for name in written(RESULTS):
         assert f"[{name}]({name}/table.md)" in text
-
-
-@nightly_unless_changed("results/", "conf/reference/")
-def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
-    assert commands.run("errors", ["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
-    made = {
-        path.relative_to(tmp_path): path.read_text(encoding="utf-8")
-        for path in tmp_path.rglob("*")
-        if path.is_file()
-    }
-    assert Path("fidelity.md") in made
-    other = {}
-    for name, text in made.items():
-        committed = (RESULTS / name).read_text(encoding="utf-8")
-        if not same_text(committed, text):
-            other[name] = [*unified_diff(committed.splitlines(), text.splitlines(), n=0)]
-    assert other == {}
 
 
 def test_what_a_reader_opens_is_committed_and_the_rest_is_made_in_a_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.cell_frame import cell_frame
-from repro.reports.spec.metric import MetricSpec, load_metrics
+from repro.reports.spec.metric import load_metrics
 
 
 def with_config(method: str, config: dict[str, Any], **labels: str) -> Record:
@@ -71,27 +71,16 @@ def test_a_column_has_one_type_also_where_a_value_is_absent() -> None:
 
 
 def test_a_label_never_shares_a_column_with_a_value_and_a_standard_error_gives_ends() -> None:
-    """The column is the same in every folder; 1.96 of the error to both sides."""
-    labels = {"ttft": "0.6", "part": "mlp"}
-    frame = cell_frame(
-        [record("std", {"mine": 10.0, "prompts": 3}, labels=labels, uncertainty={"mine": 1.0})]
-    )
+    """The column is the same in every folder; 1.96 of the error to both sides. Units are the numbers' own."""
+    labels, errors = {"ttft": "0.6", "part": "mlp"}, {"ttft": 1.0}
+    values = {"ttft": 10.0, "prompts": 3, "memory_bytes": 2e9, "error_rate": 0.1}
+    frame = cell_frame([record("std", values, labels=labels, uncertainty=errors)])
     assert frame.loc[0, ["ttft_label", "part", "n"]].tolist() == ["0.6", "mlp", 3]
-    assert frame.loc[0, ["mine_low", "mine_high"]].tolist() == pytest.approx([8.04, 11.96])
-    assert not {"ttft", "prompts_low"} & {*frame.columns}
-
-
-def test_units_are_those_of_the_numbers_and_not_of_how_tables_show_them() -> None:
-    units = cell_frame([record("std", {"ttft": 1.0, "memory_bytes": 2e9, "error_rate": 0.1})]).attrs["units"]
-    assert units == {"ttft": "s", "memory_bytes": "B", "error_rate": "share"}
-    milliseconds = MetricSpec("m", "latency", "M", "m", value="m", scale=1000, unit="ms")
-    assert milliseconds.stored_unit == "s"
+    assert frame.loc[0, ["ttft_low", "ttft_high"]].tolist() == pytest.approx([8.04, 11.96])
+    assert "prompts_low" not in frame
+    units = frame.attrs["units"]
+    assert [units[name] for name in ("ttft", "memory_bytes", "error_rate")] == ["s", "B", "share"]
     assert not [name for name, metric in load_metrics().items() if " / " in metric.stored_unit]
-
-
-def test_a_folder_without_records_has_a_frame_without_rows(tmp_path: Path) -> None:
-    assert list(cell_frame([])) == ["key", "experiment", "status"]
-    assert commands.run("cells", ["--results", str(tmp_path)]) == 2
 
 
 @pytest.fixture
@@ -121,30 +110,51 @@ def documented(language: str, word: str) -> str:
     return next(block for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if word in block)
 
 
-def test_pandas_reads_the_file_as_it_was_written(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pandas_reads_the_file_as_it_was_written(stored: Path) -> None:
     frame = pd.read_parquet("all.parquet")
     assert frame.attrs["units"] == {"ttft": "s"}
     assert frame["status"].value_counts().to_dict() == {"done": 3, "failed": 1}
     pd.testing.assert_frame_equal(frame, cell_frame(Results("results").all()))
-    of_experiment = ["--results", "results", "--experiment"]
-    assert commands.run("cells", [*of_experiment, "lever/fig10", "--out", "lever.parquet"]) == 0
+    of_lever = ["--results", "results", "--experiment", "lever/fig10"]
+    assert commands.run("cells", [*of_lever, "--out", "lever.parquet"]) == 0
     assert len(pd.read_parquet("lever.parquet")) == 2
-    assert commands.run("cells", ["--results", "results", "--out", "absent/all.parquet"]) == 2
-    assert "choose another --out" in capsys.readouterr().err
-    assert commands.run("cells", [*of_experiment, "lever/fig11"]) == 2
-    said = capsys.readouterr().err
-    assert "there is no experiment or table 'lever/fig11'. Did you mean lever/fig10" in said
 
 
-def test_the_file_is_of_the_kind_that_its_name_says(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_polars_and_duckdb_read_the_file_as_the_page_says(stored: Path) -> None:
+    pytest.importorskip("polars")
+    names: dict[str, Any] = {}
+    exec(documented("python", "polars"), names)
+    assert names["lever"]["part"].to_list() == ["lever/fig10 8"]
+    assert json.loads(names["units"]) == {"ttft": "s"}
+    duckdb = pytest.importorskip("duckdb")
+    cells, units = documented("sql", "SELECT").strip().removesuffix(";").split(";\n")
+    assert duckdb.sql(cells.replace("*", "part")).fetchall() == [("lever/fig10 8",)]
+    assert json.loads(duckdb.sql(units).fetchall()[0][0]) == {"ttft": "s"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--results", "empty"], "empty"),
+        (["--results", "results", "--out", "absent/all.parquet"], "choose another --out"),
+        (["--results", "results", "--experiment", "lever/fig11"], "'lever/fig11'. Did you mean lever/fig10"),
+        (["--results", "results", "--out", "all.tsv"], "all.tsv ends in "),
+        (["--results", "results", "--out", "all"], "all ends in "),
+    ],
+)
+def test_what_cannot_be_written_is_said(
+    arguments: list[str], said: str, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("cells", arguments) == 2
+    assert said in capsys.readouterr().err
+    assert not Path(arguments[-1]).is_file()
+
+
+def test_a_file_of_csv_has_the_same_columns(stored: Path) -> None:
     assert commands.run("cells", ["--results", "results", "--out", "all.CSV"]) == 0
     frame = pd.read_csv("all.CSV")
     assert [*frame.columns] == [*cell_frame(Results("results").all()).columns]
     assert sorted(frame["method.length"].dropna()) == [4, 8, 8, 8]
-    for name in ("all.json", "all.tsv", "all"):
-        assert commands.run("cells", ["--results", "results", "--out", name]) == 2
-        assert f"{name} ends in " in capsys.readouterr().err
-        assert not Path(name).exists()
 
 
 @pytest.mark.parametrize("name", ["sweeps/length-2-4", "length-2-4", "sweeps"])
@@ -169,18 +179,3 @@ def test_the_cells_of_a_sweep_s_table_are_found_with_its_labels_and_intervals(
     assert frame["decode_tokens_per_s_low"].between(1 / 2, 18 / 21, inclusive="neither").all()
     assert frame["decode_tokens_per_s_high"].between(18 / 21, 3, inclusive="neither").all()
     assert frame.attrs["units"]["decode_tokens_per_s_low"] == "tokens/s"
-
-
-def test_polars_reads_the_file(stored: Path) -> None:
-    pytest.importorskip("polars")
-    names: dict[str, Any] = {}
-    exec(documented("python", "polars"), names)
-    assert names["lever"]["part"].to_list() == ["lever/fig10 8"]
-    assert json.loads(names["units"]) == {"ttft": "s"}
-
-
-def test_duckdb_reads_the_file(stored: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    cells, units = documented("sql", "SELECT").strip().removesuffix(";").split(";\n")
-    assert duckdb.sql(cells.replace("*", "part")).fetchall() == [("lever/fig10 8",)]
-    assert json.loads(duckdb.sql(units).fetchall()[0][0]) == {"ttft": "s"}

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from numpy.typing import NDArray
 
-from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, spec, write_table, write_tables
+from invented_tables import CELLS, CLAIMS, SPEEDUP, spec, write_table, write_tables
 from repro.core.errors import InputError
-from repro.reports.claims.claims import Claim, ClaimsSpec, Line, compare, is_prose
-from repro.reports.claims.claims_page import to_csv, write_claims
+from repro.reports.claims.claims import Claim, ClaimsSpec, Line, compare
+from repro.reports.claims.claims_page import to_csv
 from repro.reports.comparison.certain import DERIVED
 from repro.reports.intervals.bootstrap import RESAMPLES
-from repro.reports.reference.reference import load_cells
-from tiny_project import write_project
 
 
 @dataclass(frozen=True)
@@ -36,21 +33,16 @@ class InventedDraws:
         return [self.machines.get(line["id"]) for line in lines]
 
 
-def two_lines(folder: Path, n: int | str = 30) -> None:
+def two_lines(folder: Path, n: int | str = 30, lower: float = 3) -> None:
     """A table with the figures 3 over 20 prompts and 9 over others."""
-    write_table(
-        folder,
-        "edgellm/fig15",
-        {"id": "t5", "ours": 3, "low": 2, "high": 4, "n": 20, "column": "speedup"},
-        {"id": "mt5", "ours": 9, "low": 8, "high": 9.9, "n": n, "column": "speedup"},
-    )
+    lines = ({"id": "t5", "ours": lower, "n": 20}, {"id": "mt5", "ours": 9, "n": n})
+    ends = {"column": "speedup", "low": 2, "high": 9.9}
+    write_table(folder, "edgellm/fig15", *({**ends, **line} for line in lines))
 
 
-def only_claim(
-    folder: Path, take: str, draws: Any = None, rows: Sequence[str] = (), published: str = "range"
-) -> Claim:
+def only_claim(folder: Path, take: str, draws: Any = None, rows: Sequence[str] = ()) -> Claim:
     """A claim over all lines of the table."""
-    name = f"edgellm.text.{published}"
+    name = "edgellm.text.range"
     claim = {"id": name, **SPEEDUP, "take": take, "rows": rows}
     given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
     return compare(given, folder, {name: CELLS[name]}, draws)[0]
@@ -82,13 +74,6 @@ class TestClaims:
         assert (found["range"].failed, found["range"].comparison.marks) == (1, ("proxy",))
         assert found["up_to"].comparison.error is None, "a bound is no prediction"
         assert (found["ms"].comparison.published.low, found["ms"].comparison.fitted) == (0.9, True)
-
-    def test_an_interval_of_one_line_is_its_own(self, tmp_path: Path) -> None:
-        line = {"id": "t5", "ours": 3, "low": 2.5, "high": 3.5, "n": 20, "column": "speedup"}
-        write_table(tmp_path, "edgellm/fig15", {**line, "band_low": 2, "band_high": 4})
-        for take in ("only", "mean", "max"):
-            (figure,) = only_claim(tmp_path, take).comparison.ours
-            assert (figure.interval, figure.band) == ((2.5, 3.5), (2.0, 4.0))
 
     def test_of_several_lines_values_are_taken_draw_by_draw(self, tmp_path: Path) -> None:
         """Two cells that move against each other: 3 + x and 9 - 2 x, x even over [-1, 1] in 10,001 draws.
@@ -133,112 +118,68 @@ class TestClaims:
         """Of a longer list of draws only those that the others have as well are common."""
         two_lines(tmp_path)
         machines = {"t5": np.array([2.0, 4.0]), "mt5": np.array([10.0, 8.0, 100.0])}
-        (figure,) = only_claim(tmp_path, "mean", InventedDraws({}, machines)).comparison.ours
-        assert figure.band == (6.0, 6.0)
-        lacking = InventedDraws({}, {"t5": machines["t5"]})
-        assert only_claim(tmp_path, "mean", lacking).comparison.ours[0].band is None
+        for some, band in ((machines, (6.0, 6.0)), ({"t5": machines["t5"]}, None)):
+            (figure,) = only_claim(tmp_path, "mean", InventedDraws({}, some)).comparison.ours
+            assert figure.band == band
 
     @pytest.mark.parametrize(
-        ("take", "above", "below", "value"),
+        ("take", "lower", "least", "value", "interval"),
         [
-            ("quotient", 9, 3, (3.0, 3.0)),
-            ("gain_quotient", 9, 3, (4.0, 4.0)),
-            ("gain_quotient", 9, 1, None),  # by nothing
+            ("quotient", 3, 2.0, 3.0, (1.725, 3.942)),
+            ("gain_quotient", 3, 2.0, 4.0, (1.93, 6.87)),
+            ("gain_quotient", 1, 2.0, None, None),  # by nothing
+            ("quotient", 3, 0.0, 3.0, None),  # in some draw by nothing
+            ("quotient", 3, -1.0, 3.0, None),
         ],
     )
     def test_a_quotient_of_two_rows(
-        self, take: str, above: float, below: float, value: tuple[float, float] | None, tmp_path: Path
+        self, take: str, lower: float, least: float, value: float | None, interval: Any, tmp_path: Path
     ) -> None:
-        rows = [
-            {"id": name, "ours": ours, "column": "speedup"} for name, ours in (("4", above), ("6", below))
-        ]
-        write_table(tmp_path, "edgellm/fig15", *rows)
-        assert only_claim(tmp_path, take, rows=["4", "6"], published="single").ours == value
-
-    @pytest.mark.parametrize("least", [0.0, -1.0])
-    def test_a_quotient_whose_lower_part_may_be_nothing_has_no_interval(
-        self, least: float, tmp_path: Path
-    ) -> None:
-        two_lines(tmp_path)
+        """9 over the other row's value, or what both are above 1; by draws 8 over the least and 10 over 6."""
+        two_lines(tmp_path, lower=lower)
         draws = InventedDraws({"t5": np.array([least, 6.0]), "mt5": np.array([8.0, 10.0])})
-        (figure,) = only_claim(tmp_path, "quotient", draws, ["mt5", "t5"]).comparison.ours
-        assert (figure.value, figure.interval) == (3.0, None)
+        ours = only_claim(tmp_path, take, draws, ["mt5", "t5"]).comparison.ours
+        expected = interval and pytest.approx(interval, abs=1e-3)
+        assert [(figure.value, figure.interval) for figure in ours] == [(value, expected)] * (
+            value is not None
+        )
 
     def test_what_follows_from_compared_figures_is_derived(self, tmp_path: Path) -> None:
         compared = {"reference": "edgellm.fig18.a", "cell": "a", "ours": 3, "column": "seconds", "id": "t5"}
         other = {**compared, "reference": "edgellm.fig18.b", "cell": "b", "ours": 6, "id": "mt5"}
         over = {"cell": "a", "baseline": "b", "ours": 0.5, "column": "speedup", "id": "t5"}
         write_table(tmp_path, "edgellm/fig15", compared, other, over)
-        assert only_claim(tmp_path, "only", published="single").comparison.certain == DERIVED
+        assert only_claim(tmp_path, "only").comparison.certain == DERIVED
 
     @pytest.mark.parametrize(
         ("claims", "sentence"),
         [
-            ({"edgellm.text.over": None}, "in edgellm/claims the claims lack edgellm.text.over$"),
-            ({"lever.text.other": {"absent": "x"}}, "though it is of another paper, lever.text.other"),
+            ({"over": None}, "in edgellm/claims the claims lack edgellm.text.over$"),
+            ({"over": {}}, "lack edgellm.text.over"),
+            ({"rnage": {"absent": "x"}}, "'edgellm.text.rnage'. Did you mean edgellm.text.range"),
+            ({"over": {"note": "x"}}, "needs either `tables` and `columns`, or `absent`"),
+            ({"over": {**SPEEDUP, "absent": "x"}}, "needs either `tables`"),
+            ({"over": SPEEDUP}, "takes the only figure of 3; name its row, or take others"),
+            ({"over": {**SPEEDUP, "rows": ["t6"]}}, "no row 't6'"),
+            ({"over": {**SPEEDUP, "columns": ["speed"]}}, "no column 'speed'. Did you mean speedup"),
+            ({"over": {**SPEEDUP, "take": "quotient", "rows": ["t5"]}}, "of two `rows`, and names 1"),
+            ({"over": {**SPEEDUP, "columns": ["speedup", "tokens"], "take": "max"}}, "in 'tokens', 'x'"),
             (
-                {"edgellm.text.over": {**SPEEDUP, "take": "quotient", "rows": ["t5"]}},
-                "takes a quotient of two `rows`, and names 1",
-            ),
-            (
-                {"edgellm.text.rnage": {"absent": "x"}},
-                "'edgellm.text.rnage'. Did you mean edgellm.text.range",
-            ),
-            ({"edgellm.text.over": {}}, "lack edgellm.text.over"),
-            ({"edgellm.text.over": {"note": "x"}}, "needs either `tables` and `columns`, or `absent`"),
-            ({"edgellm.text.over": {**SPEEDUP, "absent": "x"}}, "needs either `tables`"),
-            ({"edgellm.text.over": SPEEDUP}, "takes the only figure of 3; name its row, or take others"),
-            ({"edgellm.text.over": {**SPEEDUP, "rows": ["t6"]}}, "no row 't6'"),
-            (
-                {"edgellm.text.over": {**SPEEDUP, "columns": ["speed"]}},
-                "no column 'speed'. Did you mean speedup",
-            ),
-            (
-                {"edgellm.text.over": {"tables": ["edgellm/fig99", "edgellm/fig98"], "columns": ["a"]}},
+                {"over": {"tables": ["edgellm/fig99", "edgellm/fig98"], "columns": ["a"]}},
                 "make them first: experiment=edgellm/fig99; experiment=edgellm/fig98$",
-            ),
-            (
-                {"edgellm.text.over": {**SPEEDUP, "columns": ["speedup", "tokens"], "take": "max"}},
-                "takes figures in 'tokens', 'x'",
             ),
         ],
     )
     def test_bad_input(self, claims: dict[str, Any], sentence: str, folder: Path) -> None:
         with pytest.raises(InputError, match=sentence):
-            compare(spec(claims=claims), folder, CELLS)
+            compare(spec(claims={f"edgellm.text.{name}": c for name, c in claims.items()}), folder, CELLS)
 
-    def test_a_claim_that_comes_twice(self, folder: Path) -> None:
-        twice = [{"id": name, "absent": "x"} for name in (*CLAIMS, "edgellm.text.range")]
-        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": twice})
-        with pytest.raises(InputError, match=r"in c the claims repeat edgellm\.text\.range$"):
-            compare(given, folder, CELLS)
-
-    def test_files_are_the_same_every_time(self, folder: Path) -> None:
-        _, files = write_claims(spec(), folder, CELLS, BIBTEX)
-        before = [path.read_bytes() for path in files.values()]
-        assert [path.relative_to(folder).as_posix() for path in files.values()] == [
-            f"edgellm/claims/table.{name}" for name in ("md", "csv", "tex")
-        ]
-        _, again = write_claims(spec(), folder, CELLS, BIBTEX)
-        assert [path.read_bytes() for path in again.values()] == before
-
-    def test_the_command_computes_no_cell(self, tmp_path: Path) -> None:
-        """From a file of claims to its table."""
-        project = write_project(tmp_path)
-        write_table(project.out / "results", "edgellm/fig15", {"id": "t5", "ours": "3", "column": "speedup"})
-        conf = tmp_path / "conf" / "experiment" / "edgellm"
-        conf.mkdir(parents=True)
-        first, *others = [c.id for c in load_cells().values() if c.paper == "edgellm" and is_prose(c)]
-        claims = [{"id": first, **SPEEDUP}, *({"id": name, "absent": "a test"} for name in others)]
-        content = {
-            "name": "edgellm/every_claim",
-            "table": {"title": "T", "paper": "edgellm", "claims": claims},
-        }
-        (conf / "every_claim.yaml").write_text(
-            f"# @package _global_\n{yaml.safe_dump(content)}", encoding="utf-8"
-        )
-        done = project.here(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=edgellm/every_claim")
-        assert done.returncode == 0, done.stderr
-        assert (project.out / "results" / "edgellm" / "every_claim" / "table.md").exists()
-        assert f"Of {len(claims)} claims" in done.stdout
-        assert project.store.all() == []
+    def test_every_claim_is_the_paper_s_and_comes_once(self, folder: Path) -> None:
+        for more, sentence in (
+            ("edgellm.text.range", r"in c the claims repeat edgellm\.text\.range$"),
+            ("lever.text.other", "though it is of another paper, lever.text.other"),
+        ):
+            claims = [{"id": name, "absent": "x"} for name in (*CLAIMS, more)]
+            given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": claims})
+            with pytest.raises(InputError, match=sentence):
+                compare(given, folder, CELLS)

@@ -5,12 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from invented_tables import table_spec
-from records import InventedRounds, record
-from repro.core.errors import InputError
-from repro.reports.figures.figure import draw
-from repro.reports.intervals.samples import Samples
-from repro.reports.tables.build import build
 from repro.reports.tables.crossings import SampledCurve, sentences
 
 PLACES = np.array([50.0, 60.0, 70.0, 80.0, 90.0])
@@ -67,53 +61,3 @@ def test_who_is_ahead_throughout_is_said_with_how_far_and_how_surely() -> None:
     first, ahead = sentences(X, [leader, FLAT], [(FLAT, leader)])
     assert first == "Ahead is first throughout"
     assert ahead == "Ahead is ahead of Flat throughout, by 10 to 50% (beyond chance at 4 of 5 points)"
-
-
-SPEED = {"value": "decode_tokens_per_s", "unit": "x", "over": {"method": "std"}}
-X_AXIS = {"key": "agreement", "heading": "Agreement", "value": "draft_correctness", "unit": "%"}
-COLUMNS = [
-    {**X_AXIS, "where": {"method": "std"}},
-    {**SPEED, "key": "slow", "heading": "Slow", "where": {"method": "slow"}},
-    {**SPEED, "key": "fast", "heading": "Fast", "where": {"method": "fast"}},
-]
-CURVES = {"kind": "curves", "columns": ["slow", "fast"], "x": "agreement"}
-
-
-def test_a_table_of_curves_says_what_crosses_and_draws_it() -> None:
-    """`slow` has 2 tokens/s everywhere, `fast` 1, 2 and 4 at agreements of 50, 60 and 70.
-
-    Equal prompts have equal draws: the interval is the place itself. A row with a name is no point.
-    """
-    cells, rounds = [], {}
-    points = (("0.5", 50, 1.0), ("0.6", 60, 2.0), ("0.7", 70, 4.0), ("a pair", 55, 3.0))
-    for point, agreement, fast in points:
-        for method, speed in (("slow", 2.0), ("fast", fast), ("std", 1.0)):
-            values = {"decode_tokens_per_s": speed, "draft_correctness": float(agreement), "prompts": 6}
-            cell = record(method, values, labels={"place": "phone", "point": point})
-            cells.append(cell)
-            answer = {"start": 0.0, "end": 100 / speed, "emitted": 100, "rows": 101, "round": 0}
-            drafts = {"drafted": 100, "accepted": agreement, "reach": 100}
-            rounds[cell.key] = [{"request": f"r{i}", **answer, **drafts} for i in range(6)]
-    uprights = {"a paper's": ["edgellm.table1.squad", "52.5"]}
-    figure = {**CURVES, "panel": "place", "pairs": [["fast", "slow"]], "uprights": uprights}
-    section = {"title": "T", "rows": {"by": ["place", "point"]}, "columns": COLUMNS, "figure": figure}
-    table = build(table_spec("table", section), cells, {}, samples=Samples(InventedRounds(rounds)))
-    place = "agreement 60% [60, 60]"
-    said = f"phone: Slow is first, Fast from {place} on; Fast overtakes Slow at {place}."
-    assert table.footnotes == (said,)
-    assert draw(table).startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("figure", "sentence"),
-    [
-        ({**CURVES, "x": "b"}, "column 'b'.*agreement"),
-        ({**CURVES, "panel": "place"}, "label 'place'"),
-        ({**CURVES, "pairs": [["slow", "c"]]}, "column 'c'"),
-        ({"columns": ["slow"], "uprights": {"p": ["1"]}}, "bars have no `uprights`"),
-    ],
-)
-def test_a_wrong_picture_is_said(figure: dict[str, object], sentence: str) -> None:
-    section = {"title": "T", "rows": {"by": ["point"]}, "columns": COLUMNS, "figure": figure}
-    with pytest.raises(InputError, match=sentence):
-        table_spec("table", section)

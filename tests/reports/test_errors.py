@@ -1,143 +1,35 @@
-"""Errors over a paper's tables: what counts, why it misses, what it is worth; the page over all papers."""
+"""Errors over a paper's tables: trivial figures, headlines, alternatives, what the files of them must be."""
 
 import csv
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import records
-from invented_tables import BIBTEX, CELLS, cell, spec, write_table, write_tables
+from invented_tables import CELLS, cell
+from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.claims.claims_page import write_claims
-from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure, Published
-from repro.reports.comparison.frame import framed, median, sentences
-from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report
 from repro.reports.fidelity.evidence import (
     Alternative,
     ClaimReading,
     PaperChoice,
-    Reason,
     enveloped,
     read_choices,
     read_headlines,
     read_reasons,
     readings,
 )
-from repro.reports.fidelity.fidelity_page import write_fidelity
-from repro.reports.fidelity.reading import Comparisons, coverage, read_comparisons, unnamed
-from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
-from repro.reports.fidelity.winners import one_rate, orders, our_figure, races
-from repro.reports.reference.names import load_names
+from repro.reports.fidelity.skill import TrivialPredictor, read_floors
 from repro.reports.reference.reference import PublishedCell, load_cells
 
-NOTHING = Evidence((), {}, TrivialPredictor())
-DRAFT = Reason("a proxy's words", "above", rule={"artifact": ("table4",)})
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_tables(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def compared(folder: Path) -> Path:
-    """Hits, misses, a fitted cell, a bound, an absent one; and claims, one of which a table compares too."""
-
-    def line(name: str, reference: str, ours: float | None, marks: str = "") -> dict[str, Any]:
-        low, high = CELLS[reference].value_low, CELLS[reference].value_high
-        ends = {"published_low": "" if low is None else low, "published_high": high}
-        given = {"ours": "" if ours is None else ours, "marks": marks, "cell": f"{name}0"}
-        return {"id": name, "column": "c", "reference": reference, **given, **ends}
-
-    write_table(
-        folder,
-        "edgellm/fig18",
-        line("a", "edgellm.fig18.a", 1.5),
-        line("b", "edgellm.fig18.b", 1.8, "proxy matched"),
-        line("c", "edgellm.fig18.b", 1.5, "fitted"),
-        line("d", "edgellm.text.up_to", 1.5),
-        line("e", "edgellm.fig18.b", None),
-        line("f", "lever.text.other", 9.0),
-        line("g", "edgellm.text.single", 6.0),
-    )
-    write_table(
-        folder,
-        "edgellm/table4",
-        {**line("t5", "edgellm.table4.t5.draft", 10.0), "unit": "%"},
-        {**line("mt5", "edgellm.table4.mt5.draft", 30.0), "unit": "%"},
-    )
-    write_claims(spec(), folder, CELLS, BIBTEX)
-    return folder
-
-
-@pytest.fixture
-def found(compared: Path) -> Comparisons:
-    return read_comparisons(compared, CELLS)
-
-
-class TestErrors:
-    def test_what_counts_and_why_it_misses(self, found: Comparisons) -> None:
-        """A reason explains misses in its direction alone."""
-        made = report(
-            "edgellm", found, CELLS, Evidence([DRAFT], {"edgellm.fig18.b": 0.3}, TrivialPredictor())
-        )
-        groups = dict(list(made.frame.groupby("group")))
-        relative = groups["relative"]
-        assert [(one.id.partition(".")[2], round(one.error or 0, 3)) for one in relative.itertuples()] == [
-            ("text.single", 2.0),
-            ("table4.mt5.draft", 0.5),
-            ("table4.t5.draft", -0.5),
-            ("fig18.b", 0.2),
-            ("text.range", 0.1),
-            ("fig18.a", 0.0),
-        ]
-        assert [*groups["kept"]["id"]] == ["edgellm.text.up_to"]
-        assert [*groups["fitted"]["id"]] == ["edgellm.fig18.b", "edgellm.text.ms"]
-        assert len(groups["absent"]) == 2
-        assert {*groups["certain"]["certain"]} == {REPEATED}, "claims that a table has too"
-        misses, every, *_ = page(made, "c1", "2026").grids
-        assert [line[-1] for line in misses.lines] == [UNEXPLAINED, "a proxy's words", UNEXPLAINED]
-        assert every.lines[3][6:9:2] == ("20% above", "30%"), "beside it how far the paper is from itself"
-
-    @pytest.mark.parametrize(
-        ("paper", "sentence"),
-        [("edgelm", "no paper 'edgelm'. Did you mean edgellm"), ("ghidorah", "no paper 'ghidorah'")],
-    )
-    def test_bad_input(self, paper: str, sentence: str, found: Comparisons, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=sentence):
-            report(paper, found, CELLS, NOTHING)
-        with pytest.raises(InputError, match="make tables first"):
-            read_comparisons(tmp_path / "empty", CELLS)
-
-
-class TestReasons:
-    @pytest.mark.parametrize(
-        ("text", "sentence"),
-        [
-            ("a: b", "must be a list of reasons"),
-            ("[a]", "'a' must be a mapping"),
-            ("[{why: x, ours: above}]", "needs either `id` or `rule`"),
-            ("[{why: x, ours: up, id: edgellm.fig18.a}]", "above"),
-            ("[{why: x, ours: above, id: edgellm.fig18.aa}]", "edgellm.fig18.a"),
-            ("[{why: x, ours: above, rule: {papr: edgellm}}]", "Did you mean paper"),
-            ("[{why: x, ours: above, rule: {paper: edgelm}}]", "no published cell has paper 'edgelm'"),
-            ("[{why: x, ours: above, rule: {paper: lever, unit: ms}}]", "no published cell has paper lever"),
-        ],
-    )
-    def test_bad_input(self, text: str, sentence: str, tmp_path: Path) -> None:
-        (tmp_path / "reasons.yaml").write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=sentence):
-            read_reasons(tmp_path / "reasons.yaml", CELLS)
-
-
-def timed(model: str, value: float, name: str = "edgellm.table1.a", **texts: str) -> PublishedCell:
-    return cell(name, value, value, "s", metric="e2e_latency", model=model, **texts)
+def timed(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCell:
+    """A printed time of a model of two billion weights for 1,000 tokens."""
+    usual = {"metric": "e2e_latency", "model": "A-2B", "condition": "prompt_length=1000"}
+    return cell(f"edgellm.table1.{name}", value, value, unit, **{**usual, **texts})
 
 
 def beside(published: PublishedCell, *ours: float) -> Compared:
@@ -145,136 +37,93 @@ def beside(published: PublishedCell, *ours: float) -> Compared:
     return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
-def of_engine(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCell:
-    texts = {"metric": "e2e_latency", "model": "A-2B", "condition": "prompt_length=1000"} | texts
-    return cell(f"edgellm.table1.{name}", value, value, unit, **texts)
-
-
-def width(number: int, value: float) -> PublishedCell:
-    texts = {"metric": "acceptance_length", "condition": f"width={number}"}
-    return cell(f"edgellm.table1.w{number}", value, value, "tokens/step", **texts)
-
-
+PRINTED = timed("printed", 2.0)
 RATES: dict[str, Any] = {
-    "rates": {"edgellm": of_engine("rate", 1000.0, "tokens/s", metric="prefill_throughput")},
+    "rates": {"edgellm": timed("rate", 1000.0, "tokens/s", metric="prefill_throughput")},
     "spellings": {"edgellm": {"otherscpu": "others", "edgellm": "own"}},
 }
-"""An abstract's 1,000 tokens a second of a model of two billion, and two engines."""
+"""An abstract's 1,000 tokens a second, and two engines."""
 
-BASE = of_engine("base", 8.0, system="Others (CPU)")
-OWN = of_engine("own", 1.5, model="B-4B", condition="prompt_length=400-600")
-PART = of_engine("part", 300.0, "tokens/s", metric="prefill_throughput", system="a part")
+BASE = timed("base", 8.0, system="Others (CPU)")
+OWN = timed("own", 1.5, model="B-4B", condition="prompt_length=400-600")
 RATIO = cell("edgellm.fig1.a", 5.0, 5.0, relative_to="Others-CPU", metric="prefill_speedup")
-CHAIN = timed("LLaMA-7B", 3.0, "edgellm.table1.chain", system="Chain", dataset="MBPP")
-GSM8K = timed("LLaMA-7B", 9.0, "edgellm.table1.other", system="Chain", dataset="GSM8K")
-TREE = timed("LLaMA-7B", 2.0, "edgellm.table1.tree", system="Tree", dataset="MBPP")
-NEAR = timed("LLaMA-7B", 10.0, "edgellm.table1.near", device="phone")
-FAR = timed("LLaMA-7B", 99.0, "edgellm.table1.far", device="board")
-SHORT = of_engine("short", 4.0, system="Others", condition="prompt_length=500")
-DECODE = of_engine("decode", 2.0, system="Others", metric="decode_latency", condition="output_length=10")
-LONG = of_engine("long", 9.0, system="Others")
-ANSWERED = replace(LONG, condition="prompt_length=1000; output_length=20")
-READ = cell("edgellm.table1.read", 500.0, 500.0, "ms", metric="weight_io_latency", model="A-2B")
-HALF = {"metric": "decode_throughput", "model": "A-2B", "condition": "dram_fraction=0.5"}
+CHAIN = timed("chain", 3.0, system="Chain", dataset="MBPP")
+GSM8K = timed("other", 9.0, system="Chain", dataset="GSM8K")
+TREE = timed("tree", 2.0, system="Tree", dataset="MBPP")
+NEAR = timed("near", 10.0, device="phone")
+FAR = timed("far", 99.0, device="board")
+SHORT = timed("short", 4.0, system="Others", condition="prompt_length=500")
+DECODE = timed("decode", 2.0, system="Others", metric="decode_latency", condition="output_length=10")
+ANSWERED = timed("long", 9.0, system="Others", condition="prompt_length=1000; output_length=20")
+READ = timed("read", 500.0, "ms", metric="weight_io_latency")
+HALF = {"metric": "decode_throughput", "condition": "dram_fraction=0.5"}
 
 
-class TestSkill:
-    @pytest.mark.parametrize(
-        ("published", "fitted", "rule", "others", "value"),
-        [
-            # an engine of its own: twice the weights at the abstract's rate, never a baseline's time
-            (OWN, [BASE], "nearest", RATES, 1.0),
-            (OWN, [], "nearest", {**RATES, "weights": {"a2b": 1.2, "b4b": 3.0}}, 1.25),
-            (PART, [BASE], "nearest", RATES, 1000.0),
-            # a baseline: the nearest fitted time of its engine, by weights
-            (of_engine("x", 20.0, model="B-4B", system="Others-CPU"), [OWN, BASE], "nearest", RATES, 16.0),
-            # a ratio: 1,000 tokens a second over 1,000 in 8 seconds; 1 where no time is fitted
-            (RATIO, [BASE], "nearest", RATES, 8.0),
-            (RATIO, [], "nearest", RATES, 1.0),
-            (cell("edgellm.fig1.a", 4.0, 4.0, relative_to="Std"), [], "nearest", {}, 1.0),
-            # a method: the printed baseline on the same dataset, which is no method itself
-            (TREE, [], "nearest", {"baselines": {"edgellm": [GSM8K, CHAIN]}}, 3.0),
-            (CHAIN, [], "nearest", {"baselines": {"edgellm": [GSM8K, CHAIN]}}, None),
-            # a time by weights from the same device; of a size that no name says, and itself, is none
-            (timed("LLaMA-13B", 20.0, device="phone"), [FAR, NEAR], "nearest", {}, 10 * 13 / 7),
-            (timed("T5-Large", 20.0), [NEAR], "nearest", {}, None),
-            (NEAR, [NEAR], "nearest", {}, None),
-            (width(16, 3.1), [width(2, 1.7), width(4, 2.4)], "nearest", {}, 2.4),
-            # by 500 tokens in 4 s, 1,000 take 8; by an answer of 10 tokens in 2 s, one of 20 takes 4
-            (LONG, [SHORT, DECODE], "lengths", {}, 8.0),
-            (ANSWERED, [SHORT, DECODE], "lengths", {}, 12.0),
-            # half of the weights in memory: two tokens in the time of one read
-            (cell("edgellm.table1.x", 3.0, 3.0, "tokens/s", **HALF), [READ], "bytes", {}, 4.0),
-        ],
-    )
-    def test_the_trivial_figure(
-        self,
-        published: PublishedCell,
-        fitted: list[PublishedCell],
-        rule: str,
-        others: dict[str, Any],
-        value: float | None,
-    ) -> None:
-        trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
-        assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
-
-    def test_our_own_predictor_finds_its_cells(self) -> None:
-        cells = load_cells()
-        headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", cells)
-        found = trivial_predictor(cells, ["mllm_npu.table4.2wiki.qwen1_5_1_8b.lcpp"], headlines, load_names())
-        printed = cells["lever.table5.eagle3.lever.mbpp"]
-        other = found.compared(beside(printed, 2.0))
-        assert other is not None
-        assert other.ours[0].value == pytest.approx(1.296), "as Chain-SD"
-        ratio = found.compared(beside(cells["mllm_npu.fig14.xiaomi14.1024.llamacpp_cpu"], 18.0))
-        assert ratio is not None
-        assert ratio.ours[0].value == pytest.approx(1000 / (1500 / 26.7)), "1,500 tokens take 26.7 s"
-
-    def test_weights_are_those_of_the_layers(self) -> None:
-        """Two of the five, from their published shapes: layers of (4 x 2048 + 3 x 5504) x 2048 weights, and
-        of (2 x 2048 + 2 x 256 + 3 x 16384) x 2048 with Gemma's one key-value head."""
-        headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells())
-        known = {model: float(billions) for model, billions in headlines.weights.items()}
-        assert known["Qwen1.5-1.8B"] == pytest.approx(24 * (4 * 2048 + 3 * 5504) * 2048 / 1e9, abs=5e-4)
-        gemma = 18 * (2 * 2048 + 2 * 256 + 3 * 16384) * 2048 / 1e9
-        assert known["Gemma-2B"] == pytest.approx(gemma, abs=5e-4)
-
-    def test_skill_is_against_the_best_rule_over_what_has_one(self) -> None:
-        ours = [beside(timed("LLaMA-7B", 10.0), 11.0), beside(timed("T5-Large", 10.0), 99.0)]
-        near = timed("LLaMA-7B", 12.0, "edgellm.table1.near", dataset="MBPP")
-        far = timed("LLaMA-7B", 19.2, "edgellm.table1.far")
-        here = beside(replace(ours[0].cell, dataset="MBPP"), 11.0)
-        worth = skill([here, ours[1]], TrivialPredictor([near, far]))
-        assert worth == Skill("nearest", 1, pytest.approx(0.1), pytest.approx(0.2))
-        assert worth.value == pytest.approx(0.5)
-        assert skill(ours, TrivialPredictor()) is None
-
-    def test_floors(self, tmp_path: Path) -> None:
-        path = tmp_path / "contradictions.csv"
-        path.write_text(
-            "id,low,high,where\nedgellm.text.range,2.9,18.6,a table\nedgellm.text.over,1.5,,a figure\n",
-            encoding="utf-8",
-        )
-        assert read_floors(path, CELLS) == {
-            "edgellm.text.range": pytest.approx(1.0),
-            "edgellm.text.over": pytest.approx(0.5),
-        }
-        path.write_text("id,low,high,where\nedgellm.text.range,,,a table\n", encoding="utf-8")
-        with pytest.raises(InputError, match=r"edgellm\.text\.range"):
-            read_floors(path, CELLS)
-        assert read_floors(conf_dir() / "reference" / "contradictions.csv", load_cells())
+@pytest.mark.parametrize(
+    ("published", "fitted", "rule", "others", "value"),
+    [
+        # an engine of its own: twice the weights at the abstract's rate, never a baseline's time
+        (OWN, [BASE], "nearest", RATES, 1.0),
+        (OWN, [], "nearest", {**RATES, "weights": {"a2b": 1.2, "b4b": 3.0}}, 1.25),
+        # a baseline: the nearest fitted time of its engine, by weights
+        (timed("x", 20.0, model="B-4B", system="Others-CPU"), [OWN, BASE], "nearest", RATES, 16.0),
+        # a ratio: 1,000 tokens a second over 1,000 in 8 seconds; 1 where no time is fitted
+        (RATIO, [BASE], "nearest", RATES, 8.0),
+        (RATIO, [], "nearest", RATES, 1.0),
+        # a method: the printed baseline on the same dataset, which is no method itself
+        (TREE, [], "nearest", {"baselines": {"edgellm": [GSM8K, CHAIN]}}, 3.0),
+        (CHAIN, [], "nearest", {"baselines": {"edgellm": [GSM8K, CHAIN]}}, None),
+        # a time by weights from the same device; of a size that no name says, and itself, is none
+        (timed("y", 20.0, device="phone", model="LLaMA-13B"), [FAR, NEAR], "nearest", {}, 10 * 13 / 2),
+        (timed("z", 20.0, model="T5-Large"), [NEAR], "nearest", {}, None),
+        (NEAR, [NEAR], "nearest", {}, None),
+        # by 500 tokens in 4 s, 1,000 take 8; by an answer of 10 tokens in 2 s, one of 20 takes 4
+        (ANSWERED, [SHORT, DECODE], "lengths", {}, 12.0),
+        # half of the weights in memory: two tokens in the time of one read
+        (timed("half", 3.0, "tokens/s", **HALF), [READ], "bytes", {}, 4.0),
+    ],
+)
+def test_a_trivial_figure_is_a_printed_one_by_weights_and_lengths(
+    published: PublishedCell, fitted: list[PublishedCell], rule: str, others: Any, value: float | None
+) -> None:
+    trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
+    assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
 
 
-def test_what_a_paper_contradicts_stands_apart() -> None:
-    sure = beside(cell("edgellm.fig1.a", 10.0, 10.0), 11.0)
-    slip = beside(replace(cell("edgellm.fig1.b", 10.0, 10.0), contradicted="A slip"), 16.0)
-    broken = beside(replace(cell("edgellm.fig1.c", 10.0, None), contradicted="A slip"), 6.0)
-    found = framed([sure, slip, broken])
-    assert [*found["group"]] == ["relative", "contradicted", "contradicted"]
-    assert median(found[found["can_miss"]]) == pytest.approx(0.35)
-    assert "over 2 figures that can miss: median error 35.0%" in sentences(found)[0], "all of them first"
-    derived = replace(slip, certain="derived")
-    assert [*framed([derived])["group"]] == ["certain"], "what cannot miss stays so"
+def test_weights_are_those_of_the_layers() -> None:
+    """Two of the five, from their published shapes: layers of (4 x 2048 + 3 x 5504) x 2048 weights, and
+    of (2 x 2048 + 2 x 256 + 3 x 16384) x 2048 with Gemma's one key-value head."""
+    headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells())
+    known = {model: float(billions) for model, billions in headlines.weights.items()}
+    assert known["Qwen1.5-1.8B"] == pytest.approx(24 * (4 * 2048 + 3 * 5504) * 2048 / 1e9, abs=5e-4)
+    gemma = 18 * (2 * 2048 + 2 * 256 + 3 * 16384) * 2048 / 1e9
+    assert known["Gemma-2B"] == pytest.approx(gemma, abs=5e-4)
+
+
+WRONG_REASONS = (
+    ("a: b", "must be a list of reasons"),
+    ("[a]", "'a' must be a mapping"),
+    ("[{why: x, ours: above}]", "needs either `id` or `rule`"),
+    ("[{why: x, ours: up, id: edgellm.fig18.a}]", "above"),
+    ("[{why: x, ours: above, id: edgellm.fig18.aa}]", "edgellm.fig18.a"),
+    ("[{why: x, ours: above, rule: {papr: edgellm}}]", "Did you mean paper"),
+    ("[{why: x, ours: above, rule: {paper: edgelm}}]", "no published cell has paper 'edgelm'"),
+    ("[{why: x, ours: above, rule: {paper: lever, unit: ms}}]", "no published cell has paper lever"),
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "sentence"),
+    [
+        (read_headlines, "systems: {edgellm: EdgLLM}\nclaims: []\n", "Did you mean EdgeLLM"),
+        (read_floors, "id,low,high,where\nedgellm.text.range,,,a table\n", r"edgellm\.text\.range"),
+        *((read_reasons, text, sentence) for text, sentence in WRONG_REASONS),
+    ],
+)
+def test_a_wrong_file_is_said(read: Any, text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=sentence):
+        read(tmp_path / "wrong", CELLS)
 
 
 def test_every_contradiction_has_its_proof_in_the_errata() -> None:
@@ -321,74 +170,18 @@ def test_what_a_fit_determines_has_no_verdict_as_a_headline() -> None:
     assert line.count("| fitted |") == 2, "its GPU's watts are fitted to a cell of its figure"
 
 
-def seconds_of(system: str, printed: float, ours: float, model: str = "LLaMA-7B") -> Compared:
-    return beside(timed(model, printed, f"edgellm.table1.{system}{model}", system=system), ours)
-
-
-EDGELLM, SP = seconds_of("EdgeLLM", 1.0, 2.0), seconds_of("SP", 3.0, 1.5)
-
-
-def test_winners() -> None:
-    (race,) = races([EDGELLM, SP, seconds_of("Std", 9.0, 8.0), seconds_of("STI", 9.05, 1.0)])
-    found = orders([race], "EdgeLLM", our_figure)
-    assert (found.agree, found.pairs, found.first, found.races) == (2, 5, 0, 1), "a printed tie is no pair"
-    assert found.wrong == {"EdgeLLM and SP": 1, "EdgeLLM and STI": 1, "SP and STI": 1}
-    assert orders([race], "SP", our_figure).races == 0, "the paper has another first"
-    assert orders(races([replace(EDGELLM, ours=(Figure(0.5),)), SP]), "EdgeLLM", our_figure).first == 1
-    fitted = races([replace(one, marks=("fitted",)) for one in (EDGELLM, SP)])
-    assert orders(fitted, "EdgeLLM", our_figure).pairs == 0
-    assert races([EDGELLM]) == races([replace(EDGELLM, certain="lossless"), SP]) == []
-
-
-def test_one_rate_a_system_is_of_another_workload() -> None:
-    """By the 13B's 2 s against 3 the 7B's order is the paper's; half the weights take half the time."""
-    seconds = {("EdgeLLM", "A-7B"): 1.5, ("SP", "A-7B"): 1.2, ("EdgeLLM", "A-14B"): 2.0, ("SP", "A-14B"): 3.0}
-    found = races([seconds_of(system, printed, 1.0, model) for (system, model), printed in seconds.items()])
-    value = one_rate(found, TrivialPredictor())
-    first = next(race for race in found if race.runners[0].cell.model == "A-7B")
-    assert [value(runner) for runner in first.runners] == [pytest.approx(1.0), pytest.approx(1.5)]
-    assert orders(found, "EdgeLLM", value).agree == 0
-
-
-def test_coverage(found: Comparisons) -> None:
-    counts = coverage(CELLS, found, []).loc["edgellm"]
-    assert counts["predicted"] == 6
-    assert (counts["bound"], counts["fitted"], counts["absent"]) == (1, 1, 1)
-    assert counts.sum() == sum(one.paper == "edgellm" for one in CELLS.values())
-    assert unnamed(CELLS, found) == []
-
-
-def test_the_page_over_all_papers(found: Comparisons, folder: Path, tmp_path: Path) -> None:
-    """A choice made after a loss, with an alternative under which the first claim is met by 1.9."""
-    line = {"id": "cpu", "column": "over", "ours": 1.9, "unit": "x", "marks": "", "reference": ""}
-    write_table(folder, "edgellm/placement", line)
-    choices_file, headlines_file = tmp_path / "choices.yaml", tmp_path / "headlines.yaml"
-    choices_file.write_text(
-        "choices:\n"
-        "  placement: {paper: edgellm, chosen: on the NPU, after_misses: 'yes', says: docs, "
-        "claims: [edgellm.text.single], alternatives: ["
-        "{name: on the CPU, overrides: engine.verifies=cpu, "
-        "figures: {edgellm.text.single: {tables: edgellm/placement, columns: over}}}, "
-        "{name: on the GPU, absent: no engine}]}\n",
-        encoding="utf-8",
-    )
-    headlines_file.write_text(
-        "systems: {edgellm: EdgeLLM}\n"
-        "claims: [{id: edgellm.text.single, says: twice as fast}, "
-        "{id: edgellm.text.range, says: much faster}]\n",
-        encoding="utf-8",
-    )
-    headlines, choices = read_headlines(headlines_file, CELLS), read_choices(choices_file, CELLS)
-    reports, run = [report("edgellm", found, CELLS, NOTHING)], records.record("std", {"prompts": 3})
-    others = readings(choices, folder, CELLS)
-    path = write_fidelity(reports, found, CELLS, headlines, choices, others, [run], [run.key], {}, tmp_path)
-    text = path.read_text(encoding="utf-8")
-    assert "Of 2, over all alternatives: 1 undetermined, 1 holds; as chosen: 1 fails, 1 holds; alone:" in text
-    decided = "`placement` (on the CPU: 1.9, holds)"
-    assert f"| 200% above | fails | fails | 1.9–6 × | undetermined | {decided} |" in text
-    headlines_file.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n", encoding="utf-8")
-    with pytest.raises(InputError, match="Did you mean EdgeLLM"):
-        read_headlines(headlines_file, CELLS)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["edgelm"], "no paper 'edgelm'. Did you mean edgellm"),
+        (["lever", "--results", "empty"], "make tables first"),
+    ],
+)
+def test_the_command_says_what_is_not_there(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("errors", ["--results", str(project_root() / "results"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_choices_name_pages_and_tables_that_are_there() -> None:
@@ -432,18 +225,21 @@ def test_alternatives_are_what_readers_from_outside_computed(
         assert any(other == pytest.approx(value, rel=0.01) for other in values), (value, values)
 
 
-def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives() -> None:
-    """A paper prints 2: ours fails at 3, an alternative holds at 1.9, another fails on the other side."""
-
-    def at(value: float) -> Compared:
-        return beside(timed("LLaMA-7B", 2.0), value)
-
-    choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
-    near, beyond = (ClaimReading(choice, Alternative("other", absent="x"), at(value)) for value in (1.9, 0.5))
-    for ours, others, verdict in (
+@pytest.mark.parametrize(
+    ("ours", "others", "verdict"),
+    [
         (3.0, [], "fails"),
-        (3.0, [near], "undetermined"),
-        (3.0, [beyond], "undetermined"),  # the statement lies between them
-        (1.9, [near], "holds"),
-    ):
-        assert enveloped(at(ours), others).verdict == verdict
+        (3.0, [1.9], "undetermined"),
+        (3.0, [0.5], "undetermined"),  # the statement lies between them
+        (1.9, [1.9], "holds"),
+        (0.5, [3.0], "undetermined"),
+    ],
+)
+def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives(
+    ours: float, others: list[float], verdict: str
+) -> None:
+    """A paper prints 2."""
+    choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
+    other = Alternative("other", absent="x")
+    alternatives = [ClaimReading(choice, other, beside(PRINTED, value)) for value in others]
+    assert enveloped(beside(PRINTED, ours), alternatives).verdict == verdict

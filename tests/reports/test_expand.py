@@ -18,7 +18,7 @@ from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.expand import expand
-from repro.reports.spec.experiment import experiment_file, grid_of
+from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.grid import ExperimentGrid
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import TableSpec
@@ -68,57 +68,20 @@ def publish(package: Path, *values: dict[str, str]) -> None:
     (package / "cells.csv").write_text(cells_csv(*values), encoding="utf-8")
 
 
-class TestGrid:
-    def test_axes_form_a_product_and_parts_a_sum(self) -> None:
-        parts = [{"method": ["a", "b"]}, {"method": "c", "method.x": [1, 2]}]
-        grid = ExperimentGrid.parse({"device": ["p", "q"], "cells": parts}, "here")
-        points = grid.points()
-        assert points is not None
-        assert len(points) == 2 * (2 + 2)
-        assert points[3] == {"device": "p", "method": "c", "method.x": 2}
-        assert grid.params == {"device": "p,q"}
-        assert grid.choices[2] == {"method": "c", "method.x": "1"}
-
-    def test_a_range_is_told_and_another_expression_is_not(self) -> None:
-        assert len(ExperimentGrid.parse({"probe.layer": "range(0,30)"}, "here").points() or []) == 30
-        assert ExperimentGrid.parse({"probe.layer": "glob(*)"}, "here").points() is None
-
-    @pytest.mark.parametrize(
-        ("content", "sentence"),
-        [
-            ({"method": {"a": 1}}, "here, method: .* must be a list of values"),
-            ({"cells": [1]}, "here, cells: .* must be a list of settings"),
-            ({"a": [1], "cells": [{"a": 2}]}, "here: 'a' stands both among the axes and in `cells`"),
-        ],
-    )
-    def test_bad_input(self, content: Any, sentence: str) -> None:
-        with pytest.raises(InputError, match=sentence):
-            ExperimentGrid.parse(content, "here")
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"method": {"a": 1}}, "here, method: .* must be a list of values"),
+        ({"cells": [1]}, "here, cells: .* must be a list of settings"),
+        ({"a": [1], "cells": [{"a": 2}]}, "here: 'a' stands both among the axes and in `cells`"),
+    ],
+)
+def test_a_wrong_grid_is_said(content: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        ExperimentGrid.parse(content, "here")
 
 
 class TestRowsAndColumns:
-    @pytest.mark.parametrize(
-        ("labels", "rows", "ids"),
-        [
-            ({}, "workload", ["t5_cnn", "mt5_squad"]),
-            (
-                {"a": "${method.alpha}"},  # a label of the experiment is an axis
-                ["workload", "a"],
-                ["t5_cnn / 0.5", "t5_cnn / 0.1", "mt5_squad / 0.5", "mt5_squad / 0.1"],
-            ),
-        ],
-    )
-    def test_rows_are_those_of_the_grid_in_its_order(self, labels: Any, rows: Any, ids: list[str]) -> None:
-        table = made(GRID | {"method.alpha": [0.5, 0.1]}, labels=labels, rows=rows)
-        assert list(table.rows.names) == ids
-        assert [column.key for column in table.columns] == ["sp", "edgellm"]
-
-    def test_the_metric_says_unit_digits_and_direction(self) -> None:
-        rouge, time = made(columns=["rouge_l", {"metric": "target_pass", "unit": "ms"}]).columns
-        assert (rouge.value, rouge.unit, rouge.digits, rouge.better) == ("rouge_l", "%", 1, "higher")
-        assert (rouge.timed, time.timed) == (False, True)
-        assert (time.unit, time.scale) == ("ms", 1000)
-
     def test_a_table_like_another_takes_what_it_lacks(self) -> None:
         own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
         content = {"name": "edgellm/own", "grid": "edgellm/table4"}
@@ -139,21 +102,9 @@ class TestRowsAndColumns:
     def test_a_comparison_of_two_values_has_its_own_unit_and_direction(self) -> None:
         words = {"ratio": "edgellm over sp", "gain": "edgellm less sp", "fewer": "edgellm below sp"}
         columns = made(columns=[{"metric": "rouge_l", "each": "method", "pairs": words}]).columns
-        assert [(column.compare, column.unit, column.better) for column in columns] == [
-            ("ratio", "x", "higher"),
-            ("difference", "percentage_point", "higher"),
-            ("reduction", "%", "lower"),
-        ]
-
-    def test_a_number_may_be_spelt_otherwise_in_a_column(self) -> None:
-        columns = [{"metric": "ttft", "where": {"width": "4000000000.0"}}]
-        table = made(
-            {"method.width": ["0.0", "4e9"]},
-            labels={"width": "${method.width}"},
-            rows="width",
-            columns=columns,
-        )
-        assert table.columns[0].where == {"width": "4000000000.0"}
+        units = [("ratio", "x"), ("difference", "percentage_point"), ("reduction", "%")]
+        assert [(column.compare, column.unit) for column in columns] == units
+        assert [column.better for column in columns] == ["higher", "higher", "lower"]
 
 
 class TestPublishedValues:
@@ -198,10 +149,6 @@ class TestPublishedValues:
         assert set(said_of.reference.values()) == {"mine.a"}
         assert not_of.reference == {}
 
-    def test_one_id_for_all_rows(self) -> None:
-        (column,) = made(columns=[{"metric": "rouge_l", "reference": "edgellm.abstract.speedup_max"}]).columns
-        assert set(column.reference) == {"t5_cnn", "mt5_squad"}
-
     def test_asides_are_found_for_every_row(self, package: Path) -> None:
         publish(package, value("a", dataset="CNN/Daily", condition="average"))
         paper = {"artifact": "table1", "condition": "average", "metric": "rouge_l"}
@@ -228,16 +175,13 @@ def column(**settings: Any) -> dict[str, Any]:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"colums": []}, "there is no field 'colums'. Did you mean columns"),
     ({"footnotes": ["Ours."]}, "has the key 'footnotes', which is no more: write `notes`"),
-    ({"metric": "ttft"}, "has the key 'metric', which is no more: name the metric in each column"),
     ({"cite": ["levr"]}, "cites 'levr': there is no BibTeX entry 'levr'. Did you mean lever"),
     ({"aside": [{"id": "nope", "note": "x"}]}, "there is no table or figure 'nope'"),
     ({"notes": [{"a": 1}]}, r"notes\.0 is {'a': 1}; it must be a text"),
     ({"notes": ["nothing_like_it"]}, "no shared footnote 'nothing_like_it'"),
-    ({"figure": {"columns": 5}}, r"figure\.columns is 5; it must be a list"),
     ({"figure": {"columns": ["tfft"]}}, "no column 'tfft'. Did you mean ttft"),
     ({"figure": {"without": ["nope"]}}, "figure, without: there is no row 'nope'"),
     ({"columns": []}, "has no columns"),
-    ({"columns": "ttft"}, "columns is 'ttft'; it must be a list"),
     ({"columns": ["ttft", "ttft"]}, "two columns with the key 'ttft'"),
     ({"columns": ["rouge"]}, "no metric 'rouge'. Did you mean rouge_l"),
     ({"columns": [{"each": "method"}]}, r"columns\.0: the field 'metric' is lacking"),
@@ -252,7 +196,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (column(over={"method": "sp"}, relative_to="std"), "column 'ttft' has two baselines"),
     (column(compare="difference"), "column 'ttft' has no baseline"),
     (column(relative_to="nope"), "there is no row 'nope'. Choices: sp, std"),
-    (column(over={"method": "nope"}), "there is no method 'nope'"),
     (column(where={"method": "nope"}), "there is no method 'nope'"),
     (column(reference="nope"), "there is no table or figure 'nope'"),
     (column(reference={"nope": "edgellm.table1"}), "there is no row 'nope'"),
@@ -260,15 +203,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (column(each="method", pairs={"x": "sp and bld"}), "'sp and bld' must be two values"),
     (column(each="method", pairs={"x": "sp over bld"}), "no method 'bld'"),
     ({"paper": {"artifact": "table4"}}, "paper: there is no paper 'mine'. .*Choices: edgellm"),
-    ({"paper": {"paper": "edgelm", "artifact": "table4"}}, "no paper 'edgelm'. Did you mean edgellm"),
     ({"paper": {"paper": "edgellm", "artifact": "nope"}}, "there is no artifact 'nope'. Choices: fig1, "),
-    (
-        {"paper": {"paper": "edgellm", "artefact": "table4"}},
-        "no field of a published cell 'artefact'. Did you mean artifact",
-    ),
     ({"rows": {"label": "a"}}, "rows: there is no field 'label'. .*Choices: also, apart, by"),
-    ({"rows": {"by": []}}, r"rows\.by is \[\]; it must be a list that is not empty"),
-    ({"rows": {"by": "method", "names": {"std": [1]}}}, r"rows\.names\.std is \[1\]; it must be a text"),
     ({"rows": {"by": "method", "name": "{nope}"}}, r"rows\.name: '{nope}' may name method in braces"),
 ]
 
@@ -281,25 +217,14 @@ def test_a_mistake_in_a_section_is_an_error_of_the_section(table: dict[str, Any]
         made({"method": ["std", "sp"]}, **{**right, **table})
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
-TEXTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-EXAMPLES = [content for content in map(yaml.safe_load, TEXTS) if "table" in content]
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["table"].get("title"))
-def test_a_table_of_the_page_has_rows_and_columns_from_its_grid(example: dict[str, Any]) -> None:
-    """The examples of docs/tables.md, as if each were an experiment of EdgeLLM."""
-    if not computes_nothing(example["table"]):
-        table = expand("edgellm/page", example["table"], example)
-        assert grid_of(example).points()
-        assert table.columns
-        assert table.rows.names
-
-
-def test_every_published_value_of_the_page_is_one() -> None:
-    """Those of its tables are looked up as they are written out."""
+def test_the_examples_of_the_page_are_right(tmp_path: Path) -> None:
+    """As if each of docs/tables.md were EdgeLLM's; what a page compares is published."""
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    examples = [content for content in map(yaml.safe_load, blocks) if "table" in content]
     named, cells = [], load_cells()
-    for section in (example["table"] for example in EXAMPLES):
+    for example in examples:
+        section = example["table"]
         if "claims" in section:
             named += [claim.id for claim in ClaimsSpec.parse("page", section).claims]
         elif "masks" in section:
@@ -307,13 +232,13 @@ def test_every_published_value_of_the_page_is_one() -> None:
         elif "facts" in section:
             facts = FactsSpec.parse("page", written_out("edgellm/page", section))
             named += [fact.spec.id for fact in read_facts(facts, fact_sources()) if fact.spec.id]
+        elif not computes_nothing(section):
+            table = expand("edgellm/page", section, example)
+            assert table.columns
+            assert table.rows.names
     assert len(named) > 5
     assert [find(cells, name).id for name in named] == named
-
-
-def test_the_metrics_of_the_page_are_read(tmp_path: Path) -> None:
-    (text,) = (text for text in TEXTS if text.startswith("# conf/metric/"))
+    (metrics,) = (block for block in blocks if block.startswith("# conf/metric/"))
     (tmp_path / "metric").mkdir()
-    (tmp_path / "metric" / "mine.yaml").write_text(text, encoding="utf-8")
-    metrics = load_metrics([tmp_path])
-    assert {name: metric.group for name, metric in metrics.items()} == {"hops": "mine", "hop_time": "mine"}
+    (tmp_path / "metric" / "mine.yaml").write_text(metrics, encoding="utf-8")
+    assert {*load_metrics([tmp_path])} == {"hops", "hop_time"}

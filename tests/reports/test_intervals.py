@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 import records
+from invented_tables import built, column
 from repro.records.record import Round
 from repro.records.results import Results
 from repro.reports.intervals import bootstrap
-from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, ends, figure, interval, paired
+from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, figure, interval, paired
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.intervals.samples import LineSource, Samples, distinct
-from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables import aggregate
 
 
 def rounds_of(*prompts: tuple[int, float]) -> list[Round]:
@@ -44,11 +43,6 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
     few = dict(list(own.items())[: FEWEST - 1])
     assert interval(few) is None
     assert interval(few | {"more": Total(1.0, 1.0)}) is not None
-
-
-def test_long_prompts_weigh_more_in_a_ratio_of_totals() -> None:
-    assert figure({"a": Total(10.0, 1.0), "b": Total(10.0, 9.0)}) == 2.0
-    assert figure({"a": Total(1.0, 0.0)}) is None
 
 
 def test_draws_are_those_of_every_process() -> None:
@@ -130,22 +124,6 @@ def test_lines_give_the_figures_of_their_record(
         assert low < values[name] < high < low + 4 * abs(values[name]), name
 
 
-def test_a_difference_is_of_the_same_rows() -> None:
-    """The baseline is right on all of them, so that the difference is the accuracy less 100."""
-    accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}
-    found = with_interval(records.record("w8a8", accuracies), EXAMPLES).uncertainty
-    low, high = found["accuracy"]  # type: ignore[misc]
-    assert found["difference"] == pytest.approx((low - 100, high - 100))
-
-
-def test_rounds_that_do_not_give_the_record_s_value_make_no_interval(tmp_path: Path) -> None:
-    record = records.record("chain_sd", {**VALUES, "acceptance_length": 2.51})
-    assert set(totals(record, ROUNDS)) == {"decode_tokens_per_s"}
-    failed = records.record("std", {}, status="failed", error="Traceback")
-    assert with_interval(failed, []) == failed
-    assert Samples(Results(tmp_path)).totals(failed) == {}
-
-
 def test_on_a_wall_clock_rounds_of_a_prompt_are_resampled_within_it() -> None:
     """Five prompts, each in rounds of 0 and 2: the variance of the mean is that of ten rounds, 1/10."""
     record = records.record("std", VALUES, clock="wall", uncertainty={"decode_tokens_per_s": 0.1})
@@ -156,6 +134,14 @@ def test_on_a_wall_clock_rounds_of_a_prompt_are_resampled_within_it() -> None:
     alike = {f"{i}": Total(2.0, 2.0, ((0.0, 1.0), (2.0, 1.0))) for i in range(5)}
     low, high = interval(alike) or (0.0, 0.0)
     assert (low, high) == pytest.approx((1 - 1.96 * 0.1**0.5, 1 + 1.96 * 0.1**0.5), abs=0.1)
+
+
+def test_rounds_that_do_not_give_the_record_s_value_make_no_interval(tmp_path: Path) -> None:
+    record = records.record("chain_sd", {**VALUES, "acceptance_length": 2.51})
+    assert set(totals(record, ROUNDS)) == {"decode_tokens_per_s"}
+    failed = records.record("std", {}, status="failed", error="Traceback")
+    assert with_interval(failed, []) == failed
+    assert Samples(Results(tmp_path)).totals(failed) == {}
 
 
 @dataclass(frozen=True)
@@ -172,75 +158,64 @@ class StoredLines:
         return self.of_answers.get(key, [])
 
 
-def served(seconds: Mapping[str, float], times: int = 1) -> list[Round]:
-    """Requests that ask rows so often, each with its time to the first token."""
-    return [
-        {"id": f"app/{row}/{number}", "met": 1, "ttft": ttft, "tpot": 1.0}
-        for number, (row, ttft) in enumerate([*seconds.items()] * times)
-    ]
+Cells = Mapping[tuple[str, str], Mapping[str, float]]
+"""Seconds to the first token by row, of each cell: its dataset and its device."""
 
 
-def requests(ttft: float, dataset: str, label: str) -> records.Record:
-    """A cell of requests with that mean time to the first token."""
-    return records.record("elastilm", {"ttft": ttft}, inputs={"dataset": dataset}, labels={"device": label})
-
-
-TTFT = ColumnSpec(key="ttft", heading="TTFT", value="ttft", unit="s", aggregate="mean")
-
-
-def width(cells: Sequence[records.Record], values: Sequence[Mapping[str, float]], times: int = 1) -> float:
-    """Width of the interval of the cells' mean."""
-    lines = {cell.key: served(seconds, times) for cell, seconds in zip(cells, values, strict=True)}
-    low, high = interval_of(TTFT, cells, [], StoredLines(lines))
+def width(cells: Cells, times: int = 1) -> float:
+    """Width of the interval of the mean over cells, whose rows are asked so often."""
+    lines, made = {}, []
+    for (dataset, device), seconds in cells.items():
+        value = {"ttft": sum(seconds.values()) / len(seconds)}
+        cell = records.record("elastilm", value, inputs={"dataset": dataset}, labels={"device": device})
+        made.append(cell)
+        lines[cell.key] = [
+            {"id": f"app/{row}/{number}", "met": 1, "ttft": ttft, "tpot": 1.0}
+            for number, (row, ttft) in enumerate([*seconds.items()] * times)
+        ]
+    low, high = interval_of("ttft", made, StoredLines(lines))
     return high - low
 
 
-def interval_of(
-    column: ColumnSpec, cells: Sequence[records.Record], baseline: Sequence[records.Record], lines: LineSource
-) -> tuple[float, float]:
-    """The interval of the cells' figure, relative to the baseline's."""
-    draws = aggregate.drawn(column, cells, baseline, Samples(lines).together([*cells, *baseline]))
-    assert draws is not None
-    return ends(draws) or (math.nan, math.nan)
+def interval_of(value: str, cells: Sequence[records.Record], lines: LineSource) -> tuple[float, float]:
+    """The interval of the mean over cells, as the table of one row has it."""
+    columns = [column(value, aggregate="mean")]
+    table = built(cells, columns, samples=Samples(lines), rows={"by": ["kind"]})
+    interval = table.rows[0].entries[0].interval
+    assert interval is not None
+    return interval
+
+
+RISING = {str(i): float(i) for i in range(40)}
 
 
 def test_the_mean_over_independent_cells_is_surer_than_one_by_the_root_of_their_number() -> None:
-    values = {str(i): float(i) for i in range(40)}
-    alone = width([requests(19.5, "a", "0")], [values])
+    alone = width({("a", "0"): RISING})
     assert alone == pytest.approx(2 * 1.96 * math.sqrt((40**2 - 1) / 12 / 40), rel=0.03), "by arithmetic"
-    independent = width([requests(19.5, name, name) for name in "abcd"], [values] * 4)
-    assert independent == pytest.approx(alone / 2, rel=0.05)
-    same = width([requests(19.5, "a", name) for name in "abcd"], [values] * 4)
+    assert width({(name, name): RISING for name in "abcd"}) == pytest.approx(alone / 2, rel=0.05)
+    same = width({("a", name): RISING for name in "abcd"})
     assert same == pytest.approx(alone, rel=1e-9), "the same rows are no further evidence"
-    twice = width([requests(19.5, "a", "0")], [values], times=2)
-    assert twice == pytest.approx(alone, rel=1e-9), "nor is a row that is asked again"
+    assert width({("a", "0"): RISING}, times=2) == pytest.approx(alone, rel=1e-9), "nor is one asked again"
 
 
 def test_cells_of_a_dataset_that_share_rows_are_drawn_together() -> None:
     """What one gains on a row the other loses; the second was asked ten rows more, all of the mean."""
-    first = {str(i): float(i) for i in range(20)}
-    second = {row: 19.0 - value for row, value in first.items()}
-    cells = [requests(9.5, "a", "0"), requests(9.5, "a", "1")]
-    assert width(cells, [first, second]) == pytest.approx(0.0, abs=1e-9)
-    longer = {**second, **{str(i): 9.5 for i in range(20, 30)}}
-    apart = width([cells[0], requests(9.5, "b", "1")], [first, longer])
-    assert width(cells, [first, longer]) < 0.5 * apart
+    falling = {row: 39.0 - value for row, value in RISING.items()}
+    assert width({("a", "0"): RISING, ("a", "1"): falling}) == pytest.approx(0.0, abs=1e-9)
+    longer = {**falling, **{str(i): 19.5 for i in range(40, 60)}}
+    apart = width({("a", "0"): RISING, ("b", "1"): longer})
+    assert width({("a", "0"): RISING, ("a", "1"): longer}) < 0.5 * apart
 
 
-def test_seeds_are_drawn_with_the_prompts() -> None:
+@pytest.mark.parametrize(("seeds", "ends"), [((0, 1, 2), (3.0, 5.0)), ((0, 0, 0), (4.0, 4.0))])
+def test_seeds_are_drawn_with_the_prompts(seeds: tuple[int, ...], ends: tuple[float, float]) -> None:
     """Each prompt is as fast as the others, so that only seeds differ: by 3, 4 and 5 tokens a second."""
     cells = [
-        records.record("sp", {"decode_tokens_per_s": 3.0 + seed}, seed=seed, labels={"seed": str(seed)})
-        for seed in range(3)
+        records.record("sp", {"decode_tokens_per_s": 3.0 + i}, seed=seed, labels={"run": str(i)})
+        for i, seed in enumerate(seeds)
     ]
     lines = StoredLines({cell.key: rounds_of(*[(2, 2 / (3 + i))] * 6) for i, cell in enumerate(cells)})
-    column = replace(TTFT, value="decode_tokens_per_s", unit="tokens/s")
-    assert aggregate.figures(column, cells) == pytest.approx([4.0])
-    assert interval_of(column, cells, [], lines) == pytest.approx((3.0, 5.0))
-    same_seed = [replace(cell, provenance=replace(cell.provenance, seed=0)) for cell in cells]
-    assert interval_of(column, same_seed, [], lines) == pytest.approx((4.0, 4.0))
-    ratio = replace(column, relative_to="std")
-    assert interval_of(ratio, cells, cells, lines) == pytest.approx((1.0, 1.0)), "paired"
+    assert interval_of("decode_tokens_per_s", cells, lines) == pytest.approx(ends)
 
 
 def test_a_text_that_several_cells_read_counts_once() -> None:

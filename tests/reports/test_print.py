@@ -1,7 +1,8 @@
-"""Tables as they are printed: at most 12 columns, LaTeX that fits its page, one float for a paper."""
+"""Tables as they are printed: LaTeX and screens that fit, texts that stay texts, one float for a paper."""
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
-from invented_tables import table_spec
+from invented_tables import built, column
 from latex_structure import cells, problems, tabulars
 from records import record
 from repro import commands
@@ -21,31 +23,13 @@ from repro.core.paths import project_root
 from repro.reports.figures.figure import draw
 from repro.reports.files import write_all, write_paper
 from repro.reports.formats.latex import breakable, latex, to_latex
-from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, fixed, page
-from repro.reports.formats.render import to_markdown
+from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, decimals, fixed, page, value_words
+from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
 from repro.reports.paper import TWO_COLUMNS, PaperTable
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.reference import PublishedCell
+from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import FigureSpec
-from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
-
-NAMES = ("section", "device", "model", "draft_model", "dataset", "condition", "system", "relative_to", "note")
-
-
-def published(name: str, value: float, unit: str) -> PublishedCell:
-    texts = {**dict.fromkeys(NAMES, ""), "id": name, "paper": "lever", "artifact": "t", "metric": "m"}
-    return PublishedCell(**texts, value_low=value, value_high=value, unit=unit)
-
-
-def made(
-    rows: dict[str, dict[str, float]], columns: list[dict[str, Any]], given: dict[str, PublishedCell]
-) -> Table:
-    """A table of methods; a method without values is a row that was not run."""
-    names = {name: name.upper() for name in rows}
-    section = {"title": "T", "rows": {"by": ["method"], "names": names}, "columns": columns}
-    records = [record(name, values) for name, values in rows.items() if values]
-    return build(table_spec("table", section), records, given)
 
 
 def grid(columns: int, rows: int, triple: bool = False) -> Grid:
@@ -57,95 +41,65 @@ def grid(columns: int, rows: int, triple: bool = False) -> Grid:
     return Grid(headings, lines, "l" + "r" * (columns * len(parts)))
 
 
+CLAIM = ("speed against all_others; a case" * 4, "sec. I", "2–3 ×", "2.5 ×", "inside", "a_b/c_d,e/f" * 3)
 CLAIMS = Grid(
-    tuple(map(Heading, ("claim", "where", "paper", "ours", "verdict", "from"))),
-    tuple(
-        (f"speed against all_others; case {i}" * 4, "sec. I", "2–3 ×", "2.5 ×", "inside", "a_b/c_d,e/f" * 3)
-        for i in range(40)
-    ),
-    "plrrll",
+    tuple(map(Heading, ("claim", "where", "paper", "ours", "verdict", "from"))), (CLAIM,) * 40, "plrrll"
 )
-GRIDS = {
-    "small": grid(3, 4),
-    "wide": grid(26, 6),
-    "triples": grid(9, 6, triple=True),
-    "long": grid(4, 120),
-    "wide and long": grid(26, 60),
-    "text": CLAIMS,
-}
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_latex_fits_its_page(name: str) -> None:
-    words = GRIDS[name]
-    text = to_latex(
-        Page("p/t", "P Table 1: a_b & c", (words,), ("careful: 100% of a/b", "[1] x")), ["@misc{a}"]
-    )
+@pytest.mark.parametrize(
+    ("words", "divided", "long"),
+    [
+        (grid(3, 4), False, False),
+        (grid(26, 6), True, False),
+        (grid(9, 6, triple=True), True, False),
+        (grid(4, 120), False, True),
+        (grid(26, 60), True, True),
+        (CLAIMS, False, True),
+    ],
+    ids=["small", "wide", "triples", "long", "wide and long", "text"],
+)
+def test_latex_and_markdown_are_divided_where_they_are_too_wide(
+    words: Grid, divided: bool, long: bool
+) -> None:
+    """Each part names all rows; notes stand after the last one."""
+    shown = Page("p/t", "P Table 1: a_b & c", (words,), ("careful: 100% of a/b", "[1] x"))
+    text = to_latex(shown, ["@misc{a}"])
     assert problems(text) == []
     parts = tabulars(text)
-    assert (len(parts) > 1) == (name in ("wide", "triples", "wide and long"))
+    assert (len(parts) > 1, "longtable" in text) == (divided, long)
     first = {escaped(line[0]) for line in words.lines for escaped in (latex, breakable)}
     for columns, rows in parts:
         assert len(columns) <= MOST_COLUMNS
         assert sum(cells(row)[0] in first for row in rows) == len(words.lines)
     assert text.count(r"\begin{adjustbox}") + text.count(r"\begin{longtable}") == len(parts)
-    assert ("longtable" in text) == ("long" in name or name == "text")
-    assert text.count(r"\label{tab:p-t}") == text.count("careful: 100") == 1, (
-        "notes stand after the last part"
-    )
+    assert text.count(r"\label{tab:p-t}") == text.count("careful: 100") == 1
+    lines = to_markdown(shown, []).splitlines()
+    assert max(line.count("|") - 1 for line in lines if line.startswith("|")) <= MOST_COLUMNS
+    rows = sum(line.startswith(f"| {words.lines[0][0][:12]}") for line in lines)
+    assert rows == len(words.lines) * sum(line.startswith("| --- |") for line in lines)
 
 
-def test_numbers_are_aligned_and_long_words_may_be_broken() -> None:
-    (columns, rows), *_ = tabulars(to_latex(Page("t", "T", (GRIDS["small"],), ()), []))
-    assert columns[2] == r"S[table-format=2.2,table-space-text-post={~\S{}}]"
-    assert cells(rows[-1])[1:] == ["---", r"10.25{~\S{}}", "---"]
-    assert breakable("a_b/c=d, e") == r"a\_\allowbreak{}b/\allowbreak{}c=\allowbreak{}d, e"
-
-
-def test_markdown_has_at_most_12_columns_and_each_part_names_the_rows() -> None:
-    text = to_markdown(Page("t", "T", (GRIDS["triples"],), ()), [])
-    heads = [line for line in text.splitlines() if line.startswith("| name")]
-    assert [head.count("|") - 1 for head in heads] == [10, 10, 10]
-    assert text.count("A workload with a name of 5") == 3
-
-
-SHARE = {"key": "a", "heading": "Accuracy", "value": "a", "unit": "%", "digits": 1, "better": "higher"}
-
-
-def test_shares_are_compared_in_points_and_rows_that_were_not_run_stand_apart() -> None:
-    speed = {"key": "s", "heading": "Speed", "value": "s", "unit": "tokens/s"}
-    columns = [{**SHARE, "reference": {"std": "p.a", "big": "p.b"}}, {**speed, "reference": {"std": "p.s"}}]
-    given = {"p.a": published("p.a", 3.4, "%"), "p.b": published("p.b", 60.0, "%")}
-    given["p.s"] = published("p.s", 2.0, "tokens/s")
-    ran, apart = page(made({"std": {"a": 91.4, "s": 3.0}, "big": {}}, columns, given)).grids
-    assert [heading.parts[2] for heading in ran.headings[1:]] == ["points", "ratio"]
-    assert ran.lines == (("STD", "91.4", "3.4", "+88.0", "3.00", "2.00", "1.50"),)
-    assert (apart.headings[0].words, apart.lines) == ("published, not run here", (("BIG", "60.0"),))
-    (only,) = page(made({"std": {"a": 51.0}, "big": {}}, [SHARE], given)).grids
-    assert only.lines[1] == ("BIG (not run)", "—"), "without a published value it says so in its place"
-
-
-def test_only_footnotes_that_a_value_refers_to_have_a_number() -> None:
-    failed = record("bad", {}, status="failed", error="OSError: gone")
-    section = {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE], "footnotes": ["Invented."]}
-    shown = page(build(table_spec("table", section), [record("std", {"a": 1.0}), failed], {}))
-    assert shown.notes[1:3] == ("[1] bad failed: OSError: gone", "Invented.")
-    assert shown.grids[0].lines[0] == ("bad", "failed [1]")
+SHARE = column("a", unit="%", digits=1, better="higher")
 
 
 def test_that_no_draft_was_accepted_is_said_only_where_some_were_verified() -> None:
     note = "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"
     for width, said in ((1.0, False), (1.004, False), (8.0, True)):
         one = record("m", {"a": 1.0, "verification_width": width}, notes=(note,))
-        spec = table_spec("table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE]})
-        assert (note in page(build(spec, [one], {})).notes) is said
+        assert (note in page(built([one], [SHARE])).notes) is said
 
 
-@pytest.mark.parametrize(
-    ("number", "digits", "words"), [(-0.04, 1, "0.0"), (-0.06, 1, "-0.1"), (0.0, 0, "0")]
-)
-def test_nothing_is_minus_zero(number: float, digits: int, words: str) -> None:
-    assert fixed(number, digits) == words
+def test_numbers_have_the_digits_that_they_need() -> None:
+    """Small ones keep three, a column has those of its smallest value, and nothing is minus zero."""
+    numbers = ((-0.04, 1, "0.0"), (-0.06, 1, "-0.1"), (0.0, 0, "0"))
+    assert [fixed(number, digits) for number, digits, _ in numbers] == [words for *_, words in numbers]
+    speed, size, prompts = map(
+        load_metrics().find, ("decode_tokens_per_s", "flash_bytes_per_token", "prompts")
+    )
+    shown = {0.0193: "0.0193", 51.8: "51.80", 0.000123: "0.000123", 1e-9: "1e-09", 0.0: "0.00", None: "—"}
+    assert {value: value_words(speed, value) for value in shown} == shown
+    assert (decimals(size, [5.6e7, 2e9, None]), decimals(prompts, [2])) == (4, 0), "0.0560 GB"
 
 
 SLIGHT = 5.0
@@ -234,31 +188,37 @@ def test_a_text_in_latex_is_text(text: str) -> None:
 
 
 KEYS = tuple("abcdefghij")
+PHONES = {"by": ["device", "method"], "apart": True}
 
 
 def three_methods() -> Table:
     """Three methods, ten columns of which `b` is 7 in every row, the last method the fastest."""
-    cells = [
+    records = [
         record(name, {key: 7.0 if key == "b" else 100.5 * (i + 1) for key in KEYS})
         for i, name in enumerate(("std", "chain_sd", "edgellm"))
     ]
-    section = {
-        "title": "Mine",
-        "rows": {"by": ["method"], "names": {"std": "Std", "chain_sd": "Chain-SD", "edgellm": "EdgeLLM"}},
-        "columns": [
-            {"key": key, "heading": f"Acceptance {key}", "value": key, "unit": "tokens", "better": "higher"}
-            for key in KEYS
-        ],
-        "cite": ["lever"],
-        "best": True,
-    }
-    return build(table_spec("mine", section), cells, {}, {cell.key for cell in cells})
+    names = {"std": "Std", "chain_sd": "Chain-SD", "edgellm": "EdgeLLM"}
+    columns = [
+        column(key, heading=f"Acceptance {key}", unit="tokens", better="higher", digits=2) for key in KEYS
+    ]
+    rows = {"by": ["method"], "names": names}
+    return built(records, columns, experiment="mine", rows=rows, cite=["lever"], best=True)
+
+
+def two_phones(**section: Any) -> Table:
+    """Two methods, 10 and 30 on one phone and twice that on the other; in every row `b` is 1."""
+    records = [
+        record(method, {"a": number * value, "b": 1.0}, labels={"device": phone})
+        for number, phone in enumerate(("Oak", "Elm"), 1)
+        for method, value in (("std", 10.0), ("lever", 30.0))
+    ]
+    columns = [column(key, heading=f"Speed of method {key}", unit="tokens/s") for key in "ab"]
+    return built(records, columns, rows=PHONES, **section)
 
 
 def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> None:
     """Two tables of one paper repeat no entry of its bibliography, and an `@` in a command breaks nothing."""
     paper, command = PaperTable(columns=("c", "b"), rows=("EdgeLLM", "std")), "repro -m method=@mine"
-    entries = []
     for name in ("one", "two"):
         table = replace(three_methods(), experiment=name, commands=(command,))
         files = write_paper(paper, table, tmp_path, load_bibliography())
@@ -270,16 +230,21 @@ def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> N
         assert f"% {command}" not in bib
     entries = [line for path in tmp_path.rglob("*.bib") for line in path.read_text("utf-8").splitlines()]
     assert [line for line in entries if "@" in line] == ["@misc{lever,", "@misc{repro,"]
+    for wrong, sentence in (
+        ({"columns": ("z",)}, "no column 'z'"),
+        ({"rows": ("sdt",)}, "no row 'sdt'.*std"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            PaperTable(**wrong).chosen(three_methods())
 
 
 def test_a_float_leaves_out_what_does_not_change_and_is_divided_if_it_is_too_large(tmp_path: Path) -> None:
-    paper, table = PaperTable(width=TWO_COLUMNS, intervals=False), three_methods()
-    assert [column.key for column in paper.chosen(table).columns] == [key for key in KEYS if key != "b"]
-    text = paper.latex(table)
+    text = PaperTable(width=TWO_COLUMNS, intervals=False).latex(three_methods())
     assert "In every row: Acceptance b 7.00 tokens." in text
+    assert "Acceptance b" not in text.split(r"\midrule")[0]
     assert problems(text) == []
-    assert "{~[" not in text
     assert text.count("EdgeLLM &") == text.count(r"\begin{adjustbox}") > 1
+    table = three_methods()
     many = replace(table, rows=tuple(replace(table.rows[0], id=f"r{i}", name=f"Row {i}") for i in range(120)))
     text = PaperTable(columns=("a", "c"), width=TWO_COLUMNS).latex(many)
     assert text.count(r"\begin{table}") == 3
@@ -287,25 +252,13 @@ def test_a_float_leaves_out_what_does_not_change_and_is_divided_if_it_is_too_lar
     sweep = replace(table, experiment="sweeps/mine", figure=None)
     text = write_all(sweep, tmp_path, load_bibliography(), ["tex"])["tex"].read_text(encoding="utf-8")
     assert text.count(r"\begin{table}") == 1
-    assert "Acceptance b" not in text.split(r"\midrule")[0]
     assert "% @misc{lever," in text
 
 
 def test_intervals_are_left_out_where_nobody_wants_them() -> None:
-    spread = record("std", {"a": 5.0}, uncertainty={"a": (4.0, 6.0)})
-    section = {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE]}
-    table = build(table_spec("table", section), [spread], {})
-    assert "4.0" in PaperTable().latex(table).split(r"\bottomrule")[0]
-    assert "4.0" not in PaperTable(intervals=False).latex(table).split(r"\bottomrule")[0]
-
-
-@pytest.mark.parametrize(
-    ("paper", "wrong"),
-    [(PaperTable(columns=("z",)), "no column 'z'"), (PaperTable(rows=("sdt",)), "no row 'sdt'.*std")],
-)
-def test_an_unknown_row_or_column_is_refused(paper: PaperTable, wrong: str) -> None:
-    with pytest.raises(InputError, match=wrong):
-        paper.chosen(three_methods())
+    table = built([record("std", {"a": 5.0}, uncertainty={"a": (4.0, 6.0)})], [SHARE])
+    for intervals in (True, False):
+        assert ("4.0" in PaperTable(intervals=intervals).latex(table).split(r"\bottomrule")[0]) is intervals
 
 
 def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp_path: Path) -> None:
@@ -317,31 +270,38 @@ def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp
     assert "paper.pdf" not in write_paper(PaperTable(columns=("d",)), table, tmp_path, load_bibliography())
 
 
-def test_a_sweep_over_methods_and_phones_is_pivoted(tmp_path: Path) -> None:
+def test_a_sweep_over_methods_and_phones_is_pivoted() -> None:
     """Methods are rows, phones stand below each heading; what the figure does not show is left out."""
-    cells = [
-        replace(
-            record(method, {"a": number * value, "b": 1.0}, key=f"{number}{value:07.0f}"),
-            labels={"device": phone, "method": method},
-        )
-        for number, phone in enumerate(("Oak", "Elm"), 1)
-        for method, value in (("std", 10.0), ("lever", 30.0))
-    ]
-    section = {
-        "title": "Mine",
-        "rows": {"by": ["device", "method"], "apart": True},
-        "columns": [{"key": key, "heading": f"Speed {key}", "value": key} for key in "ab"],
-        "figure": {"title": "Mine", "columns": ["a"]},
-    }
-    table = build(table_spec("sweeps/mine", section), cells, {}, {cell.key for cell in cells})
-    text = PaperTable().latex(table)
-    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
-    assert r"\multicolumn{2}{c}{\shortstack{Speed a" in text
-    assert "{Elm} & {Oak}" in text
-    assert [line.split(" & ") for line in body.replace(r" \\", "").split("\n") if line] == [
-        ["LEVER", "60.00", "30.00"],
-        ["Std", "20.00", "10.00"],
-    ]
-    assert "Speed b" not in text.split(r"\midrule")[0]
-    assert "In every row: Speed b 1.00" in text
+    text = PaperTable().latex(two_phones(experiment="sweeps/mine", figure={"title": "M", "columns": ["a"]}))
+    head, body = text.split(r"\bottomrule")[0].split(r"\midrule")
+    assert r"\multicolumn{2}{c}{\shortstack{Speed of" in head
+    assert "{Elm} & {Oak}" in head
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if line]
+    assert rows == [["LEVER", "60.00", "30.00"], ["Std", "20.00", "10.00"]]
+    assert "Speed of method b" not in head
+    assert "In every row: Speed of method b 1.00" in text
     assert "% Not shown: b; --columns names columns, --style full has all." in text
+
+
+def on_screen(table: Table, width: int) -> list[str]:
+    text = io.StringIO()
+    Console(width=width, file=text, color_system=None).print(to_screen(page(table)))
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "parts"), [(100, 1), (52, 1), (36, 2)])
+def test_a_screen_breaks_headings_before_it_divides_a_table(width: int, parts: int) -> None:
+    """Each part names its rows, with a column for each label."""
+    shown = on_screen(two_phones(), width)
+    assert max(map(len, shown)) <= width
+    assert sum(line.split()[:2] == ["Oak", "Std"] for line in shown) == parts
+    assert sum("60.00" in line for line in shown) == 1
+    assert not any("…" in line for line in shown)
+
+
+def test_of_a_long_table_the_screen_has_the_first_rows() -> None:
+    records = [record("std", {"a": 1.0 + n}, labels={"n": f"{n:04}"}) for n in range(MOST_ROWS + 7)]
+    shown = on_screen(built(records, [SHARE], rows={"by": ["n"]}), 120)
+    rows = [line.split()[0] for line in shown if len(line.split()) == 2 and line.split()[0].isdigit()]
+    assert rows == [f"{n:04}" for n in range(MOST_ROWS)]
+    assert "and 7 more rows, in the files" in shown

@@ -10,16 +10,12 @@ from invented_tables import CELLS, write_tables
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.reports.advice import (
-    SystemAnswer,
-    answers_by_agreement,
-    moved_by,
-)
+from repro.reports.advice import SystemAnswer, answers_by_agreement, moved_by
 from repro.reports.fidelity.marked import FigureSources, marked, updated
 from repro.reports.marked_block import block
 from repro.reports.reference.reference import load_cells
 from scripts import advice
-from scripts.marked_figures import main, pages
+from scripts.marked_figures import pages
 
 RESULTS = project_root() / "results"
 WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md", "errata.md")
@@ -77,11 +73,6 @@ def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
 
 
-def test_the_command(sources: FigureSources, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--results", str(sources.folder)]) == 2
-    assert "error: there is no table" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("page", advice.PAGES)
 def test_the_pages_say_what_the_command_makes(page: str) -> None:
     text = (project_root() / page).read_text(encoding="utf-8")
@@ -89,9 +80,8 @@ def test_the_pages_say_what_the_command_makes(page: str) -> None:
 
 
 def row(seconds: float, drawn: tuple[float, ...] = (), **ends: tuple[float, float]) -> SystemAnswer:
-    return SystemAnswer(
-        "r", "R", seconds, None, {name.replace("_", " "): both for name, both in ends.items()}, drawn
-    )
+    named = {name.replace("_", " "): both for name, both in ends.items()}
+    return SystemAnswer("r", "R", seconds, None, named, drawn)
 
 
 @pytest.mark.parametrize(

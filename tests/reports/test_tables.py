@@ -1,7 +1,8 @@
-"""Tables: what is compared with what, with which marks, and how every format looks to the letter."""
+"""Tables: what is compared with what, with which marks; the same row in every format; the command."""
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from invented_tables import cell, table_spec
+from invented_tables import built, cell, column, table_spec
 from latex_structure import cells, tabulars
-from records import InventedRounds, record
+from records import record
 from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
@@ -19,22 +20,19 @@ from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.comparison.frame import framed
-from repro.reports.figures.palette import Palette
-from repro.reports.figures.shown import shown
 from repro.reports.files import write_all
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
-from repro.reports.intervals.samples import Samples
-from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.bands import Banded, cells_digest
 from repro.reports.tables.build import SHORT, build
+from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
 SPEEDUP = {**SPEED, "key": "speedup", "heading": "Speedup", "relative_to": "flash_ar", "unit": "x"}
-TIME = {"key": "time", "heading": "Time", "value": "seconds", "unit": "s"}
+TIME = column("seconds", key="time", unit="s")
 FAILED = {"status": "failed", "error": "Traceback (most recent call last):\n  x\nOSError: gone | away\n"}
 
 PUBLISHED = {"system": "LEVER", "metric": "decode_throughput"}
@@ -45,21 +43,21 @@ CELLS = {
         ("t.chain", 4.0, 4.0, "tokens/s"),
         ("t.edge", 5.0, 8.0, "tokens/s"),
         ("t.up_to", None, 9.3, "tokens/s"),
-        ("t.claim", None, 9.3, "x"),
-        ("t.ms", 500.0, 500.0, "ms"),
     )
 }
 
 
-def spec(**changes: Any) -> TableSpec:
+def made(records: Sequence[Record], *columns: dict[str, Any], **section: Any) -> Table:
+    """The table of these columns, by default of the speed, over records."""
     names = {"flash_ar": "Flash AR", "chain_sd": "Chain SD", "edgellm": "EdgeLLM"}
-    rows = {"by": ["method"], "names": names}
-    return table_spec("table", {"title": "Invented & small", "rows": rows, "columns": [SPEED], **changes})
+    return built(
+        records, columns or [SPEED], CELLS, **{"rows": {"by": ["method"], "names": names}, **section}
+    )
 
 
-def made(records: list[Record], **changes: Any) -> Table:
-    """The table of a section with these changes over records."""
-    return build(spec(**changes), records, CELLS)
+def by(*labels: str) -> dict[str, Any]:
+    """A section whose rows are named by these labels."""
+    return {"rows": {"by": labels}}
 
 
 def run(method: str, tokens: int, seconds: float, prompts: int = 10, **changes: Any) -> Record:
@@ -79,27 +77,6 @@ def figures(table: Table) -> dict[str, list[float | None]]:
     return rows
 
 
-def whole_table() -> Table:
-    """A fitted baseline, a prediction, a failure, an absent row and a user's own method."""
-    reference = {"flash_ar": "t.flash", "chain_sd": "t.chain"}
-    columns = [
-        {**SPEED, "better": "higher", "reference": reference, "tolerance": 0.1},
-        {"key": "rouge", "heading": "Rouge-L", "value": "rouge", "digits": 1, "timed": False},
-        SPEEDUP,
-    ]
-    aside = [{"id": "t.claim", "note": "another_phone", "row": "chain_sd", "column": "speedup"}]
-    figure = {"columns": ["speed", "speedup"]}
-    wall = {"clock": "wall", "finished": "2026-01-02T00:00:00Z", "commit": "fedcba9876543210", "dirty": True}
-    chain = {"tokens": 100, "seconds": 20.0, "prompts": 10, "rouge": 99.5}
-    records = [
-        run("flash_ar", 100, 50.0, costs="fitted"),
-        record("chain_sd", chain, uncertainty={"rouge": 0.25}, notes=["A stand-in."], **wall),
-        record("edgellm", {}, **FAILED),
-        run("mine", 100, 12.5, notes=["A stand-in."]),
-    ]
-    return made(records, columns=columns, aside=aside, footnotes=["Invented."], figure=figure)
-
-
 class TestBuild:
     def test_a_speedup_is_totals_over_totals(self) -> None:
         by_dataset = [
@@ -111,14 +88,14 @@ class TestBuild:
                 ("edgellm", "mbpp", 300, 90.0),
             )
         ]
-        columns = [
+        columns = (
             {**SPEEDUP, "key": "total", "aggregate": "total"},
             {**SPEEDUP, "key": "geomean", "aggregate": "geomean"},
             {**SPEEDUP, "key": "mbpp", "where": {"dataset": "mbpp"}},
             {**SPEED, "aggregate": "mean"},
-        ]
+        )
         right = [(400 / 100) / (400 / 200), (10 * (100 / 90)) ** 0.5, 100 / 90, (10 + 300 / 90) / 2]
-        assert figures(made(by_dataset, columns=columns))["edgellm"] == pytest.approx(right)
+        assert figures(made(by_dataset, *columns))["edgellm"] == pytest.approx(right)
         with pytest.raises(InputError, match=r"2 records for one row, which differ in dataset"):
             made(by_dataset)
 
@@ -135,13 +112,13 @@ class TestBuild:
             )
         ]
         speed = {**SPEED, "where": {"method": "edgellm"}, "over": {"method": "std"}}
-        columns = [
+        columns = (
             {**SPEED, "key": "std", "where": {"method": "std"}},
             {**speed, "key": "speedup", "unit": "x"},
             {**speed, "key": "gain", "compare": "difference"},
             {**speed, "key": "less", "total": "seconds", "per": "tokens", "compare": "reduction"},
-        ]
-        assert figures(made(records, rows={"by": ["workload"]}, columns=columns)) == {
+        )
+        assert figures(made(records, *columns, **by("workload"))) == {
             "bart": [None] * 4,  # without its baseline there is no comparison
             "mt5": [1.25, 4.0, 3.75, 75.0],
             "t5": [2.0, 5.0, 8.0, 80.0],
@@ -156,13 +133,9 @@ class TestBuild:
         ],
     )
     def test_there_is_none_over_other_prompts_or_a_failure(self, change: dict[str, Any], reason: str) -> None:
-        labels = {"dataset": "d0"}
-        records = [run("edgellm", 9, 3.0, labels=labels), run("flash_ar", 9, 9.0, labels=labels, **change)]
-        sides = {"relative_to": "", "where": {"method": "edgellm"}, "over": {"method": "flash_ar"}}
-        within = made(records, rows={"by": ["dataset"]}, columns=[{**SPEEDUP, **sides}])
-        for row, table in (("edgellm", made(records, columns=[SPEEDUP])), ("d0", within)):
-            assert figures(table)[row] == [None]
-            assert f"{row} has no speedup over flash_ar: {reason}" in table.footnotes
+        table = made([run("edgellm", 9, 3.0), run("flash_ar", 9, 9.0, **change)], SPEEDUP)
+        assert figures(table)["edgellm"] == [None]
+        assert f"edgellm has no speedup over flash_ar: {reason}" in table.footnotes
 
     def test_a_failed_cell_costs_its_own_figures_only(self) -> None:
         records = [
@@ -172,10 +145,10 @@ class TestBuild:
         ]
         columns = [{**SPEED, "key": method, "where": {"method": method}} for method in "abc"]
         columns.append({**SPEED, "key": "over", "where": {"method": "a"}, "over": {"method": "b"}})
-        table = made(records, rows={"by": ["workload"]}, columns=columns)
+        table = made(records, *columns, **by("workload"))
         assert figures(table) == {"bart": [10, 10, 10, 1], "t5": [10, None, 10, None]}
         assert table.footnotes[0] == "t5 failed: OSError: gone | away"
-        means = made(records, columns=[{**SPEED, "aggregate": "mean"}], rows={"by": ["method"]})
+        means = made(records, {**SPEED, "aggregate": "mean"}, **by("method"))
         assert figures(means) == {"a": [10], "b": [None], "c": [10]}, "a mean over a failed cell is none"
 
     def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same(self) -> None:
@@ -186,210 +159,159 @@ class TestBuild:
             run("sd", 20, 1.0, labels={"device": "A", "length": "2"}),
             run("sd", 20, 1.0, labels={"device": "B", "length": "4"}),
         ]
-        column = {**SPEEDUP, "relative_to": {"method": "std"}}
-        assert figures(made(records, rows={"by": ["method", "device", "length"]}, columns=[column])) == {
-            "std / A / ": [1.0],
-            "std / B / ": [1.0],
-            "sd / A / 2": [2.0],
-            "sd / B / 4": [2.5],
-        }
+        speedups = {**SPEEDUP, "relative_to": {"method": "std"}}
+        right = {"std / A / ": [1.0], "std / B / ": [1.0], "sd / A / 2": [2.0], "sd / B / 4": [2.5]}
+        assert figures(made(records, speedups, **by("method", "device", "length"))) == right
 
-    def test_of_several_cells_of_a_row_the_one_with_the_least_counts(self) -> None:
-        """Chain-SD on each processor: each length of prompts has its own best one, whole."""
-        records = [
-            run("chain_sd", tokens, seconds, labels={"prompt": prompt, "placement": place})
-            for prompt, place, seconds, tokens in (
-                ("64", "cpu", 3.0, 30),
-                ("64", "gpu", 2.0, 8),
-                ("1024", "cpu", 9.0, 9),
-                ("1024", "gpu", 11.0, 44),
-            )
-        ]
-        columns = [
-            {**column, "key": f"{column['key']}_{prompt}", "where": {"prompt": prompt}}
-            for prompt in ("64", "1024")
-            for column in (TIME, SPEED, {"key": "place", "heading": "On", "value": "placement"})
-        ]
-        table = made(records, rows={"by": ["method"], "least": "seconds"}, columns=columns)
-        assert [line["ours"] for line in lines(table).values()] == ["2.0", "4.0", "gpu", "9.0", "1.0", "cpu"]
-
-    @pytest.mark.parametrize(
-        ("names", "methods", "ordered"),
-        [
-            ({}, "64 256 128 all 8.5", "8.5 64 128 256 all"),
-            ({"flash_ar": "AR", "edgellm": "EdgeLLM"}, "zeta alpha edgellm", "flash_ar edgellm alpha zeta"),
-        ],
-    )
-    def test_rows_stand_as_the_section_says_then_by_number_then_by_name(
-        self, names: dict[str, str], methods: str, ordered: str
-    ) -> None:
-        records = [run(method, 1, 1.0) for method in methods.split()]
-        assert [*figures(made(records, rows={"by": ["method"], "names": names}))] == ordered.split()
+    def test_rows_stand_as_the_section_says_then_by_number_then_by_name(self) -> None:
+        """Those of other labels than the section's stay out."""
+        methods = ["all", "64", "256", "edgellm", "128", "8.5", "flash_ar"]
+        records = [run(method, 1, 1.0, labels={"device": "phone"}) for method in methods]
+        board = run("other", 1, 1.0, labels={"device": "board"})
+        table = made([board, *records], where={"device": "phone"})
+        assert [*figures(table)] == ["flash_ar", "chain_sd", "edgellm", "8.5", "64", "128", "256", "all"]
 
     def test_the_newest_record_of_a_cell_counts(self) -> None:
         records = [
             run("edgellm", speed, 1.0, key=f"{speed:08x}", finished=f"2026-01-0{speed}T00:00:00Z")
             for speed in (2, 3, 1)
         ]
-        table = made(records)
-        assert figures(table)["edgellm"] == [3]
+        table = made(records, **by("method"))
+        assert figures(table) == {"edgellm": [3]}
         assert table.footnotes == ("Left out: 2 older record(s) of the same cells.",)
-        assert figures(build(spec(), records, CELLS, keys=[records[2].key]))["edgellm"] == [1]
-
-    def test_other_experiments_and_labels_stay_out(self) -> None:
-        phone, board = (run("edgellm", 2, 1.0, labels={"device": device}) for device in ("phone", "board"))
-        other = run("edgellm", 9, 1.0, experiment="other", labels={"device": "phone"})
-        assert figures(made([phone, board, other], where={"device": "phone"}))["edgellm"] == [2]
 
     @pytest.mark.parametrize(
-        ("column", "change", "of_baseline", "marks"),
+        ("change", "of_baseline", "marks"),
         [
-            ({}, {}, {}, ""),
-            ({}, {"weights": "proxy"}, {}, "proxy"),
-            ({}, {"weights": "none"}, {}, "costs_only"),
-            ({}, {"dequantized": True}, {}, "dequantized"),
-            ({}, {"matched": {"published": 87.1}, "weights": "proxy"}, {}, "proxy matched"),
-            ({}, {"fitted": ["seconds"]}, {}, "fitted"),
-            ({}, {"fitted": ["t.edge"]}, {}, "fitted"),
-            ({}, {"fitted": ["rouge"]}, {}, ""),
-            ({}, {"costs": "fitted"}, {}, "fitted"),
-            ({}, {"clock": "wall", "costs": "measured"}, {}, "wall"),
-            ({"timed": False}, {"clock": "wall", "costs": "fitted", "weights": "proxy"}, {}, "proxy"),
-            (  # a ratio to a fitted baseline is a prediction
-                {"relative_to": "flash_ar", "unit": "x", "reference": {}},
-                {},
-                {"costs": "fitted", "weights": "proxy"},
-                "proxy",
-            ),
+            ({}, {}, ["", "", ""]),
+            ({"weights": "none"}, {}, ["costs_only"] * 3),
+            ({"matched": {"published": 87.1}, "weights": "proxy"}, {}, ["proxy matched"] * 3),
+            ({"fitted": ["seconds"]}, {}, ["fitted", "", "fitted"]),
+            ({"fitted": ["t.edge"]}, {}, ["fitted", "", ""]),
+            ({"clock": "wall", "costs": "fitted"}, {}, ["fitted wall", "", "fitted wall"]),
+            # a ratio to a fitted baseline is a prediction
+            ({}, {"costs": "fitted", "weights": "proxy"}, ["", "", "proxy"]),
         ],
     )
-    def test_marks(
-        self, column: dict[str, Any], change: dict[str, Any], of_baseline: dict[str, Any], marks: str
-    ) -> None:
-        columns = [{**SPEED, "reference": {"edgellm": "t.edge"}, **column}]
-        table = made(
-            [run("flash_ar", 1, 1.0, **of_baseline), run("edgellm", 6, 1.0, **change)], columns=columns
-        )
-        assert lines(table)["edgellm", "speed"]["marks"] == marks
+    def test_marks(self, change: dict[str, Any], of_baseline: dict[str, Any], marks: list[str]) -> None:
+        """Of a speed with a published value, of a text's value and of a ratio."""
+        records = [run("flash_ar", 1, 1.0, **of_baseline), run("edgellm", 6, 1.0, **change)]
+        speed = {**SPEED, "reference": {"edgellm": "t.edge"}}
+        table = lines(made(records, speed, column("tokens", timed=False), SPEEDUP))
+        names = ("speed", "tokens", "speedup")
+        assert [table["edgellm", name]["marks"] for name in names] == marks
 
     def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
         reference = {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        compared = framed(made(records, columns=[{**SPEED, "reference": reference}]).compared)
+        compared = framed(made(records, {**SPEED, "reference": reference}).compared)
         predicted = compared[compared["can_miss"]]
         assert [*predicted["row"]] == ["chain_sd", "edgellm"]
         assert [*predicted["error"]] == pytest.approx([0.25, -0.2])
         assert [*compared["group"]] == ["relative", "relative", "fitted"]
 
-    def test_a_ratio_is_to_what_is_published_in_the_column_s_unit(self) -> None:
-        """To the nearer end of 5 to 8 tokens/s, to 500 ms in seconds, and to no bound."""
-        reference = dict.fromkeys("abc", "t.edge") | {"d": "t.up_to"}
-        columns = [{**SPEED, "reference": reference}, {**TIME, "reference": {"d": "t.ms"}}]
-        records = [run(method, n, 1.0) for method, n in zip("abc", (4, 6, 16), strict=True)]
-        table = lines(made([*records, run("d", 1, 0.25)], columns=columns, rows={"by": ["method"]}))
-        assert [table[row, "speed"]["ratio"] for row in "abcd"] == ["0.8", "1.0", "2.0", ""]
-        time = table["d", "time"]
-        assert (time["published_low"], time["published_high"], time["ratio"]) == ("0.5", "0.5", "0.5")
-        with pytest.raises(InputError, match=r"'t\.ms' is in 'ms' and column 'speed' in 'tokens/s'"):
-            made([], columns=[{**SPEED, "reference": {"edgellm": "t.ms"}}])
-
     def test_an_interval_of_a_loss_begins_at_its_lower_end(self) -> None:
-        lost = record("mine", {"difference": -1.0}, uncertainty={"difference": (-3.0, 0.5)})
-        column = {"key": "loss", "heading": "Loss", "value": "difference", "scale": -1.0}
-        line = lines(made([lost], columns=[column]))["mine", "loss"]
+        lost = record("mine", {"loss": -1.0}, uncertainty={"loss": (-3.0, 0.5)})
+        line = lines(made([lost], column("loss", scale=-1.0)))["mine", "loss"]
         assert [line[name] for name in ("ours", "low", "high")] == ["1.0", "-0.5", "3.0"]
 
-    def test_figures_have_intervals_n_and_bands(self) -> None:
-        """Twice as fast on every prompt is exactly twice as fast; the speeds themselves differ by prompt."""
-        records = [
-            record(method, {"prompts": 6, "decode_tokens_per_s": 60 / (45 * times)})
-            for method, times in (("flash_ar", 2.0), ("edgellm", 1.0))
-        ]
-        prompts = {"emitted": 10, "accepted": 0, "rows": 1, "drafted": 0, "start": 0.0}
-        rounds = {
-            r.key: [{"request": f"p/{i}", "end": times * (2.5 + 2 * i), **prompts} for i in range(6)]
-            for r, times in zip(records, (2.0, 1.0), strict=True)
-        }
-        speed = {"heading": "Own", "value": "decode_tokens_per_s", "unit": "tokens/s"}
-        columns = [{**speed, "key": "own"}, {**speed, "key": "over", "relative_to": "flash_ar", "unit": "x"}]
-        digests = [cells_digest([r.key[:SHORT]]) for r in records]
-        bands = {
-            ("table", "edgellm", "own"): Banded((1.0, 2.0), digests[1]),
-            ("table", "flash_ar", "own"): Banded((1.0, 2.0), digests[1]),
-        }
-        samples = Samples(InventedRounds(rounds))
-        found = lines(build(spec(columns=columns), records, CELLS, samples=samples, bands=bands))
-        own, over = found["edgellm", "own"], found["edgellm", "over"]
-        assert 0.9 < float(own["low"]) < 1.2 < float(own["ours"]) < 1.5 < float(own["high"]) < 2.2
-        assert (own["n"], own["band_low"], own["band_high"]) == ("6", "1.0", "2.0")
-        assert [float(over[name]) for name in ("low", "ours", "high")] == pytest.approx([2.0] * 3)
-        assert found["flash_ar", "own"]["band_low"] == "", "the band is of other cells"
+    def test_a_band_is_of_the_cells_that_a_figure_is_made_from(self) -> None:
+        records = [record(method, {"speed": 2.0}) for method in ("flash_ar", "edgellm")]
+        spec = table_spec("table", {"title": "T", **by("method"), "columns": [column("speed")]})
+        band = Banded((1.0, 3.0), cells_digest([records[1].key[:SHORT]]))
+        bands = {("table", method, "speed"): band for method in ("edgellm", "flash_ar")}
+        found = lines(build(spec, records, {}, bands=bands))
+        assert [found[row, "speed"]["band_low"] for row in ("edgellm", "flash_ar")] == ["1.0", ""]
+
+    @pytest.mark.parametrize(
+        ("speeds", "changes", "uncertainty", "best"),
+        [
+            ((10.0, 20.001, 20.0), {"digits": 3}, {}, [1]),
+            ((10.0, 20.001, 20.0), {"digits": 2}, {}, []),  # a tie of figures without intervals
+            ((10.0, 20.001, 20.0), {"digits": 2}, {"speed": (19.0, 21.0)}, [1, 2]),
+            ((10.0, 20.0, 30.0), {"better": "lower"}, {}, [0]),
+            ((10.0, 20.0, 30.0), {"better": ""}, {}, []),
+            ((10.0, 10.0, 10.0), {}, {"speed": (9.0, 11.0)}, []),
+        ],
+    )
+    def test_the_best_of_a_column_is_marked(
+        self, speeds: tuple[float, ...], changes: dict[str, Any], uncertainty: dict[str, Any], best: list[int]
+    ) -> None:
+        records = [record(f"m{i}", {"speed": v}, uncertainty=uncertainty) for i, v in enumerate(speeds)]
+        table = made(records, column("speed", **{"better": "higher", **changes}), best=True, **by("method"))
+        assert [i for i, row in enumerate(table.rows) if "best" in row.entries[0].marks] == best
+        assert (" ★ |" in to_markdown(page(table), [])) == bool(best)
+
+    def test_a_text_that_another_arithmetic_computed_is_not_compared_with_the_targets(self) -> None:
+        """The record keeps its figure; the table has that of the plain method alone, and says why."""
+        std, mllm = (
+            record(name, {"exact_match": 1.0}, config={"method": {"name": name}})
+            for name in ("std", "mllm_npu")
+        )
+        table = made([std, mllm], column("exact_match"), **by("method"))
+        assert figures(table) == {"std": [1.0], "mllm_npu": [None]}
+        (reason,) = [note for note in table.footnotes if note.startswith("mllm_npu computes with 8-bit")]
+        assert "did not run" in reason
+        assert "exact_match" not in known_values(mllm)
+        assert mllm.figure("exact_match") == known_values(std)["exact_match"] == 1.0
+
+
+def whole_table() -> Table:
+    """A fitted baseline, a measured figure that is off, and a failure; a published value aside, a picture."""
+    reference = {"flash_ar": "t.flash", "chain_sd": "t.chain"}
+    speed = {**SPEED, "better": "higher", "reference": reference, "tolerance": 0.1}
+    rouge = column("rouge", digits=1, timed=False)
+    wall = {"clock": "wall", "finished": "2026-01-02T00:00:00Z", "commit": "fedcba9876543210", "dirty": True}
+    chain = {"tokens": 100, "seconds": 20.0, "prompts": 10, "rouge": 99.5}
+    records = [
+        run("flash_ar", 100, 50.0, costs="fitted", notes=["A stand-in."]),
+        record("chain_sd", chain, uncertainty={"rouge": 0.25}, notes=["A stand-in."], **wall),
+        record("edgellm", {}, **FAILED),
+    ]
+    aside = [{"id": "t.up_to", "note": "another_phone", "row": "chain_sd", "column": "speed"}]
+    figure = {"columns": ["speed", "speedup"]}
+    return made(records, speed, rouge, SPEEDUP, aside=aside, figure=figure, title="Invented & small")
 
 
 class TestFormats:
-    def test_rows_and_footnotes_are_the_same_in_every_format(self) -> None:
-        grids, screen = page(whole_table()), io.StringIO()
-        Console(width=120, file=screen, color_system=None).print(to_screen(grids))
+    def test_a_row_is_the_same_in_every_format(self) -> None:
+        table, screen = whole_table(), io.StringIO()
+        Console(width=120, file=screen, color_system=None).print(to_screen(page(table)))
         printed = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
-        markdown = to_markdown(grids, list(BIBTEX.values())).splitlines()
-        latex = to_latex(grids, list(BIBTEX.values()))
-        (columns, rows), _ = tabulars(latex)
-        assert markdown[0] == "## Invented & small (measured)"
-        assert r"\caption{Invented \& small (measured), part 1 of 2}\label{tab:table}" in latex
-        assert columns[:2] == ["l", "S[table-format=1.2,table-space-text-post={~w !}]"]
+        markdown = to_markdown(page(table), list(BIBTEX.values())).splitlines()
+        latex = to_latex(page(table), list(BIBTEX.values()))
+        rows = {cells(row)[0]: cells(row)[1:] for row in tabulars(latex)[0][1]}
         assert "| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |" in markdown
         assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in printed
-        assert cells(rows[3]) == ["Chain SD", "5.00{~w !}", "4.00", "1.25", r"99.5{~$\pm$ 0.2}", "2.50{~w}"]
+        assert rows["Chain SD"] == ["5.00{~w !}", "4.00", "1.25", r"99.5{~$\pm$ 0.2}", "2.50{~w}"]
         assert "| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |" in markdown
-        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in printed
-        assert cells(rows[4]) == ["EdgeLLM", "{failed [1]}", *["{---}"] * 2, *["{failed [1]}"] * 2]
+        assert rows["EdgeLLM"] == ["{failed [1]}", *["{---}"] * 2, *["{failed [1]}"] * 2]
         assert r"- [1] edgellm failed: OSError: gone \| away" in markdown
         assert "[1] edgellm failed: OSError: gone | away" in printed
         assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in latex
         assert markdown.count("- A stand-in.") == 1, "two records have it"
-        error = "median error 25.0%, worst 25.0% (t.chain)."
-        assert f"- Against the paper, over 1 figure that can miss: {error}" in markdown
         assert latex.endswith("% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n")
-
-    def test_csv(self) -> None:
-        table = lines(whole_table())
-        assert len(table) == 4 * 3 + 1
-        assert table["chain_sd", "speed"] == {
-            **dict.fromkeys(("low", "high", "band_low", "band_high", "failed", "note", "certain"), ""),
-            **{"n": "10", "verdict": "undetermined", "point": "fails"},
-            **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
-            **{"better": "higher", "method": "chain_sd"},
-            **{"ours": "5.0", "ratio": "1.25"},
-            **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
-            **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02", "baseline": ""},
-            "cell": record("chain_sd", {}).key[:12],
-        }
-        rouge = table["chain_sd", "rouge"]
-        assert (rouge["low"], rouge["high"]) == ("99.01", "99.99")
-        assert [line["failed"] for (row, _), line in table.items() if row == "edgellm"] == ["failed"] * 3
-        assert table["", "aside"]["published_high"] == "9.3"
-
-    def test_a_picture_leaves_out_the_rows_that_its_section_names(self) -> None:
-        table = whole_table()
-        assert table.figure
-        figure = replace(table.figure, without=("chain_sd",))
-        rows = [row.id for row in shown(table, figure, Palette("lever", ())).rows]
-        assert rows == ["flash_ar", "edgellm", "mine"]
+        chain, failed = (lines(table)[row, "speed"] for row in ("chain_sd", "edgellm"))
+        names = ("ours", "ratio", "n", "verdict", "point", "marks", "commit")
+        said = "5.0 1.25 10 undetermined fails wall off 0123456789 fedcba9876+"
+        assert " ".join(chain[name] for name in names) == said
+        assert (chain["cell"], failed["failed"]) == (record("chain_sd", {}).key[:12], "failed")
+        rouge = lines(table)["chain_sd", "rouge"]
+        assert (rouge["low"], rouge["high"]) == ("99.01", "99.99"), "1.96 standard errors"
+        assert lines(table)["", "aside"]["published_high"] == "9.3"
 
     def test_files(self, tmp_path: Path) -> None:
         table = replace(whole_table(), experiment="lever/table5")
-        names = {
-            path.relative_to(tmp_path).as_posix() for path in write_all(table, tmp_path, BIBTEX).values()
-        }
-        texts = {f"lever/table5/table.{kind}" for kind in ("md", "csv", "tex")}
-        assert names == texts | {f"lever/table5/figure.{kind}" for kind in ("png", "pdf")}
+        assert {*write_all(table, tmp_path, BIBTEX)} == {"csv", "md", "tex", "png", "pdf"}
+        assert (tmp_path / "lever" / "table5" / "figure.png").is_file()
         assert {*write_all(replace(table, figure=None), tmp_path, BIBTEX)} == {"csv", "md", "tex"}
-        with pytest.raises(InputError, match="no table format 'svg'"):
-            write_all(table, tmp_path, BIBTEX, ["svg"])
-        with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
-            write_all(table, tmp_path, {"repro": ""})
-        with pytest.raises(InputError, match="cannot be written to"):
-            write_all(table, tmp_path / "lever" / "table5" / "table.md", BIBTEX)
+        for folder, bibtex, formats, sentence in (
+            (tmp_path, BIBTEX, ["svg"], "no table format 'svg'"),
+            (tmp_path, {"repro": ""}, ["md"], "no BibTeX entry 'lever'"),
+            (tmp_path / "lever" / "table5" / "table.md", BIBTEX, ["md"], "cannot be written to"),
+        ):
+            with pytest.raises(InputError, match=sentence):
+                write_all(table, folder, bibtex, formats)
 
 
 FOLDER = Path("outputs/results")
@@ -415,14 +337,12 @@ class TestCommand:
     def test_makes_all_tables_again(self, results: Results, capsys: pytest.CaptureFixture[str]) -> None:
         """Also of cells that were computed for others; without versions, these are older."""
         assert commands.run("table", ["--format", "md", "csv"]) == 0
-        said = capsys.readouterr().out
-        assert "outputs/results/quickstart/table.md" in said
+        assert "outputs/results/quickstart/table.md" in capsys.readouterr().out
         with (FOLDER / "quickstart" / "table.csv").open(newline="", encoding="utf-8") as file:
             speeds = [line for line in csv.DictReader(file) if line["column"] == "speed" and line["ours"]]
-        assert {line["id"]: line["ours"] for line in speeds} == {"flash_ar": "2.0", "mine": "4.0"}
-        assert {line["marks"] for line in speeds} == {"older"}
-        index = (FOLDER / "README.md").read_text(encoding="utf-8")
-        assert "[quickstart](quickstart/table.md)" in index
+        said = {line["id"]: (line["ours"], line["marks"]) for line in speeds}
+        assert said == {"flash_ar": ("2.0", "older"), "mine": ("4.0", "older")}
+        assert "[quickstart](quickstart/table.md)" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
     def test_a_damaged_table_is_named_and_the_others_are_made(
         self, results: Results, capsys: pytest.CaptureFixture[str]
@@ -430,11 +350,10 @@ class TestCommand:
         with (FOLDER / "quickstart" / "members.jsonl").open("a", encoding="utf-8") as file:
             file.write("[" * 200_000 + "\n")
         assert commands.run("table", ["--format", "csv"]) == 2
-        said = capsys.readouterr().err
+        (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: outputs/results/quickstart/members.jsonl, line 3, is damaged (")
-        assert said.count("\n") == 1
-        assert (FOLDER / "lever" / "table1" / "table.csv").exists()
-        assert not (FOLDER / "quickstart" / "table.csv").exists()
+        made = [path.parent.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("table.csv")]
+        assert made == ["lever/table1"]
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
