@@ -68,7 +68,6 @@ ONLY = {
     },
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "scipy": {"models/calibration/fit.py"},
-    "llvmlite": {"models/parallel/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py", "records/store.py"),
