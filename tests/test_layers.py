@@ -57,7 +57,7 @@ ONLY = {
         "models/encoders/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
-    "gguf": {"models/checkpoints/gguf_file.py"},
+    "gguf": {"models/checkpoints/gguf_file.py", "models/quantization/ggml_formats.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/evaluated.py"},
