@@ -13,7 +13,6 @@ from repro.models.analysis.layer_dropping import (
     Absent,
     block_elements,
     of_layers,
-    resident,
     with_layers,
     without_attention,
     without_mlp,
@@ -70,7 +69,7 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
 ) -> None:
     """OPT-350m norms the sum, and that norm goes with the half."""
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     layers[0] = without(layers[0])
     assert torch.equal(logits(with_layers(made, layers)), logits(silent(made, 0, part)))
 
@@ -78,7 +77,7 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     layers[2] = without_mlp(without_attention(layers[2]))
     assert torch.equal(logits(with_layers(made, layers)), logits(of_layers(made, (0, 1, 3))))
 
@@ -87,7 +86,7 @@ def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
 def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_other(family: str) -> None:
     """Also where the first layer has none, of which a cache's length is."""
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     for i in (0, 2):
         layers[i] = without_attention(layers[i])
     reader = Reader(thin := with_layers(made, layers))
@@ -100,7 +99,7 @@ def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_othe
 
 def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
     made = dense("llama-2")
-    layers = resident(made)
+    layers = made.resident_layers()
     mlp = 3 * 64 * 96
     assert block_elements(made) == LAYERS * (mlp + 2 * 64 * 64 + 2 * 32 * 64)
     layers[1] = without_attention(layers[1])
@@ -110,7 +109,7 @@ def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
     with pytest.raises(TypeError, match="PartialDecoder"):
         Absent()(torch.zeros(1, 64))
     with pytest.raises(InputError, match="not resident"):
-        resident(Decoder(made.config, [None] * LAYERS, made.ends))
+        Decoder(made.config, [None] * LAYERS, made.ends).resident_layers()
 
 
 @pytest.mark.parametrize("family", ["llama-2", "gemma-3", "phi-2", "opt-350m"])

@@ -15,10 +15,9 @@ from repro.models.analysis.hooks import matrices
 from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
 from repro.models.elastic.submodels import Kept, reordered, submodel
 from repro.models.elastic.unit_importance import Measure, importance
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear
+from repro.models.transformer.linear import PlainLinear, plain
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
 

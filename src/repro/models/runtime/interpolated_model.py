@@ -15,10 +15,11 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.model import STORED, Model, WeightsKind
-from repro.models.sharding.shards import packed_layer, plain_linear, require_dense
+from repro.models.sharding.shards import packed_layer, require_dense
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, plain
 from repro.records.record import content_hash
 
 if TYPE_CHECKING:
@@ -114,11 +115,13 @@ def interpolated(layer: LayerWeights, share: float, seed: Sequence[int]) -> Laye
     The random numbers are numpy's, drawn in fp32 and equal on all hosts.
     """
     drawn = np.random.default_rng(list(seed))
-    changed = []
-    for linear in map(plain_linear, layer.linears):
-        own = linear.weight.float()
-        noise = torch.from_numpy(drawn.standard_normal(tuple(own.shape), dtype=np.float32)).to(own.device)
-        noise *= own.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
-        changed.append(replace(linear, weight=torch.lerp(own, noise, share).to(linear.weight.dtype)))
-    qkv, out, up, down = changed
-    return replace(layer, qkv=qkv, out=out, up=up, down=down)
+
+    def changed(linear: Linear) -> Linear:
+        dense = plain(linear)
+        weight = dense.weight.float()
+        noise = torch.from_numpy(drawn.standard_normal(tuple(weight.shape), dtype=np.float32))
+        noise = noise.to(weight.device)
+        noise *= weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+        return replace(dense, weight=torch.lerp(weight, noise, share).to(dense.weight.dtype))
+
+    return layer.map(changed)

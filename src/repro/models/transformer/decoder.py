@@ -119,6 +119,13 @@ class Decoder:
         layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
         return layers + self.ends.head.weight_bytes
 
+    def resident_layers(self) -> list[LayerWeights]:
+        """All layers; InputError if one is not resident."""
+        layers = [layer for layer in self.layers if layer is not None]
+        if len(layers) != len(self.layers):
+            raise InputError("a layer is not resident; load the decoder with all of them")
+        return layers
+
     def embed(self, tokens: Tensor, positions: Tensor, ahead: bool = False) -> Tensor:
         """Input hidden states of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`.
 

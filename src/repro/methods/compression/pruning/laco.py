@@ -20,7 +20,7 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
-from repro.models.analysis.layer_dropping import of_layers, resident
+from repro.models.analysis.layer_dropping import of_layers
 from repro.models.analysis.layer_importance import hidden_rows, rows_from, through
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Linear
@@ -140,7 +140,7 @@ class _Trials:
 
 def merged(decoder: Decoder, merge: Merge) -> Decoder:
     """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
-    layers = resident(decoder)
+    layers = decoder.resident_layers()
     base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
     sums = {part: _sum(getattr(base, part), [getattr(one, part) for one in above]) for part in PARTS}
     layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]
