@@ -19,8 +19,8 @@ from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_laye
 from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
-    hidden_rows,
     losses_without,
+    rows_by_layer,
 )
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits, silent
@@ -221,7 +221,7 @@ def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
     found = trials.similarity(Merge(1, 1))
     made = merged(merged(whole, Merge(1, 1)), Merge(1, 1))
     norm = whole.ends.final_norm or torch.nn.Identity()
-    last = [[norm(hidden_rows(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
+    last = [[norm(rows_by_layer(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
     cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
     assert found == float(torch.stack(cosines).mean())
     assert trials.left == 3

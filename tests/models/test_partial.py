@@ -20,9 +20,9 @@ from repro.models.analysis.layer_dropping import (
 from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
-    hidden_rows,
     loss,
     losses_without,
+    rows_by_layer,
     through,
 )
 from repro.models.analysis.likelihood import Reader
@@ -41,7 +41,7 @@ TEXT = TOKENS.tolist()
 def test_a_decoder_of_some_layers_goes_through_these(family: str, kept: tuple[int, ...]) -> None:
     """Each with the window and the rotation that it had, whatever number it has now."""
     made = dense(family)
-    rows = through(made, kept, made.embed(TOKENS, torch.arange(len(TOKENS))))
+    rows = through(made, kept, made.embed(TOKENS, torch.arange(len(TOKENS))))[-1]
     assert torch.equal(logits(of_layers(made, kept)), made.head(rows))
 
 
@@ -151,7 +151,7 @@ def test_a_layer_that_passes_rows_on_turns_none(family: str) -> None:
 
 def test_influence_is_a_mean_over_tokens() -> None:
     made = dense("llama-2")
-    rows = [hidden_rows(made, tokens) for tokens in CORPUS]
+    rows = [rows_by_layer(made, tokens) for tokens in CORPUS]
     mean = torch.cat([cosine(one[1], one[2]) for one in rows]).mean()
     assert block_influences(made, CORPUS)[1] == pytest.approx(1.0 - float(mean), abs=1e-6)
 
@@ -169,12 +169,12 @@ def test_similarities_follow_the_rows_through_a_layer() -> None:
     """Attention first, then the MLP on what it left; side by side both from the layer's own rows."""
     for family in ("llama-2", "phi-2"):
         made = dense(family)
-        rows = hidden_rows(made, TOKENS)
+        rows = rows_by_layer(made, TOKENS)
         attention, mlp = half_similarities(made, [TOKENS])
-        mixed = hidden_rows(silent(made, 0, "down"), TOKENS)[1]
+        mixed = rows_by_layer(silent(made, 0, "down"), TOKENS)[1]
         assert attention[0] == pytest.approx(float(cosine(rows[0], mixed).mean()), abs=1e-5)
         if family == "llama-2":
             assert mlp[0] == pytest.approx(float(cosine(mixed, rows[1]).mean()), abs=1e-5)
         else:
-            alone = hidden_rows(silent(made, 0, "out"), TOKENS)[1]
+            alone = rows_by_layer(silent(made, 0, "out"), TOKENS)[1]
             assert mlp[0] == pytest.approx(float(cosine(rows[0], alone).mean()), abs=1e-5)

@@ -12,7 +12,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.models.analysis.hooks import matrices
-from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
+from repro.models.elastic.differentiable import DifferentiableDecoder, next_token_loss
 from repro.models.elastic.submodels import Kept, reordered, submodel
 from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.transformer.cache import KVCache
@@ -33,12 +33,12 @@ def passing(made: Decoder) -> DifferentiableDecoder:
 def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
     made = dense(family)
     wanted = made.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
-    assert (made.head(hidden_rows(passing(made), TOKENS)) - wanted).abs().max() < 1e-4
+    assert (made.head(passing(made).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
     whole = reordered(made, importance_of(family).order())
     half = replace(Kept.whole(made.config), units=(1,) * made.config.layers)
     sub = submodel(whole, half)
     wanted = sub.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
-    assert (sub.head(hidden_rows(passing(sub), TOKENS)) - wanted).abs().max() < 1e-4
+    assert (sub.head(passing(sub).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
 
 
 def importance_of(family: str, **measure: str):  # type: ignore[no-untyped-def]

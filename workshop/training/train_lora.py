@@ -28,7 +28,7 @@ from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows
+from repro.models.elastic.differentiable import DifferentiableDecoder
 from repro.models.elastic.elastic_profile import PROFILE, lora_file
 from repro.models.elastic.lora import Adapter, Lora, Site
 from repro.models.elastic.submodels import Kept, Order, UnitDecoder, reordered, submodel
@@ -176,7 +176,7 @@ def packed_loss(
         ]
     ).to(device)
     labels = torch.cat([text.tokens for text in texts]).to(device)
-    logits = decoder.head(hidden_rows(decoder, ids, positions, mask)[places])
+    logits = decoder.head(decoder.hidden_rows(ids, positions, mask)[places])
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     return loss, (logits.argmax(-1) == labels).float().mean()
 

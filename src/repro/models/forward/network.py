@@ -225,14 +225,13 @@ class DecoderStep(Step):
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
-        network = self._network
+        network, decoder = self._network, self._network.decoder
+        begun = self._x, self._positions, self._mask, network.cache
         with torch.inference_mode():
-            for i in range(first, last):
-                weights = streamed[i - first] if streamed else None
-                x, cache = self._x, network.cache
-                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
+            for depth, x in enumerate(decoder.states(*begun, range(first, last), streamed), first + 1):
+                self._x = x
                 if network.captured:
-                    network.captured.see(i + 1, self._rows, self._x)
+                    network.captured.see(depth, self._rows, x)
         self._did(last)
 
     def _did(self, last: int) -> None:

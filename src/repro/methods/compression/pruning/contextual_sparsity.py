@@ -122,7 +122,7 @@ def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]
     for i in range(decoder.config.layers):
         found.clear()
-        texts = [through(seeing, [i], x) for x in texts]
+        texts = [through(seeing, [i], x)[-1] for x in texts]
         yield Seen(torch.cat(found["up"]), torch.cat(found["down"]).abs())
 
 
