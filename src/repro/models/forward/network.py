@@ -225,13 +225,14 @@ class DecoderStep(Step):
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
-        network, decoder = self._network, self._network.decoder
-        begun = self._x, self._positions, self._mask, network.cache
+        network = self._network
         with torch.inference_mode():
-            for depth, x in enumerate(decoder.states(*begun, range(first, last), streamed), first + 1):
-                self._x = x
+            for i in range(first, last):  # not `Decoder.states`, which is a frame more above a layer
+                weights = streamed[i - first] if streamed else None
+                x, cache = self._x, network.cache
+                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
                 if network.captured:
-                    network.captured.see(depth, self._rows, x)
+                    network.captured.see(i + 1, self._rows, self._x)
         self._did(last)
 
     def _did(self, last: int) -> None:
