@@ -70,5 +70,5 @@ class ExitScores:
         """The scores of some candidates; None unless all are known."""
         if not tokens:
             return []
-        found = memo.scores(prefix)
+        found = memo.scores(prefix.digest)
         return [found[token] for token in tokens] if found.keys() >= set(tokens) else None

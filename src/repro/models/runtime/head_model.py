@@ -20,7 +20,7 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
-from repro.models.drafting.eagle import CachedHead, EagleNetwork
+from repro.models.drafting.eagle import EagleNetwork
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.drafting.head_ranks import Calibration, HeadRanks
 from repro.models.drafting.medusa import MedusaNetwork
@@ -28,7 +28,7 @@ from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
@@ -204,19 +204,19 @@ class HeadModel(Model):
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
-        features = CachedFeatures(self._depths, self.target.decoder, memo)
-        return self._reading(features, memo, ranks)
+        network = self._reading(CachedFeatures(self._depths, self.target.decoder, memo))
+        return MemoNetwork(network, memo, ranks) if memo else network
 
     def features(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The target's features at the last tokens of some sequences, computed apart from any run."""
-        return CachedFeatures(self._depths, self.target.decoder, None).of(prefixes)
+        return CachedFeatures(self._depths, self.target.decoder).of(prefixes)
 
     def _resident_network(self) -> Network:
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
     @abstractmethod
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def _reading(self, features: Features) -> Network:
         """A network that reads these target features."""
 
 
@@ -246,9 +246,8 @@ class EagleModel(HeadModel):
         added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
         return content_hash([*added, super().digest]) if added else super().digest
 
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        made = EagleNetwork(self.head_config, lambda: self.head, features, self._host)
-        return CachedHead(made, memo, ranks) if memo else made
+    def _reading(self, features: Features) -> Network:
+        return EagleNetwork(self.head_config, lambda: self.head, features, self._host)
 
     @cached_property
     def head(self) -> EagleHead:
@@ -279,8 +278,8 @@ class MedusaModel(HeadModel):
         raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
         return medusa_head.config_of(self.folder, raw, vocab)
 
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo, ranks)
+    def _reading(self, features: Features) -> Network:
+        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)
 
     def session(
         self,
