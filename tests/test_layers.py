@@ -60,7 +60,7 @@ ONLY = {
         "methods/elastilm/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
-    "gguf": {"models/checkpoints/gguf_file.py"},
+    "gguf": {"models/checkpoints/gguf_file.py", "models/quantization/ggml_formats.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/evaluated.py"},
@@ -71,7 +71,6 @@ ONLY = {
     },
     "numba": {"methods/ghidorah/tree_loops.py", "methods/speculative/drafting/tree_replay.py"},
     "scipy": {"models/calibration/fit.py"},
-    "llvmlite": {"methods/ghidorah/tree_loops.py"},
     # a download's deadline, what cells take here, the age of a file: none is a run's time
     "time": {
         *("device/clock.py", "models/checkpoints/wheels.py", "core/reading.py", "records/store.py"),

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from repro.methods.elastilm.submodels import Kept, Order
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear
+from repro.models.transformer.linear import PlainLinear, plain
 
 TOKENS = torch.arange(40) * 7 % 131
 

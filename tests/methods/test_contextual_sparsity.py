@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.analysis.hooks import Place, read, watched
-from repro.models.analysis.layer_dropping import resident
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits
 from tiny_families import FAMILIES, VOCAB
@@ -30,7 +29,7 @@ def into_down(made: Decoder, layer: int) -> Tensor:
 
 def unmasked(made: Decoder) -> Decoder:
     """The decoder with its predictors put aside."""
-    layers = [replace(layer, up=layer.up.linear) for layer in resident(made)]  # type: ignore[attr-defined]
+    layers = [replace(layer, up=layer.up.linear) for layer in made.resident_layers()]  # type: ignore[attr-defined]
     return Decoder(made.config, layers, made.ends)
 
 
@@ -57,7 +56,7 @@ def test_all_neurons_are_the_whole_model(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama-2", "opt"])
 def test_a_predictor_that_keeps_all_changes_nothing(family: str) -> None:
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     predictor = ActivationPredictor(torch.randn(2, 64), torch.randn(NEURONS, 2))
     layers = [replace(layer, up=PredictedLinear(layer.up, predictor, NEURONS)) for layer in layers]
     assert torch.equal(logits(Decoder(made.config, layers, made.ends)), logits(made))
@@ -85,7 +84,7 @@ def test_the_share_of_the_blocks_that_a_token_computes() -> None:
 
 
 def test_a_predicted_linear_is_stored_like_the_whole_one_and_weighs_what_it_reads() -> None:
-    whole = resident(dense("llama-2"))[0].up
+    whole = dense("llama-2").resident_layers()[0].up
     one = PredictedLinear(whole, ActivationPredictor(torch.zeros(4, 64), torch.zeros(NEURONS, 4)), 24)
     assert one.weight_bytes == whole.weight_bytes // 4 + 4 * 4 * (64 + NEURONS)
     again = one.with_tensors({name: 2 * tensor for name, tensor in one.tensors().items()})

@@ -15,12 +15,12 @@ from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merged
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.shortgpt import ShortGpt
-from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers, resident
+from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers
 from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
-    hidden_rows,
     losses_without,
+    rows_by_layer,
 )
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits, silent
@@ -102,7 +102,7 @@ def test_a_layer_whose_absence_costs_least_is_the_first_to_go_layerwise() -> Non
 
 
 def halves(found: Decoder) -> list[tuple[bool, bool]]:
-    return [(has_attention(layer), has_mlp(layer)) for layer in resident(found)]
+    return [(has_attention(layer), has_mlp(layer)) for layer in found.resident_layers()]
 
 
 def test_attention_goes_first_where_it_turns_least() -> None:
@@ -132,7 +132,7 @@ def test_mlps_follow_where_no_attention_is_left_to_drop() -> None:
     assert halves(found.decoder) == [(False, True)] * 3
     kept = [i for i in range(4) if i != order[0]]
     ups = [made.layers[i].up for i in kept]
-    assert all(layer.up is up for layer, up in zip(resident(found.decoder), ups, strict=True))
+    assert all(layer.up is up for layer, up in zip(found.decoder.resident_layers(), ups, strict=True))
     assert found.figures["true_ratio"] == pytest.approx(3 * 3 * 96 / 4 / (3 * 96 + 3 * 64))
     assert (found.figures["kept_attention"], found.figures["kept_mlps"]) == (0, 3)
 
@@ -221,7 +221,7 @@ def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
     found = trials.similarity(Merge(1, 1))
     made = merged(merged(whole, Merge(1, 1)), Merge(1, 1))
     norm = whole.ends.final_norm or torch.nn.Identity()
-    last = [[norm(hidden_rows(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
+    last = [[norm(rows_by_layer(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
     cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
     assert found == float(torch.stack(cosines).mean())
     assert trials.left == 3

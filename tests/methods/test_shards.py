@@ -252,7 +252,7 @@ def test_shards_that_say_nothing_matter_nothing(
 def test_rounded_weights_have_no_shards(folder: Path) -> None:
     with pytest.raises(InputError, match="float32 or bfloat16"):
         shards.require_dense("int4")
-    with pytest.raises(InputError, match="only dense weights"):
+    with pytest.raises(InputError, match="only dense linears"):
         shards.narrowed(next(weights.layers(folder, "int4")), config_of(weights.read_config(folder)), [2, 2])
 
 

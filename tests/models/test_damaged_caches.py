@@ -75,10 +75,10 @@ class Cache:
 
 def memo(root: Path) -> Any:
     with closing(LogitCache(root / "memo" / "m.sqlite")) as cache:
-        found = cache.get(PROMPT)
+        found = cache.get(PROMPT.digest)
         if found is None:
-            cache.put([PROMPT], [RANKS])
-            found = cache.get(PROMPT)
+            cache.put([PROMPT.digest], [RANKS])
+            found = cache.get(PROMPT.digest)
         assert found is not None
         return found.ranked()
 
@@ -143,7 +143,9 @@ def pack(root: Path) -> Any:
         Pack(facts, [ObservedRow(0, 0, -1, -1, 0, [5, 6], [-0.5, -1.5])]).write(folder)
     with closing(LogitCache(root / "memo" / f"{os.urandom(4).hex()}.sqlite")) as cache:
         transfer.fill(cache, "model")
-        found = cache.get(PROMPT, ranks=2) or Logits(None, ([5, 6], [-0.5, -1.5]))  # else it is computed
+        found = cache.get(PROMPT.digest, ranks=2) or Logits(
+            None, ([5, 6], [-0.5, -1.5])
+        )  # else it is computed
         return found.ranked()
 
 
@@ -318,7 +320,7 @@ def test_a_row_file_goes_on_when_the_disk_fills_up(
     """What is put after the disk is full can be read until the file is closed."""
     with closing(LogitCache(tmp_path / "m.sqlite")) as cache:
         cache.file._file.execute("pragma max_page_count = 1")
-        others = [Prefix.of([i]) for i in range(200)]
+        others = [Prefix.of([i]).digest for i in range(200)]
         cache.put(others, [RANKS] * 200)
         assert all(cache.get(one) is not None for one in others)
     assert f"cannot use the cache {tmp_path}/m.sqlite" in capsys.readouterr().err

@@ -22,13 +22,13 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import eagle_head
 from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.eagle import CachedHead, EagleNetwork
+from repro.methods.speculative.drafting.eagle import EagleNetwork
 from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
@@ -153,8 +153,8 @@ def test_a_memo_changes_no_row(head: EagleHead, tmp_path: Path) -> None:
         return [row.ranked() for row in out]
 
     truth = walk(network(head))
-    assert walk(CachedHead(network(head, remembered(memo)), memo)) == walk(network(head))
-    forgotten = CachedHead(EagleNetwork(head.config, never, remembered(memo)), memo)
+    assert walk(MemoNetwork(network(head, remembered(memo)), memo)) == walk(network(head))
+    forgotten = MemoNetwork(EagleNetwork(head.config, never, remembered()), memo)
     for (tokens, logps), (known, close) in zip(truth, walk(forgotten), strict=True):
         assert tokens == known
         assert logps == pytest.approx(close, abs=1e-6)
@@ -168,11 +168,11 @@ def test_a_memo_that_knows_a_part(head: EagleHead, tmp_path: Path) -> None:
     """What was looked up is caught up with when something else is asked for."""
     memo = LogitCache(tmp_path / "memo.sqlite")
     prompt = Prefix.of(PROMPT)
-    first = CachedHead(network(head, remembered(memo)), memo)
+    first = MemoNetwork(network(head, remembered(memo)), memo)
     first.start(prompt)
     rows(first, [prompt.then(1)])
     rows(first, [prompt.extend((1, 2))])
-    second, alone = CachedHead(network(head, remembered(memo)), memo), network(head)
+    second, alone = MemoNetwork(network(head, remembered(memo)), memo), network(head)
     second.start(prompt)
     alone.start(prompt)
     for prefix in (prompt.then(1), prompt.extend((1, 2)), prompt.extend((1, 2, 3))):

@@ -14,10 +14,10 @@ from repro.core.errors import InputError
 from repro.methods.elastilm.elastic_profile import settings_text
 from repro.methods.elastilm.submodels import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.analysis.hooks import matrices
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import plain
 from tiny_dense import dense as decoder
 from tiny_elastic import TOKENS, apart, logits, masked, order_of, uneven
 from tiny_families import FAMILIES

@@ -75,19 +75,16 @@ def test_an_adapter_adds_its_product(family: str) -> None:
     assert apart(logits(adapted), logits(merged(sub, added))) < 1e-4
     assert apart(logits(lora.merged(adapted)), logits(merged(sub, added))) < 1e-4
     assert apart(logits(adapted), logits(sub)) > 1e-2
-    assert torch.equal(logits(lora.detached(adapted)), logits(sub))
 
 
 @torch.no_grad()
 def test_attaching_moves_no_weight() -> None:
     sub = sub_of("llama-2")
     adapted = lora.attached(sub, adapters(sub))
-    for before, after in zip(sub.layers, lora.detached(adapted).layers, strict=True):
-        assert before is not None
-        assert after is not None
+    for before, after in zip(sub.resident_layers(), adapted.resident_layers(), strict=True):
         for one, other in zip(before.linears, after.linears, strict=True):
-            same = zip(one.tensors().values(), other.tensors().values(), strict=True)
-            assert all(a.data_ptr() == b.data_ptr() for a, b in same)
+            tensors = other.tensors()
+            assert all(tensors[name].data_ptr() == held.data_ptr() for name, held in one.tensors().items())
     assert adapted.weight_bytes == sub.weight_bytes + 4 * adapters(sub).parameters
 
 

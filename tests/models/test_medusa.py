@@ -28,7 +28,7 @@ from repro.methods.speculative.speculative import Speculative
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
@@ -68,10 +68,8 @@ def remembered(memo: LogitCache | None = None) -> CachedFeatures:
     return CachedFeatures((target().config.layers,), target, memo)
 
 
-def network(
-    heads: MedusaHeads, features: Features | None = None, memo: LogitCache | None = None
-) -> MedusaNetwork:
-    return MedusaNetwork(heads.config.heads, lambda: heads, features or remembered(memo), memo)
+def network(heads: MedusaHeads, features: Features | None = None) -> MedusaNetwork:
+    return MedusaNetwork(heads.config.heads, lambda: heads, features or remembered())
 
 
 def rows(made: Network, wanted: list[Prefix]) -> list[Logits]:
@@ -212,8 +210,8 @@ def test_a_memo_changes_no_row(heads: MedusaHeads, tmp_path: Path) -> None:
         return [row.ranked() for row in out]
 
     truth = walk(network(heads), 0)
-    assert walk(network(heads, memo=memo), 0) == truth
-    forgotten = MedusaNetwork(HEADS, never, remembered(memo), memo)
+    assert walk(MemoNetwork(network(heads, remembered(memo)), memo), 0) == truth
+    forgotten = MemoNetwork(MedusaNetwork(HEADS, never, remembered()), memo)
     for (tokens, logps), (known, near) in zip(truth, walk(forgotten, 9), strict=True):
         assert tokens == known
         assert logps == pytest.approx(near, abs=1e-6)
@@ -229,7 +227,7 @@ def test_a_memo_that_knows_some_heads(heads: MedusaHeads, tmp_path: Path) -> Non
     truth = network(heads)
     truth.start(prompt)
     for some in ([1], [3, 0], [0, 1, 2, 3]):
-        made = network(heads, memo=memo)
+        made = MemoNetwork(network(heads, remembered(memo)), memo)
         made.start(prompt)
         found = rows(made, [asked[head] for head in some])
         exact = rows(truth, [asked[head] for head in some])

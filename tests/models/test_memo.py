@@ -87,9 +87,9 @@ def memos(tmp_path: Path) -> Iterator[dict[str, LogitCache]]:
 def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     made = decoder(FAMILY)
     text = Prefix.of([5, 2, 8])
-    assert memo.get(text) is None
+    assert memo.get(text.digest) is None
     cold = rows(MemoNetwork(DecoderNetwork(made), memo), text)[0]
-    warm = memo.get(Prefix.of([5, 2, 8]))  # the same tokens, another tree
+    warm = memo.get(Prefix.of([5, 2, 8]).digest)  # the same tokens, another tree
     assert warm is not None
     assert warm.ranked() == cold.ranked() == Logits(alone(made, [5, 2, 8])).ranked()
     assert len(warm.ranked()[0]) == RANKED
@@ -102,17 +102,17 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
 
 def test_a_small_vocabulary_has_fewer_ranks(memo: LogitCache) -> None:
     text = Prefix.of([1])
-    memo.put([text], [Logits(torch.tensor([0.0, 2.0, 1.0]))])
-    found = memo.get(text)
+    memo.put([text.digest], [Logits(torch.tensor([0.0, 2.0, 1.0]))])
+    found = memo.get(text.digest)
     assert found is not None
     assert found.ranked()[0] == [1, 2, 0]
 
 
 def test_what_is_known_is_not_written_over(memo: LogitCache) -> None:
     text = Prefix.of([1])
-    memo.put([text], [Logits(torch.tensor([0.0, 2.0]))])
-    memo.put([text, text.then(1)], [Logits(torch.tensor([3.0, 0.0])), Logits(torch.tensor([3.0, 0.0]))])
-    found = [memo.get(text), memo.get(text.then(1))]
+    memo.put([text.digest], [Logits(torch.tensor([0.0, 2.0]))])
+    memo.put([text.digest, text.then(1).digest], [Logits(torch.tensor([3.0, 0.0]))] * 2)
+    found = [memo.get(text.digest), memo.get(text.then(1).digest)]
     assert [row.choice for row in found if row] == [1, 0]
 
 
@@ -197,7 +197,7 @@ print("open", flush=True)
 input()
 for i in range(200):
     MemoNetwork(TableNetwork(10), memo).begin([Prefix.of([i, 1])]).rows()
-print(sum(memo.get(Prefix.of([i, 1])) is not None for i in range(200)))
+print(sum(memo.get(Prefix.of([i, 1]).digest) is not None for i in range(200)))
 memo.close()
 """
 
@@ -225,7 +225,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     assert [row.ranked() for row in mine[:3]] == [
         Logits(TableNetwork(10).logits(Prefix.of([i, 1]))).ranked() for i in (100, 101, 102)
     ]
-    assert all(memo.get(Prefix.of([i, 1])) for i in range(300))
+    assert all(memo.get(Prefix.of([i, 1]).digest) for i in range(300))
     memo.close()
 
 
@@ -242,8 +242,8 @@ def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: LogitCa
     assert late[3].choice == alone_first.choice
     assert late[3].top(5) == late[3].top(5)
     assert counted.wanted == [[5]]
-    assert memo.get(tree[3]) is not None
-    assert memo.get(tree[1]) is None
+    assert memo.get(tree[3].digest) is not None
+    assert memo.get(tree[1].digest) is None
 
 
 @pytest.mark.parametrize("method", METHODS[1:], ids=["chain_sd", "edgellm"])

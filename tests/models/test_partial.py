@@ -13,7 +13,6 @@ from repro.models.analysis.layer_dropping import (
     Absent,
     block_elements,
     of_layers,
-    resident,
     with_layers,
     without_attention,
     without_mlp,
@@ -21,9 +20,9 @@ from repro.models.analysis.layer_dropping import (
 from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
-    hidden_rows,
     loss,
     losses_without,
+    rows_by_layer,
     through,
 )
 from repro.models.analysis.likelihood import Reader
@@ -42,7 +41,7 @@ TEXT = TOKENS.tolist()
 def test_a_decoder_of_some_layers_goes_through_these(family: str, kept: tuple[int, ...]) -> None:
     """Each with the window and the rotation that it had, whatever number it has now."""
     made = dense(family)
-    rows = through(made, kept, made.embed(TOKENS, torch.arange(len(TOKENS))))
+    rows = through(made, kept, made.embed(TOKENS, torch.arange(len(TOKENS))))[-1]
     assert torch.equal(logits(of_layers(made, kept)), made.head(rows))
 
 
@@ -70,7 +69,7 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
 ) -> None:
     """OPT-350m norms the sum, and that norm goes with the half."""
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     layers[0] = without(layers[0])
     assert torch.equal(logits(with_layers(made, layers)), logits(silent(made, 0, part)))
 
@@ -78,7 +77,7 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     layers[2] = without_mlp(without_attention(layers[2]))
     assert torch.equal(logits(with_layers(made, layers)), logits(of_layers(made, (0, 1, 3))))
 
@@ -87,7 +86,7 @@ def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
 def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_other(family: str) -> None:
     """Also where the first layer has none, of which a cache's length is."""
     made = dense(family)
-    layers = resident(made)
+    layers = made.resident_layers()
     for i in (0, 2):
         layers[i] = without_attention(layers[i])
     reader = Reader(thin := with_layers(made, layers))
@@ -100,7 +99,7 @@ def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_othe
 
 def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
     made = dense("llama-2")
-    layers = resident(made)
+    layers = made.resident_layers()
     mlp = 3 * 64 * 96
     assert block_elements(made) == LAYERS * (mlp + 2 * 64 * 64 + 2 * 32 * 64)
     layers[1] = without_attention(layers[1])
@@ -110,7 +109,7 @@ def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
     with pytest.raises(TypeError, match="PartialDecoder"):
         Absent()(torch.zeros(1, 64))
     with pytest.raises(InputError, match="not resident"):
-        resident(Decoder(made.config, [None] * LAYERS, made.ends))
+        Decoder(made.config, [None] * LAYERS, made.ends).resident_layers()
 
 
 @pytest.mark.parametrize("family", ["llama-2", "gemma-3", "phi-2", "opt-350m"])
@@ -152,7 +151,7 @@ def test_a_layer_that_passes_rows_on_turns_none(family: str) -> None:
 
 def test_influence_is_a_mean_over_tokens() -> None:
     made = dense("llama-2")
-    rows = [hidden_rows(made, tokens) for tokens in CORPUS]
+    rows = [rows_by_layer(made, tokens) for tokens in CORPUS]
     mean = torch.cat([cosine(one[1], one[2]) for one in rows]).mean()
     assert block_influences(made, CORPUS)[1] == pytest.approx(1.0 - float(mean), abs=1e-6)
 
@@ -170,12 +169,12 @@ def test_similarities_follow_the_rows_through_a_layer() -> None:
     """Attention first, then the MLP on what it left; side by side both from the layer's own rows."""
     for family in ("llama-2", "phi-2"):
         made = dense(family)
-        rows = hidden_rows(made, TOKENS)
+        rows = rows_by_layer(made, TOKENS)
         attention, mlp = half_similarities(made, [TOKENS])
-        mixed = hidden_rows(silent(made, 0, "down"), TOKENS)[1]
+        mixed = rows_by_layer(silent(made, 0, "down"), TOKENS)[1]
         assert attention[0] == pytest.approx(float(cosine(rows[0], mixed).mean()), abs=1e-5)
         if family == "llama-2":
             assert mlp[0] == pytest.approx(float(cosine(mixed, rows[1]).mean()), abs=1e-5)
         else:
-            alone = hidden_rows(silent(made, 0, "out"), TOKENS)[1]
+            alone = rows_by_layer(silent(made, 0, "out"), TOKENS)[1]
             assert mlp[0] == pytest.approx(float(cosine(rows[0], alone).mean()), abs=1e-5)

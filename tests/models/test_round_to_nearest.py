@@ -12,7 +12,7 @@ from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.quantization import round_to_nearest
 from repro.models.quantization.round_to_nearest import nearest, rounded
-from repro.models.quantization.scale_folding import plain
+from repro.models.transformer.linear import plain
 from repro.scenarios.serving.asked import read_model
 from tiny_dense import dense, logits
 from tiny_elastic import order_of

@@ -84,10 +84,10 @@ def test_a_decoders_rows_are_those_of_passes_of_their_own() -> None:
 def test_a_heads_rows_are_those_of_passes_of_their_own(head: EagleHead) -> None:
     depths = head.config.depths(target().config.layers)
     before = list(roots()[-1].back())[:0:-1]
-    features = CachedFeatures(depths, target, None).of(before)
+    features = CachedFeatures(depths, target).of(before)
     found = ahead.of_head(head, features, roots()[-1], roots(), LIKELY)
     for one in found[:: len(found) // 5]:
-        network = EagleNetwork(head.config, lambda: head, CachedFeatures(depths, target, None), capacity=4)
+        network = EagleNetwork(head.config, lambda: head, CachedFeatures(depths, target), capacity=4)
         network.start(Prefix.of(PROMPT) if one.root.length <= len(PROMPT) else roots()[0].up_to(len(PROMPT)))
         network.keep(one.root)
         for prefix, row in one.rows.items():

@@ -240,7 +240,7 @@ def test_of_an_early_exit_every_score_is_kept_and_joins_those_known(
     with closing(LogitCache(tmp_path / "exits.sqlite")) as cache:
         cache.add_scores([(prompt.digest, {3: scores[3], 70: 0.5})])
         transfer.fill(cache, "observed")
-        assert cache.scores(prompt) == {**scores, 70: 0.5}
+        assert cache.scores(prompt.digest) == {**scores, 70: 0.5}
 
 
 def test_no_prompt_is_in_a_pack(project: Project) -> None:

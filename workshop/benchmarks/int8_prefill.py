@@ -30,7 +30,6 @@ from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import tokenizer
 from repro.models.quantization import w8a8
 from repro.models.transformer import weights
-from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
 from workshop.benchmarks.alternating import checkpoint_folder, command_line, show, take_turns, timed
@@ -49,11 +48,7 @@ BIG = (2048, 8192)
 
 def prefill(decoder: Decoder, prompt: Tensor) -> Tensor:
     """Logits after a prompt, `[1, vocab]`."""
-    positions, cache = torch.arange(len(prompt)), KVCache(decoder.config, len(prompt))
-    x = decoder.embed(prompt, positions)
-    for i in range(decoder.config.layers):
-        x = decoder.layer(i, x, positions, None, cache)
-    return decoder.head(x[-1:])
+    return decoder.head(decoder.hidden_rows(prompt)[-1:])
 
 
 def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[dict[str, Decoder], float]:

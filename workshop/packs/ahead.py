@@ -22,7 +22,7 @@ from repro.methods.speculative.drafting.eagle import DraftRow
 from repro.methods.speculative.drafting.eagle_head import EagleHead
 from repro.methods.speculative.drafting.head_model import EagleModel
 from repro.models.forward.cached_features import lowest
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, row_key
 from repro.models.forward.network import DecoderNetwork, Logits, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.runtime.model import Model
@@ -242,7 +242,7 @@ def rows_ahead(draft: Model, text: GreedyText, places: int, memo: LogitCache, li
         found = list(of_decoder(draft.decoder(), roots, likely))
     sources = [one.root.length - 1 if isinstance(draft, EagleModel) else 0 for one in found]
     memo.put_first(
-        (prefix.digest, source, *row.ranked())
+        (row_key(prefix.digest, source), *row.ranked())
         for one, source in zip(found, sources, strict=True)
         for prefix, row in one.rows.items()
     )

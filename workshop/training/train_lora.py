@@ -27,7 +27,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import elastic_profile, lora
-from repro.methods.elastilm.differentiable import DifferentiableDecoder, hidden_rows
+from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from repro.methods.elastilm.elastic_levels import anchors_of, kept_at
 from repro.methods.elastilm.elastic_profile import PROFILE, lora_file
 from repro.methods.elastilm.lora import Adapter, Lora, Site
@@ -176,7 +176,7 @@ def packed_loss(
         ]
     ).to(device)
     labels = torch.cat([text.tokens for text in texts]).to(device)
-    logits = decoder.head(hidden_rows(decoder, ids, positions, mask)[places])
+    logits = decoder.head(decoder.hidden_rows(ids, positions, mask)[places])
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     return loss, (logits.argmax(-1) == labels).float().mean()
 

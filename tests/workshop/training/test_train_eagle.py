@@ -69,7 +69,7 @@ def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: 
     config = eagle_head.config_of(read_config(tmp_path))
     assert config is not None
     loaded = eagle_head.load(tmp_path, config, "float32", decoder.ends.embedding)
-    remembered = CachedFeatures(config.depths(LAYERS), lambda: decoder, None)
+    remembered = CachedFeatures(config.depths(LAYERS), lambda: decoder)
     network = EagleNetwork(config, lambda: loaded, remembered)
     # Answers come with features in bf16; what is compared here is all else.
     exact = [replace(one, hidden=_exact(target, one)) for one in made]

@@ -114,7 +114,7 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
     config = medusa_head.config_of(folder, raw, decoder.config.vocab)
     assert (config.heads, config.layers, config.own) == (3, 2, False)
     loaded = medusa_head.load(folder, config, "float32", decoder.ends)
-    network = MedusaNetwork(3, lambda: loaded, CachedFeatures((LAYERS,), lambda: decoder, None))
+    network = MedusaNetwork(3, lambda: loaded, CachedFeatures((LAYERS,), lambda: decoder))
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
     heads, projection = train_medusa.load_heads(folder), target.get_output_embeddings().weight
     (made,) = answers.answer(target, [([5, 9, 7, 30], 0.0)], answers.Limits(answer=8), 0, 0)

@@ -63,25 +63,6 @@ class DifferentiableDecoder(UnitDecoder):
         return w.down(self._activation(gate) * up)
 
 
-def hidden_rows(
-    decoder: DifferentiableDecoder,
-    tokens: Tensor,
-    positions: Tensor | None = None,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Hidden states after the last layer, fp32 `[tokens, hidden]`.
-
-    `positions`, int64 `[tokens]`, and `mask`, bool `[tokens, tokens]`, default to one causal sequence; set
-    them to pack several sequences.
-    """
-    at = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
-    cache = KVCache(decoder.config, len(tokens), device=decoder.device)
-    x = decoder.embed(tokens, at)
-    for i in range(decoder.config.layers):
-        x = decoder.layer(i, x, at, mask, cache)
-    return x
-
-
 def next_token_loss(decoder: DifferentiableDecoder, tokens: Tensor) -> Tensor:
     """The mean next-token loss of a sequence in nats, a differentiable scalar.
 
@@ -90,4 +71,4 @@ def next_token_loss(decoder: DifferentiableDecoder, tokens: Tensor) -> Tensor:
     """
     if len(tokens) < 2:
         raise InputError(f"a sequence of {len(tokens)} tokens predicts none; it needs at least two")
-    return F.cross_entropy(decoder.head(hidden_rows(decoder, tokens)[:-1]), tokens[1:])
+    return F.cross_entropy(decoder.head(decoder.hidden_rows(tokens)[:-1]), tokens[1:])

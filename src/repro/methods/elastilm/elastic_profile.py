@@ -20,14 +20,13 @@ from repro.methods.elastilm import lora
 from repro.methods.elastilm.lora import Lora
 from repro.methods.elastilm.submodels import Kept, Order
 from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.layer_dropping import resident
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import plain
 from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
@@ -96,7 +95,7 @@ def fingerprint(decoder: Decoder) -> str:
     Defaults are left out so that settings added later do not change existing hashes.
     """
     rows = [decoder.ends.embedding[0]]
-    rows += [plain(linear).weight[0] for layer in resident(decoder) for linear in layer.linears]
+    rows += [plain(linear).weight[0] for layer in decoder.resident_layers() for linear in layer.linears]
     content = f"{settings_text(decoder.config)} {_hash(row.float().cpu() for row in rows)}"
     return hashlib.sha256(content.encode()).hexdigest()
 

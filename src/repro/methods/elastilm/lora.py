@@ -1,6 +1,6 @@
 """LoRA adapters of one sub-model, attached to its weight views and saved in one file.
 
-Owns adapter sites, attaching, detaching and merging, and the file (ElastiLM 3.2). Must not know training.
+Owns adapter sites, attaching and merging, and the file (ElastiLM 3.2). Must not know training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
 from repro.methods.elastilm.submodels import Kept, UnitDecoder
-from repro.models.analysis.layer_dropping import resident
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
@@ -117,26 +116,13 @@ def attached(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
     Raises:
         InputError: an adapter does not fit its matrix; the linears are not views, or already have adapters.
     """
-    layers = [_attached(layer, i, lora) for i, layer in enumerate(resident(sub))]
-    return type(sub)(sub.config, layers, sub.ends)
-
-
-def detached(sub: UnitDecoder) -> UnitDecoder:
-    """A sub-model without its adapters."""
-    layers = [
-        replace(w, qkv=_bare(w.qkv), out=_bare(w.out), up=_bare(w.up), down=_bare(w.down))
-        for w in resident(sub)
-    ]
+    layers = [_attached(layer, i, lora) for i, layer in enumerate(sub.resident_layers())]
     return type(sub)(sub.config, layers, sub.ends)
 
 
 def merged(sub: UnitDecoder) -> UnitDecoder:
     """A sub-model with adapters merged into copies of their matrices; other matrices stay views."""
-    layers = [
-        replace(w, qkv=_merged(w.qkv), out=_merged(w.out), up=_merged(w.up), down=_merged(w.down))
-        for w in resident(sub)
-    ]
-    return type(sub)(sub.config, layers, sub.ends)
+    return type(sub)(sub.config, [layer.map(_merged) for layer in sub.resident_layers()], sub.ends)
 
 
 def _attached(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
@@ -169,12 +155,6 @@ def _shape(linear: Linear) -> Shape:
         rows, columns = linear.weight.shape
         return (rows, columns) if isinstance(linear, TransposedLinear) else (columns, rows)
     raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
-
-
-def _bare(linear: Linear) -> Linear:
-    if isinstance(linear, JoinedLinear):
-        return JoinedLinear(tuple(map(_bare, linear.parts)))
-    return linear.linear if isinstance(linear, AdaptedLinear) else linear
 
 
 def _merged(linear: Linear) -> Linear:

@@ -23,13 +23,12 @@ from repro.methods.elastilm.joined_linear import (
     split_outputs,
 )
 from repro.models.analysis.hooks import matrices
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear
+from repro.models.transformer.linear import Linear, PlainLinear, plain
 from repro.models.transformer.norm import RMSNorm
 
 
@@ -137,13 +136,8 @@ def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
     config = decoder.config
     _check(config, order)
     layers = [
-        _reordered(
-            config,
-            _resident(layer, i),
-            order.units[i].to(decoder.device),
-            order.neurons[i].to(decoder.device),
-        )
-        for i, layer in enumerate(decoder.layers)
+        _reordered(config, layer, units.to(decoder.device), neurons.to(decoder.device))
+        for layer, units, neurons in zip(decoder.resident_layers(), order.units, order.neurons, strict=True)
     ]
     return UnitDecoder(config, layers, decoder.ends)
 
@@ -170,19 +164,15 @@ def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
                 f"each of {config.layers} layers keeps 1 to {most}"
             )
     layers = [
-        _beginning(config, _resident(layer, i), kept.units[i], kept.neurons[i])
-        for i, layer in enumerate(whole.layers)
+        _beginning(config, layer, units, neurons)
+        for layer, units, neurons in zip(whole.resident_layers(), kept.units, kept.neurons, strict=True)
     ]
     return UnitDecoder(config, layers, whole.ends)
 
 
 def copied(sub: UnitDecoder) -> UnitDecoder:
     """A copy of a sub-model with one dense weight per linear, like a pruned model."""
-    layers = [
-        replace(w, qkv=_dense(w.qkv), out=_dense(w.out), up=_dense(w.up), down=_dense(w.down))
-        for w in (_resident(layer, i) for i, layer in enumerate(sub.layers))
-    ]
-    return UnitDecoder(sub.config, layers, sub.ends)
+    return UnitDecoder(sub.config, [layer.map(_dense) for layer in sub.resident_layers()], sub.ends)
 
 
 def _check(config: DecoderConfig, order: Order) -> None:
@@ -198,12 +188,6 @@ def _check(config: DecoderConfig, order: Order) -> None:
                 f"the order of {what} must name each of {count} once in each of {config.layers} layers; "
                 f"got {len(given)} layers of {sorted({len(one) for one in given})}"
             )
-
-
-def _resident(layer: LayerWeights | None, i: int) -> LayerWeights:
-    if layer is None:
-        raise InputError(f"layer {i} is not resident; units can be reordered in resident layers only")
-    return layer
 
 
 def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:

@@ -6,7 +6,7 @@ Owns the aggregation over a unit's elements. Must not know what happens to unimp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,12 +16,10 @@ from repro.core.errors import InputError
 from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
 from repro.methods.elastilm.submodels import Order
 from repro.models.analysis.hooks import matrices
-from repro.models.analysis.layer_dropping import resident
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear
+from repro.models.transformer.linear import Linear, PlainLinear, plain
 
 Aggregate = Literal["sum_abs", "abs_sum"]
 Pairing = Literal["shared", "folded"]
@@ -75,7 +73,7 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
     """
     if not corpus:
         raise InputError("units are ranked on a corpus of no sequence; set corpus.texts to at least 1")
-    layers = [_wanting(layer) for layer in resident(decoder)]
+    layers = [layer.map(_with_gradients) for layer in decoder.resident_layers()]
     passing = DifferentiableDecoder(decoder.config, layers, decoder.ends)
     for tokens in corpus:
         loss = next_token_loss(passing, tokens.to(decoder.device)) / len(corpus)
@@ -84,17 +82,11 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
     return Importance(tuple(units for units, _ in found), tuple(neurons for _, neurons in found))
 
 
-def _wanting(layer: LayerWeights) -> LayerWeights:
-    """A layer that shares memory with `layer` and whose weights require gradients."""
-
-    def wanting(linear: Linear) -> PlainLinear:
-        dense = plain(linear)
-        bias = None if dense.bias is None else dense.bias.detach().requires_grad_()
-        return PlainLinear(dense.weight.detach().requires_grad_(), bias)
-
-    return replace(
-        layer, qkv=wanting(layer.qkv), out=wanting(layer.out), up=wanting(layer.up), down=wanting(layer.down)
-    )
+def _with_gradients(linear: Linear) -> PlainLinear:
+    """A linear that shares memory with a dense one and whose weights require gradients."""
+    dense = plain(linear)
+    bias = None if dense.bias is None else dense.bias.detach().requires_grad_()
+    return PlainLinear(dense.weight.detach().requires_grad_(), bias)
 
 
 def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, packed, plain
 
 WAYS = ("columns", "rows")
 
@@ -106,24 +106,20 @@ def split_linear(
     Raises:
         InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
     """
-    if not isinstance(linear, PlainLinear):
-        raise InputError(
-            f"a {type(linear).__name__} cannot be divided between devices; load float32 or bfloat16 weights "
-            "with packed=False"
-        )
+    dense = plain(linear)
     if by not in WAYS:
         raise InputError(unknown("way to divide a linear", by, WAYS))
     shares = [part.share for part in parts]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
-    outputs, inputs = linear.weight.shape
+    outputs, inputs = dense.weight.shape
     size = inputs if by == "rows" else outputs // blocks
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
     if by == "rows":
-        return RowSplit(tuple(_rows(linear, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
-    return ColumnSplit(tuple(_columns(linear, blocks, *cut) for cut in cuts), outputs, blocks)
+        return RowSplit(tuple(_rows(dense, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
+    return ColumnSplit(tuple(_columns(dense, blocks, *cut) for cut in cuts), outputs, blocks)
 
 
 def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> LinearPart:

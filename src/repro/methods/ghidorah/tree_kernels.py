@@ -115,12 +115,11 @@ class TreeKernel:
     """One implementation of the two products of tree attention, on one thread.
 
     `naive` processes the listed pairs one by one, accumulates in memory and reads values by column.
-    `optimized` reads by row and accumulates in registers. `dense` computes all pairs and masks them, with
-    the same vector and block sizes as `optimized`, so that they differ in work and not in tuning.
+    `optimized` reads by row, in vectors. `dense` computes all pairs by torch's matrix product and masks them.
 
     Attributes:
         form: one of `FORMS`.
-        loops: `tree_loops`; if None, torch computes all forms in the same way.
+        loops: `tree_loops`; if None, torch computes the sparse forms, both in the same way.
     """
 
     form: str
@@ -132,14 +131,12 @@ class TreeKernel:
         `queries` is fp32 `[width, heads, head_dim]`, `keys` fp32 `[kv_heads, width, head_dim]`.
         """
         heads = queries.shape[1]
-        if self.loops is None:
-            listed = _torch_scores(pattern, queries, keys, scale)
-            return pattern.table(listed, -torch.inf) if self.form == "dense" else listed
-        q, k = queries.contiguous().numpy(), keys.contiguous().numpy()
         if self.form == "dense":
-            table = torch.empty(heads, pattern.width, pattern.width)
-            self.loops.scores_dense(q, k, pattern.unseen.numpy(), _fp32(scale), table.numpy())
-            return table
+            table = torch.bmm(queries.transpose(0, 1), _of_heads(heads, keys).transpose(1, 2)).mul_(scale)
+            return table.masked_fill_(pattern.unseen, -torch.inf)
+        if self.loops is None:
+            return _torch_scores(pattern, queries, keys, scale)
+        q, k = queries.contiguous().numpy(), keys.contiguous().numpy()
         out = torch.empty(heads, pattern.listed)
         score = self.loops.scores_naive if self.form == "naive" else self.loops.scores_optimized
         score(pattern.rows.numpy(), pattern.cols.numpy(), q, k, _fp32(scale), out.numpy())
@@ -147,15 +144,13 @@ class TreeKernel:
 
     def mix(self, pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
         """AV: `[heads, width, head_dim]`; `weights` as from `scores`, `values` shaped like its `keys`."""
+        if self.form == "dense":
+            return torch.bmm(weights, _of_heads(len(weights), values))
         if self.loops is None:
-            rows, cols = pattern.rows.long(), pattern.cols.long()
-            listed = weights[:, rows, cols] if self.form == "dense" else weights
-            return _torch_mix(pattern, listed, values)
+            return _torch_mix(pattern, weights, values)
         w, v = weights.contiguous().numpy(), values.contiguous().numpy()
         out = torch.empty(len(w), pattern.width, values.shape[2])
-        if self.form == "dense":
-            self.loops.mix_dense(w, v, out.numpy())
-        elif self.form == "naive":
+        if self.form == "naive":
             self.loops.mix_naive(pattern.rows.numpy(), pattern.cols.numpy(), w, v, out.numpy())
         else:
             self.loops.mix_optimized(pattern.starts.numpy(), pattern.cols.numpy(), w, v, out.numpy())
@@ -253,16 +248,21 @@ def merged(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
     return (mixed / total).transpose(0, 1)
 
 
+def _of_heads(heads: int, shared: Tensor) -> Tensor:
+    """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[heads, rows, head_dim]`."""
+    return shared if len(shared) == heads else shared.repeat_interleave(heads // len(shared), 0)
+
+
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
     """Scores of the listed pairs, `[heads, listed]`."""
     ours = queries.transpose(0, 1)[:, pattern.rows.long()]
-    theirs = keys.repeat_interleave(len(ours) // len(keys), 0)[:, pattern.cols.long()]
+    theirs = _of_heads(len(ours), keys)[:, pattern.cols.long()]
     return (ours * theirs).sum(-1) * scale
 
 
 def _torch_mix(pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
     """Values weighted by the listed weights, `[heads, width, head_dim]`."""
-    seen = values.repeat_interleave(len(weights) // len(values), 0)[:, pattern.cols.long()]
+    seen = _of_heads(len(weights), values)[:, pattern.cols.long()]
     out = values.new_zeros(len(weights), pattern.width, values.shape[2])
     return out.index_add(1, pattern.rows.long(), weights[..., None] * seen)
 

@@ -92,7 +92,7 @@ class ExitScores:
         """The scores of some candidates; None unless all are known."""
         if not tokens:
             return []
-        found = memo.scores(prefix)
+        found = memo.scores(prefix.digest)
         return [found[token] for token in tokens] if found.keys() >= set(tokens) else None
 
 
@@ -111,7 +111,7 @@ class ComparedScores(ExitScores):
         """See `ExitScores`."""
         computed = super().scores(prefixes, candidates, hidden)
         for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True):
-            known = self._cache.scores(prefix) if tokens else {}
+            known = self._cache.scores(prefix.digest) if tokens else {}
             for token, score in zip(tokens, found, strict=True):
                 self._judge(prefix.length, abs(score - known.get(token, score)))
         return computed

@@ -95,25 +95,21 @@ class _Profile:
     @inference
     def divergences(self, narrowest: int) -> list[list[float]]:
         """See `importance`."""
-        x, rows = self._decoder.embed(self._tokens, self._positions), []
-        whole = self._rest(0, x)
-        for i, layer in enumerate(self._decoder.layers):
-            assert layer is not None
+        layers, rows = self._decoder.resident_layers(), []
+        x = self._decoder.embed(self._tokens, self._positions)
+        whole = self._rest(x, layers)
+        inputs = [x, *self._decoder.states(x, self._positions, None, self._cache())]
+        for i, (layer, x) in enumerate(zip(layers, inputs[:-1], strict=True)):
             narrow = narrowed(layer, self._config, [narrowest] * self._config.kv_heads)
             mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
-            rows.append([_divergence(whole, self._rest(i, x, mix)) for mix in mixes])
-            x = self._layer(i, x, self._cache())
+            rows.append([_divergence(whole, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
         return rows
 
-    def _rest(self, first: int, x: Tensor, instead: LayerWeights | None = None) -> Tensor:
-        """Log-probabilities `[rows, vocab]` from the input of layer `first`, which `instead` replaces."""
-        cache = self._cache()
-        for i in range(first, self._config.layers):
-            x = self._layer(i, x, cache, instead if i == first else None)
+    def _rest(self, x: Tensor, layers: Sequence[LayerWeights]) -> Tensor:
+        """Log-probabilities `[rows, vocab]` with `layers` as the last ones, of which `x` is the input."""
+        last = range(self._config.layers - len(layers), self._config.layers)
+        *_, x = self._decoder.states(x, self._positions, None, self._cache(), last, layers)
         return self._decoder.head(x).log_softmax(-1)
-
-    def _layer(self, i: int, x: Tensor, cache: KVCache, instead: LayerWeights | None = None) -> Tensor:
-        return self._decoder.layer(i, x, self._positions, None, cache, instead)
 
     def _cache(self) -> KVCache:
         return KVCache(self._config, len(self._tokens), device=self._decoder.device)

@@ -96,7 +96,7 @@ class ShardedModel:
         if self.folder is None:
             return NoNetwork()
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
-        return MemoNetwork(network, memo, ranks=ranks) if memo else network
+        return MemoNetwork(network, memo, ranks) if memo else network
 
     def observed(self) -> str:
         """Identity of what the checkpoint computes at these widths; see `Model`."""

@@ -96,18 +96,6 @@ def with_layers(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDeco
     return PartialDecoder(decoder.config, layers, decoder.ends)
 
 
-def resident(decoder: Decoder) -> list[LayerWeights]:
-    """All layers of a decoder.
-
-    Raises:
-        InputError: a layer is not resident.
-    """
-    layers = [layer for layer in decoder.layers if layer is not None]
-    if len(layers) != decoder.config.layers:
-        raise InputError("a layer is not resident; load the decoder with all of them")
-    return layers
-
-
 def elements(layer: LayerWeights) -> int:
     """Number of elements of a layer's matrices, without norms and biases."""
     held = [tensor for linear in layer.linears for tensor in linear.tensors().values()]
@@ -116,4 +104,4 @@ def elements(layer: LayerWeights) -> int:
 
 def block_elements(decoder: Decoder) -> int:
     """Number of elements of all layers' matrices, the base of an elastic model's levels."""
-    return sum(map(elements, resident(decoder)))
+    return sum(map(elements, decoder.resident_layers()))

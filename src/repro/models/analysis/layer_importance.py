@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.layer_dropping import resident, with_layers, without_attention, without_mlp
+from repro.models.analysis.layer_dropping import with_layers, without_attention, without_mlp
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
@@ -35,8 +35,8 @@ def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
     count, layers = _predicted(corpus), range(decoder.config.layers)
     sums = [0.0 for _ in layers]
     for tokens in corpus:
-        for i, x in enumerate(hidden_rows(decoder, tokens)[:-1]):
-            sums[i] += _nats(decoder, through(decoder, layers[i + 1 :], x), tokens)
+        for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
+            sums[i] += _nats(decoder, through(decoder, layers[i + 1 :], x)[-1], tokens)
     return [total / count for total in sums]
 
 
@@ -44,13 +44,13 @@ def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
 def loss(decoder: Decoder, corpus: Corpus) -> float:
     """Mean next-token loss of a corpus in nats; raises as `losses_without`."""
     count = _predicted(corpus)
-    return sum(_nats(decoder, hidden_rows(decoder, tokens)[-1], tokens) for tokens in corpus) / count
+    return sum(_nats(decoder, decoder.hidden_rows(tokens), tokens) for tokens in corpus) / count
 
 
 @torch.no_grad()
 def block_influences(decoder: Decoder, corpus: Corpus) -> list[float]:
     """1 minus the mean cosine of a token's hidden state before and after each layer (ShortGPT's BI)."""
-    cosines = _mean_cosines(list(pairwise(hidden_rows(decoder, tokens))) for tokens in corpus)
+    cosines = _mean_cosines(list(pairwise(rows_by_layer(decoder, tokens))) for tokens in corpus)
     return [1.0 - one for one in cosines]
 
 
@@ -65,39 +65,29 @@ def half_similarities(decoder: Decoder, corpus: Corpus) -> tuple[list[float], li
 
 
 @torch.no_grad()
-def hidden_rows(decoder: Decoder, tokens: Tensor) -> list[Tensor]:
+def rows_by_layer(decoder: Decoder, tokens: Tensor) -> list[Tensor]:
     """Hidden states before the first layer and after each one, `layers + 1` times fp32 `[tokens, hidden]`."""
-    return rows_from(decoder, 0, decoder.embed(tokens, torch.arange(len(tokens))))
+    x = decoder.embed(tokens, torch.arange(len(tokens)))
+    return through(decoder, range(decoder.config.layers), x)
 
 
 @torch.no_grad()
-def rows_from(decoder: Decoder, first: int, x: Tensor) -> list[Tensor]:
-    """Hidden states from layer `first` on: its input `x` `[tokens, hidden]`, then each layer's output."""
-    positions, cache, rows = torch.arange(len(x)), KVCache(decoder.config, len(x)), [x]
-    for i in range(first, decoder.config.layers):
-        rows.append(decoder.layer(i, rows[-1], positions, None, cache))
-    return rows
-
-
-@torch.no_grad()
-def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> Tensor:
-    """Run hidden states of a whole sequence, `[tokens, hidden]`, through some layers in order."""
-    positions, cache = torch.arange(len(x)), KVCache(decoder.config, len(x))
-    for i in layers:
-        x = decoder.layer(i, x, positions, None, cache)
-    return x
+def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> list[Tensor]:
+    """Hidden states of a whole sequence: `x`, fp32 `[tokens, hidden]`, and one after each of some layers."""
+    cache = KVCache(decoder.config, len(x))
+    return [x, *decoder.states(x, torch.arange(len(x)), None, cache, layers)]
 
 
 def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
     """Hidden states before and after attention, then MLP, of each layer."""
-    layers = resident(decoder)
+    layers = decoder.resident_layers()
     attention = with_layers(decoder, [without_mlp(layer) for layer in layers])
     mlp = with_layers(decoder, [without_attention(layer) for layer in layers])
     turns: list[Turn] = []
-    for i, x in enumerate(hidden_rows(decoder, tokens)[:-1]):
-        mixed = through(attention, [i], x)
+    for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
+        mixed = through(attention, [i], x)[-1]
         start = x if decoder.config.block == "parallel" else mixed
-        turns += [(x, mixed), (start, through(mlp, [i], start))]
+        turns += [(x, mixed), (start, through(mlp, [i], start)[-1])]
     return turns
 
 

@@ -97,8 +97,7 @@ class Reader:
         at = torch.tensor(positions, device=device)
         x = decoder.embed(torch.tensor(tokens, device=device), at)
         mask = None if mask is None else mask.to(device)
-        for i in range(decoder.config.layers):
-            x = decoder.layer(i, x, at, mask, self._cache)
+        x = decoder.run(x, at, mask, self._cache)
         self._cache.truncate(len(trunk))
         return x
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from repro.libraries import Tensor, torch
+from repro.libraries import Tensor
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork
@@ -20,8 +20,10 @@ from repro.models.transformer.decoder import Decoder
 class CachedFeatures:
     """Features from a cache kept across runs, or else from a separate decoder; see `Features`."""
 
-    def __init__(self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None) -> None:
-        """`make` loads the target on first use; without a memo all features are computed."""
+    def __init__(
+        self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None = None
+    ) -> None:
+        """`make` loads the target on first use; without the memo of a head all features are computed."""
         self._captured = Captured(depths)
         self._make = make
         self._memo = memo
@@ -34,13 +36,12 @@ class CachedFeatures:
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
         """See `Features`."""
-        depths = self._captured.depths
-        if self._memo is not None:
-            known = {depth: self._memo.hidden(prefixes, depth) for depth in set(depths)}
-            rows = [row for depth in depths if (row := known[depth]) is not None]
-            if len(rows) == len(depths):
-                return torch.cat(rows, dim=-1)
-        return self._computed(prefixes)
+        known = self._memo.features(prefixes) if self._memo else None
+        if known is None:
+            known = self._computed(prefixes)
+            if self._memo:
+                self._memo.put_features(prefixes, known)
+        return known
 
     def keep(self, text: Prefix) -> None:
         """See `Features`."""
@@ -48,16 +49,11 @@ class CachedFeatures:
             self._made.keep(text)
 
     def _computed(self, prefixes: Sequence[Prefix]) -> Tensor:
-        depths = set(self._captured.depths)
         if self._made is None:
-            self._made = DecoderNetwork(lowest(self._make(), max(depths)), captured=self._captured)
-        asked = list(dict.fromkeys(prefixes))
-        missing = [prefix for prefix in asked if prefix not in self._captured]
-        if missing:
+            decoder = lowest(self._make(), max(self._captured.depths))
+            self._made = DecoderNetwork(decoder, captured=self._captured)
+        if missing := [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._captured]:
             self._made.begin(missing).layers(0, self._made.depth)
-        if self._memo is not None:
-            for depth in depths:
-                self._memo.put_hidden(asked, depth, self._captured.after(depth, asked))
         return self._captured.of(prefixes)
 
 

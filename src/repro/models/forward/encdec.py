@@ -20,6 +20,7 @@ from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.stored_numbers import require_plain
 from repro.models.costs.model_cost import EncoderShape, Shape
+from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import Logits, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
@@ -205,6 +206,10 @@ class EncoderDecoderNetwork:
         """Start a request: clear all state and set the encoder's input to the prompt."""
         self._source = prompt.tokens()
         self._forget()
+
+    def key(self, prefix: Prefix) -> bytes:
+        """What a row is stored under: it depends on which tokens are the encoder's."""
+        return row_key(prefix.digest, len(self._source))
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
         """A pass over the wanted sequences, one batch entry per branch (default: the fewest that cover them).

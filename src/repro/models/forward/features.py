@@ -56,11 +56,8 @@ class Captured:
         absent = next((prefix for prefix in prefixes if prefix not in self), None)
         if absent is not None:
             raise RuntimeError(f"the target has no features of {absent}: it has not computed it")
-        return torch.cat([self.after(depth, prefixes) for depth in self.depths], dim=-1)
-
-    def after(self, depth: int, prefixes: Sequence[Prefix]) -> Tensor:
-        """The sequences' hidden states at one depth, `[n, hidden]`."""
-        return torch.stack([self._held[depth][prefix] for prefix in prefixes])
+        rows = [torch.stack([self._held[depth][prefix] for prefix in prefixes]) for depth in self.depths]
+        return torch.cat(rows, dim=-1)
 
     def keep(self, text: Prefix) -> None:
         """See `Features`."""

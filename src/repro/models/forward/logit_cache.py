@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from repro.libraries import Tensor, torch
@@ -19,37 +20,23 @@ from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.row_file import RowFile
 
-WHOLE, FIRST, HIDDEN, PACKS, READ, AHEAD = (
-    "rows",
-    "first_ranks",
-    "hidden",
-    "packs",
-    "read",
-    "ahead",
-)
+WHOLE, FIRST, FEATURES, PACKS, READ, AHEAD = "rows", "first_ranks", "features", "packs", "read", "ahead"
 
 
 class LogitCache:
-    """A file of cached ranks and hidden states of one checkpoint at one precision.
+    """A file of cached ranks of one checkpoint at one precision, each row under its key (`row_key`).
 
-    Rows that were computed here have all 64 ranks; those that came in a pack have only its first ones.
+    Rows that were computed here have all 64 ranks; those that came in a pack have only its first ones. The
+    file of a draft head also has the features that it reads from its target.
     """
 
     def __init__(self, path: Path) -> None:
         """Open or create the file; several processes may share it."""
-        self.file = RowFile(path, (WHOLE, FIRST, HIDDEN, PACKS, READ, AHEAD))
+        self.file = RowFile(path, (WHOLE, FIRST, FEATURES, PACKS, READ, AHEAD))
         self._read: set[bytes] = set()
 
-    def get(self, prefix: Prefix, source: int = 0, ranks: int = RANKED) -> Logits | None:
-        """The cached ranks after a sequence, or None if fewer than `ranks` are known.
-
-        Args:
-            prefix: the sequence.
-            source: for an encoder, the length of the prompt that it read; for a head, how many tokens had
-                features of the target.
-            ranks: how many of the first ranks will be read.
-        """
-        key = row_key(prefix.digest, source)
+    def get(self, key: bytes, ranks: int = RANKED) -> Logits | None:
+        """The cached ranks of a row, or None if fewer than `ranks` are known."""
         self._read.add(key)
         if found := self.file.get(WHOLE, key):
             return Logits(None, _unpack(found))
@@ -58,29 +45,23 @@ class LogitCache:
             return row if row.count >= ranks else None
         return None
 
-    def put(self, prefixes: Sequence[Prefix], rows: Sequence[Logits], source: int = 0) -> None:
-        """Store ranks; existing entries are not overwritten."""
-        pairs = zip(prefixes, rows, strict=True)
-        self.file.put(
-            WHOLE, [(row_key(prefix.digest, source), _pack(*row.ranked())) for prefix, row in pairs]
-        )
+    def put(self, keys: Iterable[bytes], rows: Iterable[Logits]) -> None:
+        """Store the ranks of computed rows; existing entries are not overwritten."""
+        self.file.put(WHOLE, [(key, _pack(*row.ranked())) for key, row in zip(keys, rows, strict=True)])
 
-    def put_first(self, rows: Iterable[tuple[bytes, int, Sequence[int], Sequence[float]]]) -> None:
-        """Store first ranks: each is the hash of a prefix, a source, tokens and log-probabilities."""
-        self.file.put(
-            FIRST, [(row_key(digest, source), _pack(ids, logps)) for digest, source, ids, logps in rows]
-        )
+    def put_first(self, rows: Iterable[tuple[bytes, Sequence[int], Sequence[float]]]) -> None:
+        """Store first ranks: of each row its key, tokens and log-probabilities."""
+        self.file.put(FIRST, [(key, _pack(tokens, logps)) for key, tokens, logps in rows])
 
     def known(self) -> dict[bytes, tuple[list[int], list[float]]]:
-        """The rows that runs have read, by the hash of their prefix and their source if there is one."""
+        """The rows that runs have read, by key."""
         read = {key for key, _ in self.file.each(READ)} | self._read
         return {
             key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table) if key in read
         }
 
-    def scores(self, prefix: Prefix) -> dict[int, float]:
-        """An early exit's known scores after a sequence, by token."""
-        key = row_key(prefix.digest, 0)
+    def scores(self, key: bytes) -> dict[int, float]:
+        """An early exit's known scores after a sequence, by token; the key is the sequence's hash."""
         self._read.add(key)
         return self._stored_scores(key)
 
@@ -90,23 +71,20 @@ class LogitCache:
 
     def add_scores(self, scores: Iterable[tuple[bytes, Mapping[int, float]]]) -> None:
         """Store an early exit's scores after sequences, by their hash, beside those stored before."""
-        keys = [(row_key(digest, 0), more) for digest, more in scores]
-        rows = [(key, {**self._stored_scores(key), **more}) for key, more in keys]
+        rows = [(key, {**self._stored_scores(key), **more}) for key, more in scores]
         packed = [(key, _pack([*row], [*row.values()])) for key, row in rows]
         self.file.put(FIRST, packed, replace=True)
 
-    def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
-        """Hidden states after `layers` layers, fp32 `[n, hidden]`; None unless all are cached."""
-        found = [self.file.get(HIDDEN, row_key(prefix.digest, layers)) for prefix in prefixes]
-        rows = [torch.frombuffer(bytearray(x), dtype=torch.float32) for x in found if x]
+    def features(self, prefixes: Sequence[Prefix]) -> Tensor | None:
+        """A target's features of sequences, fp32 `[n, width]`; None unless all are cached."""
+        stored = [self.file.get(FEATURES, prefix.digest) for prefix in prefixes]
+        rows = [torch.frombuffer(bytearray(row), dtype=torch.float32) for row in stored if row]
         return torch.stack(rows) if len(rows) == len(prefixes) else None
 
-    def put_hidden(self, prefixes: Sequence[Prefix], layers: int, rows: Tensor) -> None:
-        """Store hidden states, fp32 `[n, hidden]`."""
+    def put_features(self, prefixes: Sequence[Prefix], rows: Tensor) -> None:
+        """Store a target's features, fp32 `[n, width]`."""
         pairs = zip(prefixes, rows.float().cpu(), strict=True)
-        self.file.put(
-            HIDDEN, [(row_key(prefix.digest, layers), row.numpy().tobytes()) for prefix, row in pairs]
-        )
+        self.file.put(FEATURES, [(prefix.digest, row.numpy().tobytes()) for prefix, row in pairs])
 
     def margin(self) -> float | None:
         """The smallest gap between the first two log-probabilities of any computed row."""
@@ -146,8 +124,12 @@ def smallest_margin(folder: Path) -> float | None:
     return min((margin for margin in margins if margin is not None), default=None)
 
 
-def row_key(digest: bytes, number: int) -> bytes:
-    """The entry's key: the sequence, and the source of a row or the number of layers of a hidden state."""
+def row_key(digest: bytes, number: int = 0) -> bytes:
+    """A row's key: the hash of its sequence, and a number if what is computed depends on more than that.
+
+    For an encoder it is the length of the prompt that it read, for an EAGLE head how many tokens had features
+    of the target, for Medusa heads the head, counted from 1.
+    """
     return digest + number.to_bytes(4, "little") if number else digest
 
 
@@ -174,31 +156,29 @@ class MemoNetwork:
     Looked-up sequences are not in the KV cache; the next computed pass fills them in.
     """
 
-    def __init__(
-        self, network: Network, memo: LogitCache, encodes: bool = False, ranks: int = RANKED
-    ) -> None:
-        """`encodes`: whether the network has an encoder, which reads the prompt; `ranks`: how many first
-        ranks of a row are read."""
-        self._network = network
-        self._memo = memo
-        self._encodes = encodes
-        self._ranks = ranks
-        self._source = 0
+    def __init__(self, network: Network, memo: LogitCache, ranks: int = RANKED) -> None:
+        """`ranks`: how many first ranks of a row are read. Rows are stored under the network's `key`, or, if
+        it has none, under their sequence."""
+        self._network, self._memo, self._ranks = network, memo, ranks
+        self._key: Callable[[Prefix], bytes] = getattr(network, "key", attrgetter("digest"))
         self.depth = network.depth
 
     def start(self, prompt: Prefix) -> None:
         """See `Network`."""
-        self._source = prompt.length if self._encodes else 0
         self._network.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes only what the memo lacks."""
-        known = partial(self._memo.get, source=self._source, ranks=self._ranks)
-        return _Remembering(self._network, self._memo, wanted, branches, self._source, known)
+        keys = {prefix: self._key(prefix) for prefix in wanted}
+        return _Remembering(self._network, self._memo, self._ranks, keys, wanted, branches)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
         self._network.keep(text)
+
+    def known(self, prefix: Prefix) -> Logits | None:
+        """The cached ranks after a sequence, as the network would compute them now."""
+        return self._memo.get(self._key(prefix), self._ranks)
 
 
 class _Remembering(Step):
@@ -208,12 +188,12 @@ class _Remembering(Step):
         self,
         network: Network,
         memo: LogitCache,
+        ranks: int,
+        keys: Mapping[Prefix, bytes],
         wanted: Sequence[Prefix],
         branches: Sequence[Prefix],
-        source: int,
-        known: Callable[[Prefix], Logits | None],
     ) -> None:
-        self._network, self._memo, self._source, self._known = network, memo, source, known
+        self._network, self._memo, self._ranks, self._keys = network, memo, ranks, keys
         self._wanted, self._branches = list(wanted), branches
         self._step: Step | None = None
         self._asked = self._ran = 0
@@ -235,10 +215,8 @@ class _Remembering(Step):
         known = [self._known(prefix) for prefix in wanted]
         if all(known):
             return [row for row in known if row]
-        rows = self._computed(self._network.depth).rows()
-        self._memo.put(self._wanted, rows, self._source)
-        ranked = [Logits(None, row.ranked()) for row in rows]
-        return ranked if at is None else [ranked[i] for i in at]
+        rows = self._stored(self._wanted, self._computed(self._network.depth).rows())
+        return rows if at is None else [rows[i] for i in at]
 
     def late_rows(self) -> list[Logits]:
         """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
@@ -249,12 +227,15 @@ class _Remembering(Step):
 
     def _alone(self, prefix: Prefix) -> Logits:
         """Logits of one sequence, from a separate pass."""
-        known = self._known(prefix)
-        if known is None:
-            (computed,) = rows_of(self._network, [prefix])
-            self._memo.put([prefix], [computed], self._source)
-            known = Logits(None, computed.ranked())
-        return known
+        return self._known(prefix) or self._stored([prefix], rows_of(self._network, [prefix]))[0]
+
+    def _known(self, prefix: Prefix) -> Logits | None:
+        return self._memo.get(self._keys[prefix], self._ranks)
+
+    def _stored(self, prefixes: Sequence[Prefix], rows: Sequence[Logits]) -> list[Logits]:
+        """The ranks of computed rows, which are in the memo from now on."""
+        self._memo.put([self._keys[prefix] for prefix in prefixes], rows)
+        return [Logits(None, row.ranked()) for row in rows]
 
     def _computed(self, layers: int) -> Step:
         """The real pass, run through `layers` layers."""

@@ -132,6 +132,9 @@ class Step(Protocol):
 class Network(Protocol):
     """Runs forward passes and keeps their KV cache.
 
+    A network whose rows depend on more than their sequence also has `key(prefix)`, under which a cache stores
+    them (`logit_cache.row_key`).
+
     Attributes:
         depth: number of layers it computes; 0 if none.
     """
@@ -221,7 +224,7 @@ class DecoderStep(Step):
         """See `Step`."""
         network = self._network
         with torch.inference_mode():
-            for i in range(first, last):
+            for i in range(first, last):  # not `Decoder.states`, which is a frame more above a layer
                 weights = streamed[i - first] if streamed else None
                 x, cache = self._x, network.cache
                 self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
@@ -316,6 +319,34 @@ class KnownStep(Step):
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """The known logits."""
         return self._rows if at is None else [self._rows[i] for i in at]
+
+
+class RewrittenStep:
+    """A pass of a network whose rows are rewritten when they are read; see `Step`."""
+
+    def __init__(
+        self,
+        step: Step,
+        wanted: Sequence[Prefix],
+        rewrite: Callable[[Sequence[Prefix], list[Logits]], list[Logits]],
+    ) -> None:
+        """`rewrite` gets sequences and the step's logits of them."""
+        self._step, self._wanted, self._rewrite = step, list(wanted), rewrite
+        self.layers, self.hidden = step.layers, step.hidden  # no frame more above a layer
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """See `Step`."""
+        self._wanted = [self._wanted[i] for i in kept]
+        self._step.drop(kept)
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        """See `Step`."""
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        return self._rewrite(wanted, self._step.rows(at))
+
+    def late_rows(self) -> list[Logits]:
+        """See `Step`; all are read."""
+        return self.rows()
 
 
 class LateNetwork:

@@ -102,8 +102,8 @@ class _Batch:
         positions = torch.arange(len(prompt), device=decoder.device)
         x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), positions)
         none = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
+        x = decoder.run(x, positions, None, own)
         for i in range(decoder.config.layers):
-            x = decoder.layer(i, x, positions, None, own)
             self._cache.fill(i, sequence, *own.append_joint(i, none))
         return x[-1]
 
@@ -112,10 +112,8 @@ class _Batch:
         """Append one token to each sequence; returns the hidden states after it, `[sequences, hidden]`."""
         new, positions = torch.tensor(list(tokens), device=self._alone.device), self._positions
         x = self._decoder.embed(new, positions, ahead=True)
-        for i in range(self._decoder.config.layers):
-            x = self._decoder.layer(i, x, positions, None, self._cache)
         self._positions = positions + 1
-        return x
+        return self._decoder.run(x, positions, None, self._cache)
 
 
 class SequenceCache(KVCache):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.models.forward.logit_cache import LogitCache, parts_of
+from repro.models.forward.logit_cache import LogitCache, parts_of, row_key
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import (
@@ -72,13 +72,13 @@ def _facts(path: Path, changed: int, size: int) -> Facts | None:
 def fill(memo: LogitCache, observed: str) -> None:
     """Store the rows of all packs of a model in its cache; those stored before are skipped."""
     for facts, pack in _new(memo.file, observed):
-        places = zip(digests(pack), pack.rows, strict=True)
+        rows = zip(digests(pack), pack.rows, strict=True)
         if facts.kind == "exit":
             memo.add_scores(
-                (digest, dict(zip(row.tokens, row.scores, strict=True))) for (digest, _), row in places
+                (digest, dict(zip(row.tokens, row.scores, strict=True))) for (digest, _), row in rows
             )
         else:
-            memo.put_first((*place, row.tokens, row.scores) for place, row in places)
+            memo.put_first((row_key(*numbered), row.tokens, row.scores) for numbered, row in rows)
 
 
 def fill_texts(store: TextStore, observed: str) -> None:

@@ -17,7 +17,7 @@ from repro.libraries import Tensor, torch
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, packed, plain
 
 DENSE = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
@@ -69,8 +69,7 @@ def rewritten(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int,
     Raises:
         InputError: the layer's weights are not dense.
     """
-    qkv, out, up, down = map(_copy, layer.linears)
-    copied = replace(layer, qkv=qkv, out=out, up=up, down=down)
+    copied = layer.map(_copy)
     for shard, rewrite in rewrites.items():
         for piece in pieces(config, shard):
             part = getattr(copied, piece.linear).weight[piece.rows, piece.columns]
@@ -126,21 +125,13 @@ def require_dense(dtype: str) -> None:
 
 
 def _copy(linear: Linear) -> PlainLinear:
-    plain = plain_linear(linear)
-    return replace(plain, weight=plain.weight.clone())
-
-
-def plain_linear(linear: Linear) -> PlainLinear:
-    """The linear, which has dense weights; InputError otherwise."""
-    if not isinstance(linear, PlainLinear):
-        raise InputError(f"only dense weights have shards, not {type(linear).__name__}")
-    return linear
+    dense = plain(linear)
+    return replace(dense, weight=dense.weight.clone())
 
 
 def packed_layer(layer: LayerWeights) -> LayerWeights:
     """A layer of dense weights, reordered for speed."""
-    qkv, out, up, down = (packed(plain_linear(linear)) for linear in layer.linears)
-    return replace(layer, qkv=qkv, out=out, up=up, down=down)
+    return layer.map(lambda linear: packed(plain(linear)))
 
 
 def _dictionary(ordered: Tensor, size: int) -> Tensor:

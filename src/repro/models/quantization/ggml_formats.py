@@ -1,7 +1,8 @@
 """llama.cpp's block formats: weights of 4 to 8 bits with scales shared by short blocks of a row.
 
-Owns the rounding and stored values of each format. Must not know which tensor of a model gets which format,
-nor the file layout. Formulas: ggml's reference quantizers (`quantize_row_*_ref`).
+Owns the rounding of each format. The `gguf` package rounds to the legacy ones; it only reads K-quants, whose
+formulas are ggml's reference quantizers (`quantize_row_*_ref`). Must not know which tensor of a model gets
+which format, nor the file layout.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from torch import Tensor
 
 from repro.core.errors import InputError
@@ -26,11 +28,10 @@ CHUNK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Blocks as stored: a value is `codes * (scale * scales) + offset * offsets`.
+    """Blocks of a K-quant as stored: a value is `codes * (scale * scales) + offset * offsets`.
 
-    `codes` is int8 `[blocks, parts, values]`, signed for symmetric formats. `scale` and `offset` are fp16
-    `[blocks, 1]`; `scales` and `offsets` are integers in fp32 `[blocks, parts]`, 1 if there is one part
-    (sub-block).
+    `codes` is int8 `[blocks, parts, values]`, signed for Q6_K. `scale` and `offset` are fp16 `[blocks, 1]`;
+    `scales` and `offsets` are integers in fp32 `[blocks, parts]`.
     """
 
     codes: Tensor
@@ -51,19 +52,30 @@ class Format:
     """A block format.
 
     Attributes:
-        block: values per fp16 scale.
-        bits: stored bits per weight, scales included.
-        encode: quantizes blocks, fp32 `[blocks, block]`.
+        kind: the format as the `gguf` package knows it.
+        encode: quantizes blocks, fp32 `[blocks, block]`; None if the `gguf` package does.
         fallback: format that llama.cpp uses for rows that are not a multiple of `block`, if any.
     """
 
-    block: int
-    bits: float
-    encode: Callable[[Tensor], Coded]
+    kind: GGMLQuantizationType
+    encode: Callable[[Tensor], Coded] | None = None
     fallback: str | None = None
+
+    @property
+    def block(self) -> int:
+        """Values per fp16 scale."""
+        return int(GGML_QUANT_SIZES[self.kind][0])
+
+    @property
+    def bits(self) -> float:
+        """Stored bits per weight, scales included."""
+        return 8 * float(GGML_QUANT_SIZES[self.kind][1]) / self.block
 
     def __call__(self, weight: Tensor) -> Tensor:
         """Quantize and dequantize a weight, fp32 `[outputs, inputs]`; inputs are a multiple of `block`."""
+        if self.encode is None:
+            stored = quants.quantize(weight.float().cpu().numpy(), self.kind)
+            return torch.from_numpy(quants.dequantize(stored, self.kind)).to(weight.device)
         blocks = weight.float().reshape(-1, self.block)
         return torch.cat(
             [self.encode(chunk).dequantized() for chunk in torch.split(blocks, CHUNK // self.block)]
@@ -86,34 +98,6 @@ def fitting(name: str, inputs: int) -> str:
     if wanted is None:
         raise InputError(f"{name} needs rows in whole blocks of {SMALL}, got {inputs} inputs")
     return wanted
-
-
-def _symmetric(blocks: Tensor, bits: int) -> Coded:
-    """Q4_0 and Q5_0: the value of largest magnitude gets the lowest code."""
-    low = 2 ** (bits - 1)
-    extreme = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
-    scale = extreme / -low
-    codes = (blocks * _inverse(scale) + (low + 0.5)).trunc_().clamp_(0, 2 * low - 1) - low
-    return _one_part(codes, scale, torch.zeros_like(scale))
-
-
-def _from_lowest(blocks: Tensor, bits: int) -> Coded:
-    """Q4_1 and Q5_1: the smallest value gets code 0, the largest the last code."""
-    low, high = blocks.aminmax(dim=1, keepdim=True)
-    last = 2**bits - 1
-    scale = (high - low) / last
-    codes = ((blocks - low) * _inverse(scale) + 0.5).trunc_().clamp_(0, last)
-    return _one_part(codes, scale, low)
-
-
-def _q8_0(blocks: Tensor) -> Coded:
-    scale = blocks.abs().amax(1, keepdim=True) / 127.0
-    return _one_part(_half_away(blocks * _inverse(scale)), scale, torch.zeros_like(scale))
-
-
-def _one_part(codes: Tensor, scale: Tensor, offset: Tensor) -> Coded:
-    one = torch.ones_like(scale)
-    return Coded(codes.to(torch.int8)[:, None], scale.half(), one, offset.half(), one)
 
 
 def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
@@ -234,20 +218,14 @@ def _inverse(x: Tensor) -> Tensor:
     return torch.where(x == 0, 0.0, 1.0 / x)
 
 
-def _half_away(x: Tensor) -> Tensor:
-    """Round to the nearest integer, halves away from zero, like C's `roundf`."""
-    whole = x.trunc()
-    return whole + ((x - whole) * 2.0).trunc_()
-
-
 FORMATS: Mapping[str, Format] = {
-    "q4_0": Format(SMALL, 4.5, lambda blocks: _symmetric(blocks, 4)),
-    "q4_1": Format(SMALL, 5.0, lambda blocks: _from_lowest(blocks, 4)),
-    "q5_0": Format(SMALL, 5.5, lambda blocks: _symmetric(blocks, 5)),
-    "q5_1": Format(SMALL, 6.0, lambda blocks: _from_lowest(blocks, 5)),
-    "q8_0": Format(SMALL, 8.5, _q8_0),
-    "q4_k": Format(LARGE, 4.5, lambda blocks: _with_minima(blocks, 4, -1.0, 21), "q5_0"),
-    "q5_k": Format(LARGE, 5.5, lambda blocks: _with_minima(blocks, 5, -0.5, 16), "q5_1"),
-    "q6_k": Format(LARGE, 6.5625, _q6_k, "q8_0"),
+    "q4_0": Format(GGMLQuantizationType.Q4_0),
+    "q4_1": Format(GGMLQuantizationType.Q4_1),
+    "q5_0": Format(GGMLQuantizationType.Q5_0),
+    "q5_1": Format(GGMLQuantizationType.Q5_1),
+    "q8_0": Format(GGMLQuantizationType.Q8_0),
+    "q4_k": Format(GGMLQuantizationType.Q4_K, lambda blocks: _with_minima(blocks, 4, -1.0, 21), "q5_0"),
+    "q5_k": Format(GGMLQuantizationType.Q5_K, lambda blocks: _with_minima(blocks, 5, -0.5, 16), "q5_1"),
+    "q6_k": Format(GGMLQuantizationType.Q6_K, _q6_k, "q8_0"),
 }
 """Formats by their `llama-quantize` name in lower case."""

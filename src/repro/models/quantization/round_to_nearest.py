@@ -13,9 +13,9 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import places, replaced
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import plain
 
 WIDTHS = range(2, 9)
 """Supported bits per weight."""

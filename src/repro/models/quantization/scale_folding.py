@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from repro.core.errors import InputError
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear
+from repro.models.transformer.linear import Linear, PlainLinear, plain
 from repro.models.transformer.norm import LayerNorm, Norm
 
 
@@ -28,13 +27,6 @@ def feeds(config: DecoderConfig) -> Mapping[str, tuple[str, ...]]:
     if config.block == "parallel":
         return {"before_attention": ("qkv", "up")}
     return {"before_attention": ("qkv",), "before_mlp": ("up",)}
-
-
-def plain(linear: Linear) -> PlainLinear:
-    """The linear itself; InputError if it is not dense."""
-    if not isinstance(linear, PlainLinear):
-        raise InputError(f"only dense linears can be compressed, got {type(linear).__name__}")
-    return linear
 
 
 def scaled_norm(norm: Norm, by: Tensor) -> Norm:

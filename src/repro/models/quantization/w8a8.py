@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from repro.models.analysis.hooks import Place, matrices, places, replaced
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import Linear, PlainLinear, TensorFields
+from repro.models.transformer.linear import Linear, PlainLinear, TensorFields, plain
 
 LOW, HIGH = -128, 127
 """Range of input codes. Weight codes lie in [-127, 127]."""

@@ -347,9 +347,9 @@ class Model:
         if memo is None:
             return self._resident_network()
         if self.encoder_decoder:
-            return MemoNetwork(self._resident_network(), memo, encodes=True, ranks=ranks)
+            return MemoNetwork(self._resident_network(), memo, ranks)
         late = LateNetwork(self.decoder_config.layers, self._resident_network)
-        return MemoNetwork(late, memo, ranks=ranks)
+        return MemoNetwork(late, memo, ranks)
 
     def _resident_network(self) -> Network:
         if self.encoder_decoder:

@@ -155,10 +155,10 @@ class RecordedNetwork(DecoderNetwork):
     def _layers(self, buffers: _Buffers, first: int, last: int) -> None:
         x, positions = buffers.x, buffers.positions.clone()  # by new positions a decoder knows a new pass
         self.cache.writes = buffers.slots
-        for i in range(first, last):
-            x = self._whole.layer(i, x, positions, buffers.mask, self.cache)
-            if i + 1 in buffers.after:
-                buffers.after[i + 1].copy_(x)
+        states = self._whole.states(x, positions, buffers.mask, self.cache, range(first, last))
+        for depth, x in enumerate(states, first + 1):
+            if depth in buffers.after:
+                buffers.after[depth].copy_(x)
         self.cache.writes = None
         buffers.x.copy_(x)
 

@@ -6,7 +6,7 @@ Hidden states are fp32 for every weight precision: norms, sums and attention nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -110,6 +110,13 @@ class Decoder:
         layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
         return layers + self.ends.head.weight_bytes
 
+    def resident_layers(self) -> list[LayerWeights]:
+        """All layers; InputError if one is not resident."""
+        layers = [layer for layer in self.layers if layer is not None]
+        if len(layers) != len(self.layers):
+            raise InputError("a layer is not resident; load the decoder with all of them")
+        return layers
+
     def embed(self, tokens: Tensor, positions: Tensor, ahead: bool = False) -> Tensor:
         """Input hidden states of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`.
 
@@ -168,12 +175,43 @@ class Decoder:
         logits = ends.head(x).float()[:, : ends.tokens]
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
+    def states(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        layers: Iterable[int] | None = None,
+        weights: Sequence[LayerWeights | None] | None = None,
+    ) -> Iterator[Tensor]:
+        """Hidden states after each of some layers, run in this order; by default after each of all.
+
+        `weights`, one for each of these layers, replace the resident ones. The rest is as in `layer`.
+        """
+        for count, i in enumerate(range(self.config.layers) if layers is None else layers):
+            x = self.layer(i, x, positions, mask, cache, weights[count] if weights else None)
+            yield x
+
+    def run(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
+        """Hidden states after all layers; arguments as in `layer`."""
+        for state in self.states(x, positions, mask, cache):
+            x = state
+        return x
+
+    def hidden_rows(
+        self, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states after all layers of tokens that are read alone: fp32 `[tokens, hidden]`.
+
+        The tokens, int64 `[tokens]`, are one causal sequence, or with `positions` and `mask` several.
+        """
+        at = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
+        cache = KVCache(self.config, len(tokens), device=self.device)
+        return self.run(self.embed(tokens, at), at, mask, cache)
+
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
         """All layers and the head: fp32 logits `[rows, vocab]`; arguments as in `embed` and `layer`."""
-        x = self.embed(tokens, positions)
-        for i in range(self.config.layers):
-            x = self.layer(i, x, positions, mask, cache)
-        return self.head(x)
+        return self.head(self.run(self.embed(tokens, positions), positions, mask, cache))
 
     def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
         """The mask and rotation of layer `i`; computed once per pass and kind of layer."""

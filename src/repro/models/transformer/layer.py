@@ -5,7 +5,7 @@ Owns the parts of a layer and the layout of the buffer. Must not know about file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import NamedTuple
@@ -60,6 +60,11 @@ class LayerWeights:
     def weight_bytes(self) -> int:
         """Bytes of weights read by a pass with one row."""
         return sum(linear.weight_bytes for linear in self.linears)
+
+    def map(self, change: Callable[[Linear], Linear]) -> LayerWeights:
+        """The layer with each linear changed, in execution order."""
+        qkv, out, up, down = map(change, self.linears)
+        return replace(self, qkv=qkv, out=out, up=up, down=down)
 
     def to_buffer(self, buffer: Tensor) -> None:
         """Copy all tensors to their places in `buffer`, uint8 `[buffer_bytes(layout(self))]` or longer."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Protocol, Self
 
+from repro.core.errors import InputError
 from repro.libraries import F, Tensor, torch
 
 # Rows up to which weight-only kernels are faster than 16-bit matmuls (workshop/benchmarks/decode.py --rows).
@@ -72,6 +73,16 @@ class PlainLinear(TensorFields):
         return self.weight.nbytes
 
 
+def plain(linear: Linear) -> PlainLinear:
+    """The linear itself; InputError if its weight is not stored densely, and so cannot be changed or cut."""
+    if not isinstance(linear, PlainLinear):
+        raise InputError(
+            f"only dense linears can be compressed, rounded or divided, not a {type(linear).__name__}; load "
+            "float32 or bfloat16 weights with packed=False"
+        )
+    return linear
+
+
 @cache
 def _packed_product() -> Any:
     """A private torch op; None in builds without oneDNN, which use plain weights instead."""
@@ -104,10 +115,10 @@ class PackedLinear(TensorFields):
     bias: Tensor | None = None
 
     @classmethod
-    def of(cls, plain: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
-        """Reorder a plain weight for products of about `rows` rows."""
-        blocked = _reorder()(plain.weight, rows)
-        return cls(blocked, plain.weight.dtype, plain.weight.nbytes, plain.bias)
+    def of(cls, dense: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
+        """Reorder a dense weight for products of about `rows` rows."""
+        blocked = _reorder()(dense.weight, rows)
+        return cls(blocked, dense.weight.dtype, dense.weight.nbytes, dense.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
@@ -126,9 +137,9 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
-def packed(plain: PlainLinear) -> Linear:
+def packed(dense: PlainLinear) -> Linear:
     """The fastest linear for this weight: reordered if torch can, else plain."""
-    return PackedLinear.of(plain) if can_pack(plain.weight) else plain
+    return PackedLinear.of(dense) if can_pack(dense.weight) else dense
 
 
 @dataclass(frozen=True, slots=True)

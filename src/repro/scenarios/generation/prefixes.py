@@ -118,7 +118,7 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
             texts = model.compute_texts(prompts, tokens, told)
             if memo and not cell.target.encoder_decoder:
                 for text in texts:
-                    memo.put(text.contexts(), text.rows)
+                    memo.put([context.digest for context in text.contexts()], text.rows)
             return texts
 
         def told(done: int) -> None:

@@ -14,13 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from repro.libraries import Tensor
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
-from repro.models.forward.encdec import EncoderDecoderNetwork
 from repro.models.forward.exactness import BOUNDS, rounding
-from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Logits, Network, Step, rows_of
+from repro.models.forward.logit_cache import MemoNetwork
+from repro.models.forward.network import Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.runtime.model import ModelVariant
@@ -117,7 +113,7 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
             if remembers(cell):
                 memo = opened.enter_context(closing(model.memo(memory_root())))
                 transfer.fill(memo, model.observed())
-                stored["its cache"] = cached(network, memo, request.prefix)
+                stored["its cache"] = MemoNetwork(network, memo, ranks=1).known
             made = ComparedNetwork(network, role, stored, bound)
             compared.append(made)
             yield made
@@ -189,19 +185,21 @@ class ComparedNetwork:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        return _ComparedStep(self, self._network.begin(wanted, branches), wanted)
+        return RewrittenStep(self._network.begin(wanted, branches), wanted, self._compared)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
         self._network.keep(text)
         self._text = text
 
-    def computed(self, prefix: Prefix, row: Logits) -> None:
-        """Compare a row that was computed with the stored ones; UnfaithfulRowError as `_compare`."""
-        self._rows.append(ComputedRow(prefix, row, self._text))
-        for where, known_after in self._stored.items():
-            if known := known_after(prefix):
-                self._compare(prefix, row, known, where)
+    def _compared(self, prefixes: Sequence[Prefix], rows: list[Logits]) -> list[Logits]:
+        """The computed rows, compared with the stored ones; UnfaithfulRowError as `_compare`."""
+        for prefix, row in zip(prefixes, rows, strict=True):
+            self._rows.append(ComputedRow(prefix, row, self._text))
+            for where, known_after in self._stored.items():
+                if known := known_after(prefix):
+                    self._compare(prefix, row, known, where)
+        return rows
 
     def repeat(self, network: Network, prompt: Prefix) -> None:
         """Compute some of the rows again in a new network, which sees no other branch and compacts nothing.
@@ -236,53 +234,9 @@ class ComparedNetwork:
             )
 
 
-class _ComparedStep:
-    def __init__(self, network: ComparedNetwork, step: Step, wanted: Sequence[Prefix]) -> None:
-        self._network, self._step, self._wanted = network, step, list(wanted)
-        self.layers = step.layers  # no frame more above a layer
-
-    def hidden(self) -> Tensor:
-        return self._step.hidden()
-
-    def drop(self, kept: Sequence[int]) -> None:
-        self._wanted = [self._wanted[i] for i in kept]
-        self._step.drop(kept)
-
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        rows = self._step.rows(at)
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        for prefix, row in zip(wanted, rows, strict=True):
-            self._network.computed(prefix, row)
-        return rows
-
-    def late_rows(self) -> list[Logits]:
-        return self.rows()
-
-
 def along(own: GreedyText) -> Known:
     """The rows of an own text."""
     return dict(zip(own.contexts(), own.rows, strict=True)).get
-
-
-def cached(network: Network, memo: LogitCache, prompt: Prefix) -> Known:
-    """The rows that a cache has of a network; their keys depend on the kind of network.
-
-    Args:
-        network: computes such rows; its state tells which features of the target a head has.
-        memo: the cache.
-        prompt: the request's prompt, which an encoder reads.
-    """
-    if isinstance(network, MedusaNetwork):
-
-        def of_head(prefix: Prefix) -> Logits | None:
-            root, head = network.lineage.place(prefix)
-            return memo.get(root, head + 1, ranks=1)
-
-        return of_head
-    if isinstance(network, EagleNetwork):
-        return lambda prefix: memo.get(prefix, network.lineage.boundary, ranks=1)
-    source = prompt.length if isinstance(network, EncoderDecoderNetwork) else 0
-    return lambda prefix: memo.get(prefix, source, ranks=1)
 
 
 def require_score(bound: float, kind: str, length: int, apart: float) -> None:

@@ -21,7 +21,6 @@ from repro.models.analysis.layer_dropping import (
     has_attention,
     has_mlp,
     of_layers,
-    resident,
     with_layers,
     without_attention,
     without_mlp,
@@ -61,7 +60,7 @@ class AttnDrop:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         made = _without(decoder, self._gone(decoder, self._order(decoder, corpus)))
-        layers = resident(made)
+        layers = made.resident_layers()
         kept = {
             "kept_attention": sum(map(has_attention, layers)),
             "kept_mlps": sum(map(has_mlp, layers)),
@@ -80,7 +79,7 @@ class AttnDrop:
     def _gone(self, decoder: Decoder, order: Sequence[Half]) -> set[Half]:
         """The first halves of the order, as many as needed to reach the level."""
         most = self.level * block_elements(decoder)
-        left, layers = block_elements(decoder), resident(decoder)
+        left, layers = block_elements(decoder), decoder.resident_layers()
         gone: set[Half] = set()
         for half in order[:-1]:
             if left <= most:
@@ -95,7 +94,7 @@ class AttnDrop:
 
 def _without(decoder: Decoder, gone: Iterable[Half]) -> Decoder:
     """Remove these halves, and layers that have neither half left."""
-    layers = resident(decoder)
+    layers = decoder.resident_layers()
     for i, is_mlp in gone:
         layers[i] = without_mlp(layers[i]) if is_mlp else without_attention(layers[i])
     kept = [i for i, layer in enumerate(layers) if has_attention(layer) or has_mlp(layer)]

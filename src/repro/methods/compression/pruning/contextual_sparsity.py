@@ -20,7 +20,7 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.analysis.hooks import Place, watched
-from repro.models.analysis.layer_dropping import block_elements, elements, resident, without_mlp
+from repro.models.analysis.layer_dropping import block_elements, elements, without_mlp
 from repro.models.analysis.layer_importance import through
 from repro.models.transformer.decoder import Decoder
 
@@ -69,7 +69,7 @@ class ContextualSparsity:
         figures = {"true_ratio": _computed(decoder, kept), "kept_neurons": kept}
         if kept == decoder.config.intermediate:
             return Compressed(decoder, figures)
-        layers, recalls = resident(decoder), []
+        layers, recalls = decoder.resident_layers(), []
         for i, seen in enumerate(_seen(decoder, corpus)):
             predictor, recall = self._fitted(seen, kept)
             layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, kept))
@@ -122,12 +122,12 @@ def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]
     for i in range(decoder.config.layers):
         found.clear()
-        texts = [through(seeing, [i], x) for x in texts]
+        texts = [through(seeing, [i], x)[-1] for x in texts]
         yield Seen(torch.cat(found["up"]), torch.cat(found["down"]).abs())
 
 
 def _computed(decoder: Decoder, kept: int) -> float:
     """Share of the blocks' matrix elements that a token uses, without the predictors'."""
-    layers = resident(decoder)
+    layers = decoder.resident_layers()
     mlps = sum(elements(layer) - elements(without_mlp(layer)) for layer in layers)
     return 1.0 - (1.0 - kept / decoder.config.intermediate) * mlps / block_elements(decoder)

@@ -20,8 +20,8 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
-from repro.models.analysis.layer_dropping import of_layers, resident
-from repro.models.analysis.layer_importance import hidden_rows, rows_from, through
+from repro.models.analysis.layer_dropping import of_layers
+from repro.models.analysis.layer_importance import rows_by_layer, through
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Linear
 
@@ -107,7 +107,7 @@ class _Trials:
         if not corpus:
             raise InputError("merges are judged on a corpus of no sequence; set corpus.texts to at least 1")
         self.decoder = whole
-        self._rows = [hidden_rows(whole, tokens) for tokens in corpus]
+        self._rows = [rows_by_layer(whole, tokens) for tokens in corpus]
         self._wanted = [self._ended(rows[-1]) for rows in self._rows]
         self._known: dict[Merge, float] = {}
 
@@ -120,7 +120,8 @@ class _Trials:
         """Cosine of a text's flattened last hidden states with the whole decoder's, mean over texts."""
         if merge not in self._known:
             made = merged(self.decoder, merge)
-            last = [through(made, range(merge.at, made.config.layers), rows[merge.at]) for rows in self._rows]
+            above = range(merge.at, made.config.layers)
+            last = [through(made, above, rows[merge.at])[-1] for rows in self._rows]
             pairs = zip(self._wanted, map(self._ended, last), strict=True)
             cosines = [F.cosine_similarity(x.flatten(), y.flatten(), dim=0) for x, y in pairs]
             self._known[merge] = float(torch.stack(cosines).mean())
@@ -129,7 +130,8 @@ class _Trials:
     def keep(self, merge: Merge) -> None:
         """Apply a merge."""
         at, made = merge.at, merged(self.decoder, merge)
-        self._rows = [[*rows[:at], *rows_from(made, at, rows[at])] for rows in self._rows]
+        above = range(at, made.config.layers)
+        self._rows = [[*rows[:at], *through(made, above, rows[at])] for rows in self._rows]
         self.decoder, self._known = made, {}
 
     def _ended(self, rows: Tensor) -> Tensor:
@@ -140,7 +142,7 @@ class _Trials:
 
 def merged(decoder: Decoder, merge: Merge) -> Decoder:
     """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
-    layers = resident(decoder)
+    layers = decoder.resident_layers()
     base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
     sums = {part: _sum(getattr(base, part), [getattr(one, part) for one in above]) for part in PARTS}
     layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]

@@ -22,11 +22,11 @@ from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
-from repro.models.quantization.scale_folding import feeds, folded, plain, scaled_inputs, scaled_outputs
+from repro.models.quantization.scale_folding import feeds, folded, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear
+from repro.models.transformer.linear import Linear, plain
 
 GRID = 20
 """Grid steps: exponents of the scales, and fractions by which a range is clipped."""
@@ -67,10 +67,9 @@ class Awq:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         seen = samples(decoder, corpus, self.rows)
-        config, layers = decoder.config, list(decoder.layers)
+        config, layers = decoder.config, decoder.resident_layers()
         made: dict[Place, BlockLinear] = {}
         for i, layer in enumerate(layers):
-            assert layer is not None, f"layer {i} is not resident"
             scaled, inputs = self.scaled(config, layer, {part: seen[Place(i, part)] for part in PARTS})
             layers[i] = scaled
             for part in PARTS:

@@ -17,10 +17,9 @@ from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, matrices, places, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.ggml_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear
+from repro.models.transformer.linear import PlainLinear, plain
 
 
 @register("compression", "k_quant")

@@ -15,9 +15,9 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
-from repro.models.quantization.scale_folding import plain
 from repro.models.quantization.w8a8 import Int8Weight, RowwiseLinear, scale_per_output
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import plain
 
 
 @register("compression", "llm_int8")

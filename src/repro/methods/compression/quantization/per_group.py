@@ -18,9 +18,8 @@ from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.grouped import SCALE_BITS, Group, groups_of, symmetric
-from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear
+from repro.models.transformer.linear import PlainLinear, plain
 
 
 @register("compression", "per_group")

@@ -18,9 +18,10 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
 from repro.models.analysis.outliers import largest_by_channel
-from repro.models.quantization.scale_folding import feeds, folded, plain
+from repro.models.quantization.scale_folding import feeds, folded
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import plain
 
 _LEAST = 1e-5
 """Lower bound of maxima and scales, as in the release."""
@@ -76,9 +77,8 @@ def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -
 
 def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
     """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
-    layers = list(decoder.layers)
+    layers = decoder.resident_layers()
     for norm, parts in feeds(decoder.config).items():
         for i, layer in enumerate(layers):
-            assert layer is not None, f"layer {i} is not resident"
             layers[i] = folded(layer, norm, parts, scales[Place(i, parts[0])])
     return Decoder(decoder.config, layers, decoder.ends)

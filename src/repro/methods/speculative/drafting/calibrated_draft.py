@@ -13,9 +13,8 @@ from functools import partial
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.forward.network import LateLogits, Logits, Network, Step, rows_of
+from repro.models.forward.network import LateLogits, Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.layer import LayerWeights
 
 COLDEST, WARMEST = 0.02, 20.0
 """Temperatures between which a draft's is searched."""
@@ -57,48 +56,26 @@ class MatchedNetwork:
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the draft; the oracle runs when the logits are read."""
         swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
-        own = self._draft.begin(wanted, branches)
-        return _MatchedStep(own, wanted, self._oracle, swapped, self._temperature)
+        step = self._draft.begin(wanted, branches)
+        return RewrittenStep(step, wanted, partial(self._matched, swapped))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
         self._draft.keep(text)
         self._oracle.keep(text)
 
-
-class _MatchedStep(Step):
-    def __init__(
-        self,
-        step: Step,
-        wanted: Sequence[Prefix],
-        oracle: Network,
-        swapped: Sequence[Prefix],
-        temperature: float,
-    ) -> None:
-        self._step, self._wanted, self._oracle, self._swapped = step, wanted, oracle, swapped
-        self._temperature = temperature
-
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        self._step.layers(first, last, streamed)
-
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        own = self._own(at)
+    def _matched(
+        self, swapped: Sequence[Prefix], contexts: Sequence[Prefix], rows: list[Logits]
+    ) -> list[Logits]:
+        """The draft's rows with the target's choice first in swapped contexts, all at the temperature."""
+        if swapped:
+            said = zip(swapped, rows_of(self._oracle, swapped), strict=True)
+            choices = {context: row.choice for context, row in said}
+            pairs = zip(contexts, rows, strict=True)
+            rows = [with_first(row, choices[at]) if at in choices else row for at, row in pairs]
         if self._temperature == 1.0:
-            return own
-        return [LateLogits(partial(tempered, row, self._temperature)) for row in own]
-
-    def _own(self, at: Sequence[int] | None) -> list[Logits]:
-        """The draft's rows with the target's choice first in some."""
-        own = self._step.rows(at)
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        if not self._swapped:
-            return own
-        said = rows_of(self._oracle, self._swapped)
-        choices = {c: row.choice for c, row in zip(self._swapped, said, strict=True)}
-        return [
-            with_first(row, choices[context]) if context in choices else row
-            for context, row in zip(wanted, own, strict=True)
-        ]
+            return rows
+        return [LateLogits(partial(tempered, row, self._temperature)) for row in rows]
 
 
 def coin(context: Prefix, seed: int) -> float:

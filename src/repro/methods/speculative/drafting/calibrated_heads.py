@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-from repro.models.forward.network import Logits, Network, Step, rows_of
+from repro.models.forward.network import Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.layer import LayerWeights
 
 
 class MatchedHeads:
@@ -51,7 +50,8 @@ class MatchedHeads:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the heads; the oracle runs when the logits are read."""
-        return _MatchedStep(self, self._draft.begin(wanted, branches), wanted)
+        step = self._draft.begin(wanted, branches)
+        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.matched, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
@@ -76,18 +76,6 @@ class MatchedHeads:
         if text not in self._said:
             self._said[text] = rows_of(self._oracle, [text])[0].choice
         return self._said[text]
-
-
-class _MatchedStep(Step):
-    def __init__(self, network: MatchedHeads, step: Step, wanted: Sequence[Prefix]) -> None:
-        self._network, self._step, self._wanted = network, step, wanted
-
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        self._step.layers(first, last, streamed)
-
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        return list(map(self._network.matched, wanted, self._step.rows(at)))
 
 
 def coin(feature: Prefix, head: int, seed: int) -> float:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from repro.libraries import Tensor, torch
 from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import LogitCache, MemoNetwork
+from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import RANKED, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
@@ -84,6 +84,10 @@ class EagleNetwork:
         self.guesses.clear()
         self.features.start()
 
+    def key(self, prefix: Prefix) -> bytes:
+        """What a row is stored under: it depends on how many tokens have features of the target."""
+        return row_key(prefix.digest, self.lineage.boundary)
+
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`; the levels of a tree are computed one after the other within the pass."""
         return _EagleStep(self, wanted)
@@ -144,21 +148,3 @@ class _EagleStep(Step):
         if head.targets is None:
             return [Logits(row) for row in logits]
         return [DraftRow(row, head.targets, head.config.target_vocab) for row in logits]
-
-
-class CachedHead(MemoNetwork):
-    """An EAGLE head behind a logit cache; the key includes how many tokens have target features."""
-
-    def __init__(self, network: EagleNetwork, memo: LogitCache, ranks: int = RANKED) -> None:
-        super().__init__(network, memo, ranks=ranks)
-        self._head = network
-
-    def start(self, prompt: Prefix) -> None:
-        """See `Network`."""
-        super().start(prompt)
-        self._source = self._head.lineage.boundary
-
-    def keep(self, text: Prefix) -> None:
-        """See `Network`."""
-        super().keep(text)
-        self._source = self._head.lineage.boundary

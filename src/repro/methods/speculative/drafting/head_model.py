@@ -17,7 +17,7 @@ from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.libraries import Tensor
 from repro.methods.speculative.drafting import eagle_head, head_ranks, medusa_head
-from repro.methods.speculative.drafting.eagle import CachedHead, EagleNetwork
+from repro.methods.speculative.drafting.eagle import EagleNetwork
 from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
 from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads
@@ -28,7 +28,7 @@ from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
@@ -202,19 +202,19 @@ class HeadModel(Model):
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
-        features = CachedFeatures(self._depths, self.target.decoder, memo)
-        return self._reading(features, memo, ranks)
+        network = self._reading(CachedFeatures(self._depths, self.target.decoder, memo))
+        return MemoNetwork(network, memo, ranks) if memo else network
 
     def features(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The target's features at the last tokens of some sequences, computed apart from any run."""
-        return CachedFeatures(self._depths, self.target.decoder, None).of(prefixes)
+        return CachedFeatures(self._depths, self.target.decoder).of(prefixes)
 
     def _resident_network(self) -> Network:
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
     @abstractmethod
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def _reading(self, features: Features) -> Network:
         """A network that reads these target features."""
 
 
@@ -244,9 +244,8 @@ class EagleModel(HeadModel):
         added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
         return content_hash([*added, super().digest]) if added else super().digest
 
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        made = EagleNetwork(self.head_config, lambda: self.head, features, self._host)
-        return CachedHead(made, memo, ranks) if memo else made
+    def _reading(self, features: Features) -> Network:
+        return EagleNetwork(self.head_config, lambda: self.head, features, self._host)
 
     @cached_property
     def head(self) -> EagleHead:
@@ -277,8 +276,8 @@ class MedusaModel(HeadModel):
         raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
         return medusa_head.config_of(self.folder, raw, vocab)
 
-    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo, ranks)
+    def _reading(self, features: Features) -> Network:
+        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)
 
     def session(
         self,

@@ -13,11 +13,12 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.libraries import np, torch
 from repro.methods.speculative.drafting.head_model import HeadModel
-from repro.models.quantization.dictionary_rounding import packed_layer, plain_linear, require_dense
+from repro.models.quantization.dictionary_rounding import packed_layer, require_dense
 from repro.models.runtime.model import STORED, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, plain
 from repro.records.record import content_hash
 
 VERSION = 1
@@ -107,11 +108,13 @@ def interpolated(layer: LayerWeights, share: float, seed: Sequence[int]) -> Laye
     The random numbers are numpy's, drawn in fp32 and equal on all hosts.
     """
     drawn = np.random.default_rng(list(seed))
-    changed = []
-    for linear in map(plain_linear, layer.linears):
-        own = linear.weight.float()
-        noise = torch.from_numpy(drawn.standard_normal(tuple(own.shape), dtype=np.float32)).to(own.device)
-        noise *= own.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
-        changed.append(replace(linear, weight=torch.lerp(own, noise, share).to(linear.weight.dtype)))
-    qkv, out, up, down = changed
-    return replace(layer, qkv=qkv, out=out, up=up, down=down)
+
+    def changed(linear: Linear) -> Linear:
+        dense = plain(linear)
+        weight = dense.weight.float()
+        noise = torch.from_numpy(drawn.standard_normal(tuple(weight.shape), dtype=np.float32))
+        noise = noise.to(weight.device)
+        noise *= weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+        return replace(dense, weight=torch.lerp(weight, noise, share).to(dense.weight.dtype))
+
+    return layer.map(changed)

@@ -12,8 +12,8 @@ from functools import cached_property
 from repro.libraries import Tensor
 from repro.methods.speculative.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import RANKED, Logits, Step
+from repro.models.forward.logit_cache import row_key
+from repro.models.forward.network import Logits, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
@@ -25,19 +25,11 @@ class MedusaNetwork:
 
     depth = 1
 
-    def __init__(
-        self,
-        count: int,
-        load: Callable[[], MedusaHeads],
-        features: Features,
-        memo: LogitCache | None = None,
-        ranks: int = RANKED,
-    ) -> None:
-        """`count` heads, which `load` returns on first use; with a memo their first `ranks` are looked up."""
+    def __init__(self, count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
+        """`count` heads, which `load` returns on first use."""
         self._count = count
         self._load = load
         self.features = features
-        self.memo, self.ranks = memo, ranks
         self.lineage = MedusaLineage(0, count)
 
     @cached_property
@@ -50,6 +42,11 @@ class MedusaNetwork:
         self.lineage = MedusaLineage(prompt.length, self._count)
         self.features.start()
 
+    def key(self, prefix: Prefix) -> bytes:
+        """What a row is stored under: the sequence whose feature is read, and the head that reads it."""
+        root, head = self.lineage.place(prefix)
+        return row_key(root.digest, head + 1)
+
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
         return _MedusaStep(self, wanted)
@@ -60,52 +57,24 @@ class MedusaNetwork:
         self.features.keep(text)
 
 
-Place = tuple[Prefix, int]
-
-
 class _MedusaStep(Step):
     def __init__(self, network: MedusaNetwork, wanted: Sequence[Prefix]) -> None:
         self._network = network
-        self._wanted: list[Place] = [network.lineage.place(prefix) for prefix in wanted]
-        self._rows: dict[Place, Logits] = {}
-        self._missing: list[Place] = []
+        places = [network.lineage.place(prefix) for prefix in wanted]
+        self._roots, self._heads = [root for root, _ in places], [head for _, head in places]
         self._hidden: Tensor | None = None
 
     @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "heads stay in memory"
-        if first == last:
-            return
-        self._rows = self._remembered()
-        self._missing = [place for place in dict.fromkeys(self._wanted) if place not in self._rows]
-        if self._missing:
+        if first < last:
             heads = self._network.heads
-            features = self._network.features.of([root for root, _ in self._missing]).to(heads.device)
-            self._hidden = heads.hidden(features, [head for _, head in self._missing])
-
-    def _remembered(self) -> dict[Place, Logits]:
-        """Logits found in the memo; the key is the feature's sequence and the head's number plus 1."""
-        memo = self._network.memo
-        if memo is None:
-            return {}
-        ranks = self._network.ranks
-        found = {place: memo.get(place[0], place[1] + 1, ranks) for place in dict.fromkeys(self._wanted)}
-        return {place: row for place, row in found.items() if row}
+            features = self._network.features.of(self._roots).to(heads.device)
+            self._hidden = heads.hidden(features, self._heads)
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        if self._hidden is not None:
-            self._project(self._hidden)
-            self._hidden = None
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        return [self._rows[place] for place in wanted]
-
-    def _project(self, hidden: Tensor) -> None:
-        logits = self._network.heads.logits(hidden, [head for _, head in self._missing])
-        new = dict(zip(self._missing, map(Logits, logits), strict=True))
-        if memo := self._network.memo:
-            new = {place: Logits(None, row.ranked()) for place, row in new.items()}
-            for head in {head for _, head in new}:
-                own = {root: row for (root, number), row in new.items() if number == head}
-                memo.put(list(own), list(own.values()), head + 1)
-        self._rows |= new
+        assert self._hidden is not None, "heads say nothing before their layer has run"
+        chosen = list(range(len(self._heads)) if at is None else at)
+        logits = self._network.heads.logits(self._hidden[chosen], [self._heads[i] for i in chosen])
+        return [Logits(row) for row in logits]
