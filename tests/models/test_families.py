@@ -244,7 +244,7 @@ def test_a_switch_that_is_not_supported_is_named(tiny, tmp_path):
     with pytest.raises(InputError, match="qk_layernorm=True"):
         weights.load(rewrite(folder, tmp_path / "phi", qk_layernorm=True))
     with pytest.raises(InputError, match=r"'yarn'.*default, linear, llama3"):
-        weights.load(rewrite(folder, tmp_path / "yarn", rope_parameters={"rope_type": "yarn"}))
+        weights.load(rewrite(folder, tmp_path / "yarn", rope_parameters={"rope_type": "yarn", "factor": 2.0}))
     with pytest.raises(InputError, match=r"'mish'.*relu, silu"):
         weights.load(rewrite(folder, tmp_path / "mish", hidden_act="mish"))
 

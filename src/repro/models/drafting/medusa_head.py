@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
-from repro.models.checkpoints.config_entries import HARMLESS
+from repro.models.checkpoints.config_settings import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
