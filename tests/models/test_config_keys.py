@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -189,6 +190,30 @@ def test_entries_that_nobody_knows_are_named_in_one_warning(caplog: pytest.LogCa
     assert [record.message for record in caplog.records] == [
         "config.json of llama: ignored, as by transformers: attention_multiplier, banana"
     ]
+
+
+def test_a_setting_of_a_future_release_is_refused_unless_it_has_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FutureConfig(hf.LlamaConfig):
+        attention_sinks: int = 0
+
+    monkeypatch.setattr(hf, "CONFIG_MAPPING", {"llama": FutureConfig})
+    monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
+    raw = {"model_type": "llama", **COMMON}
+    assert config_of({**raw, "attention_sinks": 0}) == config_of(raw)
+    with pytest.raises(InputError, match="llama with attention_sinks=4 is not supported; only 0 is"):
+        config_of({**raw, "attention_sinks": 4})
+
+
+def test_what_transformers_says_is_kept_until_it_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"model_type": "llama", **COMMON, "rope_theta": 123.0}
+    first = config_of(raw)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert config_of(raw) == first
+    monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
+    with pytest.raises(ImportError):
+        config_of(raw)
 
 
 @pytest.mark.parametrize(
