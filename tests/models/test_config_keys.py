@@ -198,7 +198,7 @@ def test_a_setting_of_a_future_release_is_refused_unless_it_has_its_default(
     class FutureConfig(hf.LlamaConfig):
         attention_sinks: int = 0
 
-    monkeypatch.setattr(hf, "CONFIG_MAPPING", {"llama": FutureConfig})
+    monkeypatch.setattr("transformers.CONFIG_MAPPING", {"llama": FutureConfig})
     monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
     raw = {"model_type": "llama", **COMMON}
     assert config_of({**raw, "attention_sinks": 0}) == config_of(raw)

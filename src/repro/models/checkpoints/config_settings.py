@@ -37,25 +37,20 @@ HARMLESS = frozenset(
         *("activation_dropout", "layerdrop", "initializer_range", "init_std", "gradient_checkpointing"),
         # tokens that begin, end or fill a text, which the tokenizer reads
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "prefix"),
-        *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+        "decoder_start_token_id",
         # precision, which the model file chooses, and how stored numbers are meant (`stored_numbers`)
         *("dtype", "torch_dtype", "use_bfloat16"),
         *("quantization_config", "quantization", "compression_config"),
         # how the same logits are computed, split or returned
         *("use_cache", "pretraining_tp", "chunk_size_feed_forward", "reorder_and_upcast_attn", "n_ctx"),
-        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "is_decoder"),
-        *("output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "torchscript"),
-        *("is_encoder_decoder", "local_files_only", "cache_implementation"),
-        # heads for other tasks
-        *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "finetuning_task"),
+        *("output_attentions", "output_hidden_states", "return_dict", "torchscript", "is_decoder"),
+        *("is_encoder_decoder", "local_files_only", "cache_implementation", "_attn_implementation_autoset"),
+        # heads for other tasks, other modalities than text
+        *("id2label", "label2id", "problem_type", "classifier_dropout", "finetuning_task"),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-        *("summary_first_dropout", "summary_last_dropout", "task_specific_params"),
-        # settings of `generate`, which runs here by the cell's own
-        *("do_sample", "temperature", "top_k", "top_p", "num_beams", "max_length", "min_length"),
-        *("max_new_tokens", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
-        # other modalities than text
-        *("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"),
-        *("image_token_index", "image_token_id", "boi_token_id", "eoi_token_id"),
+        *("summary_first_dropout", "summary_last_dropout", "task_specific_params", "vision_config"),
+        *("mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
+        *("boi_token_id", "eoi_token_id", "image_token_id"),
     }
 )
 """Settings that change no logits of a text."""
@@ -137,6 +132,7 @@ def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     from transformers import CONFIG_MAPPING
 
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # its import sets it anew
     kind = raw["model_type"]
     plain = CONFIG_MAPPING[kind]()
     aliases = dict(plain.attribute_map)
