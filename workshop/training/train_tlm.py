@@ -27,13 +27,12 @@ from repro import data
 from repro.core.errors import InputError
 from repro.methods.serving.score_head import Reading, ScoreHead
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.encoders import dual_head
 from repro.models.encoders.dual_head import DualHead, HeadSettings
 from repro.models.encoders.trained_heads import fingerprint, head_file
-from repro.models.encoders.word_pieces import WordPieces, load_encoder
+from repro.models.encoders.word_pieces import WordPieces, load_encoder, open_encoder
 from repro.models.transformer import weights
 from repro.records.record import content_hash
 from workshop.training import command, decision_head, score_head

@@ -20,13 +20,12 @@ from repro.device.op import Op
 from repro.methods.serving.deciders import Decider, ServiceRequest
 from repro.methods.serving.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
 from repro.methods.serving.slo import Decision, LatencySlo
-from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.costs.model_cost import Precision
 from repro.models.encoders.dual_head import LEVELS
 from repro.models.encoders.trained_heads import head_file, open_dual_head
-from repro.models.encoders.word_pieces import WordPieces
+from repro.models.encoders.word_pieces import WordPieces, open_encoder
 
 
 @dataclass
@@ -108,7 +107,7 @@ def score_head(
 
     Args:
         text: tokenizer of the language model.
-        encoder: see `encoder_folder.open_encoder`.
+        encoder: see `word_pieces.open_encoder`.
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
         heads: folder of the heads; `None` uses the committed ones.

