@@ -23,7 +23,7 @@ from repro.records.record import content_hash
 log = logging.getLogger(__name__)
 
 NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-"""Settings that every file must have whose class knows them; transformers would take its default."""
+"""Whole numbers that every file must have whose class knows them; transformers would take its default."""
 
 MAY_BE_0 = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 
@@ -136,9 +136,11 @@ def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
     kind = raw["model_type"]
     plain = CONFIG_MAPPING[kind]()
     aliases = dict(plain.attribute_map)
-    needed = [name for name in NEEDED if hasattr(plain, name)]
-    if lacking := [name for name in needed if not raw.keys() & {name, aliases.get(name)}]:
-        raise InputError(f"config.json of {kind} lacks {', '.join(lacking)}")
+    for name in (name for name in NEEDED if hasattr(plain, name)):
+        stated = name if name in raw else aliases.get(name, name)
+        if type(raw.get(stated)) is not int or raw[stated] < 1:
+            wrong = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
+            raise InputError(f"config.json of {kind} {wrong}; it must be a whole number above 0")
     for name, alias in aliases.items():
         if raw.keys() >= {name, alias} and raw[name] != raw[alias]:
             raise InputError(f"config.json of {kind} has {name}={raw[name]} and {alias}={raw[alias]}")
