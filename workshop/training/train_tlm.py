@@ -27,7 +27,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.methods.serving.score_head import Reading, ScoreHead
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.safetensors_io import CONFIG
+from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.encoders import dual_head
 from repro.models.encoders.dual_head import DualHead, HeadSettings

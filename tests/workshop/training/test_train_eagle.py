@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.drafting import eagle_head
 from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import CachedFeatures

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.drafting import medusa_head
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import CachedFeatures

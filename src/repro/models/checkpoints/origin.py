@@ -18,11 +18,11 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice, unknown
 from repro.core.typed import typed
+from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
 STORES = ("float32", "bfloat16")
-CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
 OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")

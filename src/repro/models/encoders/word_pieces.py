@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.checkpoints.origin import checkpoint_files, model_file
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.encoders.token_spans import TextSpan
 
 KINDS = ("bert", "mobilebert")

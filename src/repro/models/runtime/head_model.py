@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import open_checkpoint
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
