@@ -6,7 +6,7 @@ read here must have its default (`config_settings`). Must not read files or crea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
     kind, options = raw["model_type"], family.options(settings)
     options |= {name: _rope(options[name]) for name in ("rope", "local_rope") if name in options}
     config = DecoderConfig(**options)
-    _require_layer_types(kind, settings.get("layer_types"), config)
+    _require_layer_types(kind, settings.get("layer_types") or (), config)
     settings.require_computed(part_of)
     if config.heads % config.kv_heads:
         raise InputError(f"{kind} with {config.heads} heads for {config.kv_heads} of keys is not supported")
@@ -124,12 +124,8 @@ def _require_rotation(kind: str, rope: Rope, head_dim: int, in_part: bool) -> No
         )
 
 
-def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
-    """InputError unless `layer_types` says what is computed in each layer."""
-    if types is None:
-        return
-    if not isinstance(types, list) or len(types) != config.layers:
-        raise InputError(f"{kind} with layer_types={types!r} is not supported; it must name {config.layers}")
+def _require_layer_types(kind: str, types: Sequence[str], config: DecoderConfig) -> None:
+    """InputError unless `layer_types`, if there are any, say what is computed in each layer."""
     for layer, name in enumerate(types):
         computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
         if name != computed:
@@ -139,18 +135,18 @@ def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
             )
 
 
-def _shape(s: Settings) -> dict[str, Any]:
+def _shape(settings: Settings) -> dict[str, Any]:
     """Fields of every family, under names that they share."""
-    shared = s.get("shares_embeddings", False)
+    shared = settings.get("shares_embeddings", False)
     if not isinstance(shared, bool):
         raise InputError(f"config.json has shares_embeddings={shared!r}; it must be true or false")
     return {
-        "vocab": s["vocab_size"],
-        "hidden": s["hidden_size"],
-        "layers": s["num_hidden_layers"],
-        "heads": s["num_attention_heads"],
-        "max_positions": s["max_position_embeddings"],
-        "tied": s["tie_word_embeddings"],
+        "vocab": settings["vocab_size"],
+        "hidden": settings["hidden_size"],
+        "layers": settings["num_hidden_layers"],
+        "heads": settings["num_attention_heads"],
+        "max_positions": settings["max_position_embeddings"],
+        "tied": settings["tie_word_embeddings"],
         "shares_embeddings": shared,
     }
 
@@ -159,20 +155,20 @@ def _heads(dim: int, kv_heads: int) -> dict[str, Any]:
     return {"head_dim": dim, "kv_heads": kv_heads, "query_scale": dim**-0.5}
 
 
-def _rotary(s: Settings) -> dict[str, Any]:
+def _rotary(settings: Settings) -> dict[str, Any]:
     """Fields of a family with RoPE, whose heads may be fewer for keys and as wide as a setting says."""
-    dim = s.get("head_dim") or s["hidden_size"] // s["num_attention_heads"]
-    rotated = {"rope": s["rope_parameters"], "intermediate": s["intermediate_size"]}
-    return _shape(s) | _heads(dim, s["num_key_value_heads"]) | rotated
+    dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    rotated = {"rope": settings["rope_parameters"], "intermediate": settings["intermediate_size"]}
+    return _shape(settings) | _heads(dim, settings["num_key_value_heads"]) | rotated
 
 
-def _learned(s: Settings, reserved: int = 0) -> dict[str, Any]:
+def _learned(settings: Settings, reserved: int = 0) -> dict[str, Any]:
     """Fields of a family with a table of positions, whose first entries may be `reserved` for padding."""
     return {
-        **_shape(s),
-        **_heads(s["hidden_size"] // s["num_attention_heads"], s["num_attention_heads"]),
-        "activation": _activation(s["activation_function"]),
-        "learned_positions": s["max_position_embeddings"] + reserved,
+        **_shape(settings),
+        **_heads(settings["hidden_size"] // settings["num_attention_heads"], settings["num_attention_heads"]),
+        "activation": _activation(settings["activation_function"]),
+        "learned_positions": settings["max_position_embeddings"] + reserved,
         "position_offset": reserved,
     }
 
@@ -222,86 +218,101 @@ def _factors(parameters: Raw) -> tuple[float, ...]:
     return tuple(_number("short_factor", value) for value in short)
 
 
-def _gated(s: Settings, activation: str = "hidden_act") -> dict[str, Any]:
+def _gated(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
     """Fields of a family like Llama: gated MLP and RMSNorm."""
-    return _rotary(s) | {"norm_eps": s["rms_norm_eps"], "activation": _activation(s[activation])}
+    return _rotary(settings) | {
+        "norm_eps": settings["rms_norm_eps"],
+        "activation": _activation(settings[activation]),
+    }
 
 
-def _attention_bias(s: Settings) -> dict[str, Any]:
-    return dict.fromkeys(("qkv_bias", "out_bias"), s["attention_bias"])
+def _attention_bias(settings: Settings) -> dict[str, Any]:
+    return dict.fromkeys(("qkv_bias", "out_bias"), settings["attention_bias"])
 
 
-def _windowed(s: Settings) -> dict[str, Any]:
+def _windowed(settings: Settings) -> dict[str, Any]:
     """The sliding layers, as transformers' `layer_types` and `sliding_window` sum up other settings."""
-    s.pass_over("use_sliding_window", "max_window_layers")
-    s.pass_over("sliding_window_pattern", "_sliding_window_pattern")
-    if (window := s["sliding_window"]) is None:
+    settings.pass_over("use_sliding_window", "max_window_layers")
+    settings.pass_over("sliding_window_pattern", "_sliding_window_pattern")
+    if (window := settings["sliding_window"]) is None:
         return {}
-    return {"window": window, "sliding": tuple(kind == "sliding_attention" for kind in s["layer_types"])}
-
-
-def _llama(s: Settings) -> dict[str, Any]:
-    return _gated(s) | _attention_bias(s) | {"mlp_bias": s["mlp_bias"]}
-
-
-def _mistral(s: Settings) -> dict[str, Any]:
-    window = s["sliding_window"]
-    return _gated(s) | {"window": window, "sliding": (window is not None,) * s["num_hidden_layers"]}
-
-
-def _qwen2(s: Settings) -> dict[str, Any]:
-    return _gated(s) | _windowed(s) | {"qkv_bias": True}
-
-
-def _qwen3(s: Settings) -> dict[str, Any]:
-    return _gated(s) | _attention_bias(s) | _windowed(s) | {"qk_norm": True}
-
-
-def _gemma(s: Settings, activation: str = "hidden_act") -> dict[str, Any]:
-    scale = s["hidden_size"] ** 0.5
-    return _gated(s, activation) | _attention_bias(s) | {"norm_offset": 1.0, "embedding_scale": scale}
-
-
-def _gemma2(s: Settings) -> dict[str, Any]:
     return {
-        **_gemma(s, "hidden_activation"),
-        **_windowed(s),
+        "window": window,
+        "sliding": tuple(kind == "sliding_attention" for kind in settings["layer_types"]),
+    }
+
+
+def _llama(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _attention_bias(settings) | {"mlp_bias": settings["mlp_bias"]}
+
+
+def _mistral(settings: Settings) -> dict[str, Any]:
+    window = settings["sliding_window"]
+    return _gated(settings) | {
+        "window": window,
+        "sliding": (window is not None,) * settings["num_hidden_layers"],
+    }
+
+
+def _qwen2(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _windowed(settings) | {"qkv_bias": True}
+
+
+def _qwen3(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _attention_bias(settings) | _windowed(settings) | {"qk_norm": True}
+
+
+def _gemma(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
+    scale = settings["hidden_size"] ** 0.5
+    return (
+        _gated(settings, activation)
+        | _attention_bias(settings)
+        | {"norm_offset": 1.0, "embedding_scale": scale}
+    )
+
+
+def _sandwiched(settings: Settings) -> dict[str, Any]:
+    """Fields of Gemma 2 and 3."""
+    return {
+        **_gemma(settings, "hidden_activation"),
+        **_windowed(settings),
         "block": "sandwich",
-        "query_scale": s["query_pre_attn_scalar"] ** -0.5,
-        "attention_cap": s["attn_logit_softcapping"],
-        "logit_cap": s["final_logit_softcapping"],
+        "query_scale": settings["query_pre_attn_scalar"] ** -0.5,
+        "logit_cap": settings["final_logit_softcapping"],
     }
 
 
-def _gemma3(s: Settings) -> dict[str, Any]:
-    # The reference implementation has the cap of Gemma 2 and does not apply it.
-    if (cap := s["attn_logit_softcapping"]) is not None:
-        raise InputError(f"gemma3 with attn_logit_softcapping={cap!r} is not supported; only null is")
-    ropes = s["rope_parameters"]
+def _gemma2(settings: Settings) -> dict[str, Any]:
+    return _sandwiched(settings) | {"attention_cap": settings["attn_logit_softcapping"]}
+
+
+def _gemma3(settings: Settings) -> dict[str, Any]:
+    # The reference implementation has the attention cap of Gemma 2 and does not apply it: only null is read.
+    ropes = settings["rope_parameters"]
     of_both = {"rope": ropes["full_attention"], "local_rope": ropes["sliding_attention"]}
-    return _gemma2(s) | of_both | {"qk_norm": True}
+    return _sandwiched(settings) | of_both | {"qk_norm": True}
 
 
-def _phi(s: Settings) -> dict[str, Any]:
-    options = {"block": "parallel", "activation": _activation(s["hidden_act"]), "head_bias": True}
-    return _rotary(s) | _plain(s["layer_norm_eps"], True) | options
+def _phi(settings: Settings) -> dict[str, Any]:
+    options = {"block": "parallel", "activation": _activation(settings["hidden_act"]), "head_bias": True}
+    return _rotary(settings) | _plain(settings["layer_norm_eps"], True) | options
 
 
-def _opt(s: Settings) -> dict[str, Any]:
-    before = s["do_layer_norm_before"]
+def _opt(settings: Settings) -> dict[str, Any]:
+    before = settings["do_layer_norm_before"]
     return {
-        **_learned(s, reserved=2),
-        **_plain(1e-5, s["enable_bias"]),
-        "intermediate": s["ffn_dim"],
-        "final_norm": before and not s["_remove_final_layer_norm"],
+        **_learned(settings, reserved=2),
+        **_plain(1e-5, settings["enable_bias"]),
+        "intermediate": settings["ffn_dim"],
+        "final_norm": before and not settings["_remove_final_layer_norm"],
         "block": "pre" if before else "post",
-        "embedding_width": s["word_embed_proj_dim"],
+        "embedding_width": settings["word_embed_proj_dim"],
     }
 
 
-def _gpt2(s: Settings) -> dict[str, Any]:
-    inner = s["n_inner"] or 4 * s["hidden_size"]
-    return _learned(s) | _plain(s["layer_norm_epsilon"], True) | {"intermediate": inner}
+def _gpt2(settings: Settings) -> dict[str, Any]:
+    inner = settings["n_inner"] or 4 * settings["hidden_size"]
+    return _learned(settings) | _plain(settings["layer_norm_epsilon"], True) | {"intermediate": inner}
 
 
 FAMILIES: dict[str, Family] = {
