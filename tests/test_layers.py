@@ -51,9 +51,10 @@ ENTRANCES = {"__main__.py", "commands.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {
-    # tokenizers, quantized weights and GGUF; encoder-decoders; encoders and their tokenizers
+    # tokenizers, configurations, quantized weights and GGUF; encoder-decoders; encoders and their tokenizers
     "transformers": {
         "models/checkpoints/checkpoint.py",
+        "models/checkpoints/config_settings.py",
         "models/checkpoints/dequantizing.py",
         "models/checkpoints/gguf_file.py",
         "models/forward/encdec.py",

@@ -21,8 +21,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.output import prepare_process
-from repro.core.paths import conf_dir, project_root
-from repro.core.registry import unknown
+from repro.core.paths import project_root
+from repro.core.registry import require_choice, unknown
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 """What `ArgumentParser.add_argument` takes: the names, and what is said of them."""
@@ -359,27 +359,24 @@ def fetch(
 
     The exit status is 1 if a checkpoint could not be obtained.
     """
-    from repro.models.checkpoints.encoder_folder import ENCODERS
     from repro.models.checkpoints.fetching import fetched, places
-    from repro.models.checkpoints.origin import Checkpoint
+    from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 
     if experiment:
         from repro.experiments.needed import needs  # late, with torch
 
         needed = needs(experiment.removeprefix("experiment="))
         print(*needed.lines(), sep="\n")
-        checkpoints: Sequence[Checkpoint | str] = [model.checkpoint for model in needed.models]
+        checkpoints: Sequence[Checkpoint] = [model.checkpoint for model in needed.models]
     else:
-        paths = sorted((conf_dir() / "model" / "checkpoint").glob("*.yaml"))
-        files = {path.stem: path for path in paths}
+        files = checkpoint_files()
         for name in names:
-            if name not in files and name not in ENCODERS:
-                raise InputError(unknown("checkpoint", name, {*files, *ENCODERS}))
+            require_choice("checkpoint", name, files)
         if listed:
-            print(*places([Checkpoint.from_yaml(path) for path in paths]), sep="\n")
+            print(*places([Checkpoint.from_yaml(path) for path in files.values()]), sep="\n")
         elif not names:
             raise InputError("name at least one checkpoint, or --list them")
-        checkpoints = [name if name in ENCODERS else Checkpoint.from_yaml(files[name]) for name in names]
+        checkpoints = [Checkpoint.from_yaml(files[name]) for name in names]
     status = 0
     for checkpoint in () if listed else checkpoints:
         try:

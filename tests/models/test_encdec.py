@@ -24,7 +24,7 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.medusa import Medusa
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderNetwork

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.core.registry import require_choice
 from repro.experiments.tree_drawings.forms import DiagramSpec, VerificationDiagram, branching
 from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
@@ -21,7 +20,7 @@ from repro.methods.speculative.drafting.verification_tree import (
     searched,
 )
 from repro.models.checkpoints.checkpoint import open_checkpoint
-from repro.models.checkpoints.origin import Checkpoint
+from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 from repro.scenarios.generation.draft_calibration import head_match
 
 
@@ -31,7 +30,7 @@ def recorded(name: str) -> HeadRanks:
     Raises:
         InputError: there is no such entry, its checkpoint is missing, or no ranks were recorded.
     """
-    files = {path.stem: path for path in (conf_dir() / "model" / "checkpoint").glob("*.yaml")}
+    files = checkpoint_files()
     require_choice("checkpoint", name, files)
     path = Path(open_checkpoint(Checkpoint.from_yaml(files[name]))) / FILE
     if not path.is_file():

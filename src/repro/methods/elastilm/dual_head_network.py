@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models.checkpoints.safetensors_io import CONFIG, read_config, read_tensors, write_tensors
+from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
+from repro.models.checkpoints.weight_files import CONFIG, read_config
 
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Levels of the decision head's classes, for prompt and model, and of the SLO tokens."""

@@ -20,10 +20,9 @@ from repro.device.op import Op
 from repro.methods.elastilm.dual_head_network import LEVELS
 from repro.methods.elastilm.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
 from repro.methods.elastilm.trained_heads import head_file, open_dual_head
-from repro.methods.elastilm.word_pieces import WordPieces
+from repro.methods.elastilm.word_pieces import WordPieces, open_encoder
 from repro.methods.serving.deciders import Decider, ServiceRequest
 from repro.methods.serving.slo import Decision, LatencySlo
-from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.costs.model_cost import Precision
@@ -108,7 +107,7 @@ def score_head(
 
     Args:
         text: tokenizer of the language model.
-        encoder: see `encoder_folder.open_encoder`.
+        encoder: see `word_pieces.open_encoder`.
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
         heads: folder of the heads; `None` uses the committed ones.

@@ -12,10 +12,9 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.elastilm.dual_head_network import PARTS, DualHead, HeadSettings
 from repro.methods.elastilm.elastic_profile import Parts
-from repro.methods.elastilm.word_pieces import load_encoder
+from repro.methods.elastilm.word_pieces import load_encoder, open_encoder
 from repro.methods.serving.deciders import Decider
 from repro.methods.serving.shortening import Scorer
-from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.costs.model_cost import Precision
 from repro.records.record import content_hash

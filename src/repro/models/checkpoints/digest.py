@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 from repro.libraries import torch
 from repro.models.checkpoints.safetensors_io import opened
-from repro.models.checkpoints.weight_files import INDEX, TENSORS, index
+from repro.models.checkpoints.weight_files import INDEX, TENSORS, header, index
 from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)
@@ -102,10 +102,9 @@ def _tensor_digests(path: Path) -> list[str]:
     """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
     lines = []
     with opened(path) as file:
-        for name in file.keys():  # noqa: SIM118
-            entry, tensor = file.get_slice(name), file.get_tensor(name)
-            content = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy())
-            lines.append(f"{name} {entry.get_dtype()} {entry.get_shape()} {content.hexdigest()}")
+        for name, stored in header(path).items():
+            content = hashlib.sha256(file.get_tensor(name).reshape(-1).view(torch.uint8).numpy())
+            lines.append(f"{name} {stored.kind} {list(stored.shape)} {content.hexdigest()}")
     return sorted(lines)
 
 

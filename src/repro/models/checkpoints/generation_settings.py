@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.validate import CONFIG
-from repro.models.checkpoints.weight_files import read_json
+from repro.models.checkpoints.weight_files import CONFIG, read_json
 
 FILE = "generation_config.json"
 

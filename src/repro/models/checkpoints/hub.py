@@ -20,13 +20,12 @@ from huggingface_hub import constants
 
 from repro.models.checkpoints.origin import OF_TOKENIZERS, Hub
 from repro.models.checkpoints.validate import MEDUSA, missing_from
-from repro.models.checkpoints.weight_files import read_json
+from repro.models.checkpoints.weight_files import CONFIG, read_json
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "*.jinja", *OF_TOKENIZERS]
 # Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
 UNWANTED = ["*/*", "consolidated*"]
-CONFIG = "config.json"
 Check = Callable[[Mapping[str, Any]], object]
 CONNECT_SECONDS = 5.0
 CONVERTER = "SFconvertbot"

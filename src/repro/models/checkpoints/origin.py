@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.paths import project_root
+from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice, unknown
 from repro.core.typed import typed
+from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
 STORES = ("float32", "bfloat16")
-CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
 OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
@@ -54,6 +54,7 @@ class Checkpoint:
             $REPRO_MODELS only, by name and by repository.
         hub: the hub repository, or None.
         wheel: the packages that contain a GGUF file of it, or None.
+        files: the packages that contain its folder's files as they are, by the files' names, or None.
         store: precision of a GGUF file's dequantized weights on disk, `float32` (exact) or `bfloat16` (half
             the size, 8 significant bits).
         shares_embeddings_with: name of the checkpoint whose embeddings and tokenizer this one uses, or None;
@@ -70,6 +71,7 @@ class Checkpoint:
     shares_embeddings_with: str | None
     licence: str
     predictor: str | None = None
+    files: Mapping[str, Wheel] | None = None
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
@@ -88,6 +90,10 @@ class Checkpoint:
         if given["wheel"] is not None:
             _check_keys("checkpoint.wheel", given["wheel"], Wheel)
             given["wheel"] = typed(Wheel, given["wheel"], "checkpoint.wheel")
+        if given.get("files") is not None:
+            given["files"] = {
+                name: typed(Wheel, file, f"checkpoint.files.{name}") for name, file in given["files"].items()
+            }
         for key in ("folder", "shares_embeddings_with", "predictor"):
             if given.get(key) is not None and (not isinstance(given[key], str) or not given[key]):
                 raise InputError(f"checkpoint.{key} must be a text or null, not {given[key]!r}")
@@ -97,6 +103,11 @@ class Checkpoint:
     def from_yaml(path: Path) -> Checkpoint:
         """From a file in `conf/model/checkpoint/`."""
         return Checkpoint.from_mapping(read_mapping(path))
+
+
+def checkpoint_files() -> dict[str, Path]:
+    """The files in `conf/model/checkpoint/`, by name."""
+    return {path.stem: path for path in sorted((conf_dir() / "model" / "checkpoint").glob("*.yaml"))}
 
 
 def _check_keys(where: str, given: Any, shape: type) -> None:

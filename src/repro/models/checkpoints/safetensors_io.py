@@ -17,22 +17,13 @@ from safetensors import SafetensorError, safe_open
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
-from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
+from repro.models.checkpoints.weight_files import StoredTensor, stored_tensors
 from repro.records.record import write_atomically
 
-CONFIG = "config.json"
 NONE = re.compile(r"(?!)")
 """The pattern that matches no name."""
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
-
-
-def read_config(folder: Path | str) -> dict[str, Any]:
-    """The contents of a folder's `config.json`; InputError if it is missing or not a JSON object."""
-    path = Path(folder) / CONFIG
-    if not path.is_file():
-        raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
-    return read_json(path)
 
 
 class Tensors(Protocol):
@@ -53,37 +44,64 @@ class Tensors(Protocol):
         ...
 
 
-class PickledTensors:
+class _Stored(Tensors):
+    """Tensors whose entries are known; see `Tensors`."""
+
+    _entries: Mapping[str, StoredTensor]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `Tensors`."""
+        return self._entry(name).shape
+
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+        """See `Tensors`."""
+        if missing := [name for name in shapes if name not in self._entries]:
+            raise InputError(f"tensor {_named(missing)} is missing from {self._files_named()}")
+        for name, shape in shapes.items():
+            self._entry(name, shape)
+        if unread := [name for name in self._entries if name not in shapes and not unused.fullmatch(name)]:
+            raise InputError(
+                f"{self._entries[unread[0]].path} has tensor {_named(unread)}, which is no part of the model "
+                "that config.json describes; correct config.json, or save the weights without it"
+            )
+
+    def _entry(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
+        """A tensor's entry; InputError if it is missing, or has another shape than the given one."""
+        if name not in self._entries:
+            raise InputError(f"tensor {name} is missing from {self._files_named()}")
+        entry = self._entries[name]
+        if shape not in (None, entry.shape):
+            raise InputError(
+                f"tensor {name} in {entry.path} has shape {list(entry.shape)}, expected {list(shape or ())}"
+            )
+        return entry
+
+    def _files_named(self) -> str:
+        return ", ".join(dict.fromkeys(str(entry.path) for entry in self._entries.values()))
+
+
+class PickledTensors(_Stored):
     """The tensors of a `torch.save` file; see `Tensors`."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; InputError as in `unpickled`."""
-        self._path = path
         self._tensors = unpickled(path)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """See `Tensors`."""
-        if name not in self._tensors:
-            raise InputError(f"tensor {name} is missing from {self._path}")
-        return tuple(self._tensors[name].shape)
+        self._entries = {
+            name: StoredTensor(str(tensor.dtype), tuple(tensor.shape), path)
+            for name, tensor in self._tensors.items()
+        }
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See `Tensors`."""
-        if self.shape(name) != shape:
-            raise _wrong_shape(name, self._path, self.shape(name), shape)
+        self._entry(name, shape)
         return self._tensors[name]
 
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """See `Tensors`."""
-        stored = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        _require(stored, dict.fromkeys(stored, self._path), shapes, unused)
 
-
-class StoredTensors:
-    """The tensors of a folder's weight files (`weight_files`), read on demand; see `Tensors`.
+class StoredTensors(_Stored):
+    """The tensors of a folder's weight files (`stored_tensors`), read on demand; see `Tensors`.
 
     Attributes:
         folder: where they lie.
@@ -92,21 +110,15 @@ class StoredTensors:
     def __init__(self, folder: Path | str) -> None:
         """Open the files; InputError for files or stored numbers that are not read (`require_floats`)."""
         self.folder = Path(folder)
-        files = weight_files(self.folder)
-        if not files:
-            raise InputError(f"{folder} holds no *.safetensors file")
-        headers = {path: header(path) for path in files}
-        self._home = homes(headers, index(self.folder))
-        self._headers = {name: headers[path][name] for name, path in self._home.items()}
-        require_floats(self._headers, self._home)
+        self._entries = stored_tensors(self.folder)
+        if not self._entries:
+            raise InputError(f"{folder} holds no *.safetensors file with tensors")
+        require_floats(self._entries)
 
     @cached_property
     def _files(self) -> dict[Path, Any]:
         """The files, opened when the first tensor is read: names and shapes are known without torch."""
-        return {path: opened(path) for path in dict.fromkeys(self._home.values())}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._home
+        return {path: opened(path) for path in {entry.path for entry in self._entries.values()}}
 
     def prefix_of(self, start: str, prefixes: Sequence[str]) -> str:
         """The first prefix for which a tensor name begins with prefix + `start`; InputError if none."""
@@ -118,71 +130,27 @@ class StoredTensors:
 
     def begins(self, start: str) -> bool:
         """Whether a tensor's name begins with this."""
-        return any(name.startswith(start) for name in self._home)
+        return any(name.startswith(start) for name in self._entries)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `Tensors`."""
-        path = self._file_of(name)
-        tensor: Tensor = self._files[path].get_tensor(name)
-        if tensor.shape != shape:
-            raise _wrong_shape(name, path, tensor.shape, shape)
-        if self._headers[name].kind not in FLOATS:
-            raise InputError(
-                f"{path} stores {name} as {self._headers[name].kind}; it must be {', '.join(FLOATS)}"
-            )
+        """See `Tensors`; InputError also for a tensor of other numbers than `FLOATS`."""
+        entry = self._entry(name, shape)
+        if entry.kind not in FLOATS:
+            raise InputError(f"{entry.path} stores {name} as {entry.kind}; it must be {', '.join(FLOATS)}")
+        tensor: Tensor = self._files[entry.path].get_tensor(name)
         return tensor
 
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """See `Tensors`."""
-        stored = {name: header.shape for name, header in self._headers.items()}
-        _require(stored, self._home, shapes, unused)
-
     def take_whole_numbers(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of ids or flags, int64; errors as in `take`."""
-        path = self._file_of(name)
-        tensor: Tensor = self._files[path].get_tensor(name)
-        if tensor.shape != shape:
-            raise _wrong_shape(name, path, tensor.shape, shape)
+        """A tensor of ids or flags, int64; InputError as in `take`, or for floating-point numbers."""
+        entry = self._entry(name, shape)
+        tensor: Tensor = self._files[entry.path].get_tensor(name)
         if tensor.is_floating_point():
-            raise InputError(f"{path} stores {name} as {self._headers[name].kind}; it must be whole numbers")
+            raise InputError(f"{entry.path} stores {name} as {entry.kind}; it must be whole numbers")
         return tensor.long()
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """See `Tensors`."""
-        self._file_of(name)
-        return self._headers[name].shape
-
-    def _file_of(self, name: str) -> Path:
-        if name not in self._home:
-            raise InputError(
-                f"tensor {name} is missing from {', '.join(map(str, dict.fromkeys(self._home.values())))}"
-            )
-        return self._home[name]
-
-
-def _require(
-    stored: Shapes, home: Mapping[str, Path], shapes: Shapes, unused: re.Pattern[str] = NONE
-) -> None:
-    """InputError unless the stored tensors, of the files in `home`, have these names and shapes."""
-    files = ", ".join(map(str, dict.fromkeys(home.values())))
-    if missing := [name for name in shapes if name not in stored]:
-        raise InputError(f"tensor {_named(missing)} is missing from {files}")
-    for name, shape in shapes.items():
-        if stored[name] != shape:
-            raise _wrong_shape(name, home[name], stored[name], shape)
-    if unread := [name for name in stored if name not in shapes and not unused.fullmatch(name)]:
-        raise InputError(
-            f"{home[unread[0]]} has tensor {_named(unread)}, which is no part of the model that config.json "
-            "describes; correct config.json, or save the weights without it"
-        )
 
 
 def _named(names: Sequence[str]) -> str:
     return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
-
-
-def _wrong_shape(name: str, path: Path, found: Sequence[int], wanted: Sequence[int]) -> InputError:
-    return InputError(f"tensor {name} in {path} has shape {list(found)}, expected {list(wanted)}")
 
 
 def unpickled(path: Path) -> dict[str, Tensor]:

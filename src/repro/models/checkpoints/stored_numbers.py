@@ -6,7 +6,6 @@ Owns how files say that theirs are others. Must not know which tensor is which p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
@@ -44,14 +43,9 @@ def require_plain(raw: Mapping[str, Any]) -> None:
         raise InputError(f"{raw.get('model_type')} in {method} is not read; only plain numbers are")
 
 
-def require_floats(tensors: Mapping[str, StoredTensor], home: Mapping[str, Path]) -> None:
-    """InputError unless every weight and bias is a plain number.
-
-    Args:
-        tensors: all tensors that count, by name.
-        home: the file of each.
-    """
+def require_floats(tensors: Mapping[str, StoredTensor]) -> None:
+    """InputError unless every weight and bias of these tensors, by name, is a plain number."""
     for name, stored in tensors.items():
         is_bias = name.endswith("bias") and len(stored.shape) == 1  # 4: GPT-2's masks
         if (name.endswith("weight") or is_bias) and stored.kind not in FLOATS:
-            raise InputError(f"{home[name]} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")
+            raise InputError(f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")

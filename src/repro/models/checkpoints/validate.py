@@ -11,9 +11,8 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZERS
 from repro.models.checkpoints.stored_numbers import require_floats, require_plain
-from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
+from repro.models.checkpoints.weight_files import CONFIG, INDEX, index, read_json, stored_tensors
 
-CONFIG = "config.json"
 PROVENANCE = "repro.json"
 OURS = ("files", "digest")
 """Entries of `repro.json` by which damage is found; not part of a record."""
@@ -69,9 +68,7 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
     require_plain(read_json(folder / CONFIG))
-    headers = {path: header(path) for path in weight_files(folder)}
-    home = homes(headers, index(folder))
-    require_floats({name: headers[path][name] for name, path in home.items()}, home)
+    require_floats(stored_tensors(folder))
 
 
 def stored_notes(*folders: Path | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which safetensors files of a folder hold its weights, and what their headers say.
+"""Which safetensors files of a folder hold its weights, what their headers say, and its `config.json`.
 
 Owns the order in which files count and the check of headers. Must not know what a tensor's numbers mean.
 """
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
+CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
@@ -21,23 +22,43 @@ HEADER_BYTES = 100_000_000
 
 
 class StoredTensor(NamedTuple):
-    """A tensor's entry in a header: its safetensors type and its shape."""
+    """A tensor's entry in a header: its safetensors type and its shape, and the header's file."""
 
     kind: str
     shape: tuple[int, ...]
+    path: Path
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: `model.safetensors`, else those of the index, else all.
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder's weights by name, each as the file has it from which it is read.
+
+    The files are `model.safetensors`, else those of the index, which then decides alone, else all.
 
     Raises:
-        InputError: the index is damaged, or names a file outside of the folder.
+        InputError: a file or the index is damaged; two files have the same tensor and no index decides; the
+            index names a file for a tensor that this file lacks; or a file has a tensor that the index does
+            not name.
     """
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    return [folder / name for name in sorted(set(index(folder).values()))] or sorted(
-        folder.glob(f"*{TENSORS}")
-    )
+    mapped = index(folder)
+    files = sorted({folder / name for name in mapped.values()}) or sorted(folder.glob(f"*{TENSORS}"))
+    found: dict[str, StoredTensor] = {}
+    for path in [folder / SINGLE] if (folder / SINGLE).is_file() else files:
+        for name, tensor in header(path).items():
+            if mapped and name not in mapped:
+                raise InputError(
+                    f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
+                )
+            if mapped and mapped[name] != path.name:
+                continue
+            if name in found:
+                raise InputError(
+                    f"tensor {name} is in {found[name].path.name} and in {path.name} of {folder}, and "
+                    f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
+                )
+            found[name] = tensor
+    if lost := sorted(mapped.keys() - found.keys()):
+        raise InputError(f"tensor {lost[0]} is missing from {folder / mapped[lost[0]]}, where {INDEX} has it")
+    return found
 
 
 def index(folder: Path) -> dict[str, str]:
@@ -50,38 +71,6 @@ def index(folder: Path) -> dict[str, str]:
     if outside := [name for name in named.values() if Path(name).name != name]:
         raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
     return dict(named)
-
-
-def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[str, str]) -> dict[str, Path]:
-    """The file from which each tensor is read.
-
-    Args:
-        headers: the files that count, with their tensors.
-        mapped: the index, which decides alone if there is one.
-
-    Raises:
-        InputError: two files have the same tensor and no index decides; the index names a file for a tensor
-            that this file lacks; or a file has a tensor that the index does not name.
-    """
-    found: dict[str, Path] = {}
-    for path, tensors in headers.items():
-        for name in tensors:
-            if mapped and name not in mapped:
-                raise InputError(
-                    f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
-                )
-            if mapped and mapped[name] != path.name:
-                continue
-            if name in found:
-                raise InputError(
-                    f"tensor {name} is in {found[name].name} and in {path.name} of {path.parent}, and "
-                    f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
-                )
-            found[name] = path
-    if lost := sorted(mapped.keys() - found.keys()):
-        folder = next(iter(headers)).parent
-        raise InputError(f"tensor {lost[0]} is missing from {folder / mapped[lost[0]]}, where {INDEX} has it")
-    return found
 
 
 def header(path: Path) -> Mapping[str, StoredTensor]:
@@ -112,13 +101,24 @@ def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
             entries = parse_json(stream.read(length))
             entries.pop("__metadata__", None)
             ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
-            tensors = {name: StoredTensor(str(e["dtype"]), tuple(e["shape"])) for name, e in entries.items()}
+            tensors = {
+                name: StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), path)
+                for name, entry in entries.items()
+            }
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
     wanted = 8 + length + max(ends, default=0)
     if size != wanted:
         raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")
     return tensors
+
+
+def read_config(folder: Path | str) -> dict[str, Any]:
+    """The contents of a folder's `config.json`; InputError if it is missing or not a JSON object."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
+    return read_json(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
-        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: _is_pinned(path, wheel)
+        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: is_pinned(path, wheel)
     )
 
 
@@ -107,7 +107,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _is_pinned(path: Path, wheel: Wheel) -> bool:
+def is_pinned(path: Path, wheel: Wheel) -> bool:
     """Whether a file is the pinned one; the size first, since the checksum takes a second a gigabyte."""
     return path.is_file() and path.stat().st_size == wheel.bytes and sha256_of(path) == wheel.sha256
 

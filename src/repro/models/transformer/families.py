@@ -1,20 +1,19 @@
-"""Translation of Hugging Face configurations into `DecoderConfig`, as transformers 5 reads the same file.
+"""The configuration of a decoder, from transformers' reading of its `config.json`.
 
-Owns one table entry per `model_type`. Must not read files or create tensors. An entry that transformers'
-class of the family knows is read, or has its only value in the table, or is in `config_entries.HARMLESS`;
-other entries are ignored with a warning, as transformers ignores them.
+Owns which families are computed, and which of their settings. A setting of transformers' class that is not
+read here must have its default (`config_settings`). Must not read files or create tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.config_entries import Entries
-from repro.models.transformer.config import Activation, DecoderConfig, Rope
-from repro.models.transformer.rope_settings import choice, read_rope, rope_of
+from repro.core.registry import require_choice
+from repro.models.checkpoints.config_settings import Settings, read_settings
+from repro.models.transformer.config import Activation, DecoderConfig, Rope, RopeKind
 from repro.models.transformer.tensor_names import (
     GEMMA2_NAMES,
     GEMMA3_MULTIMODAL_NAMES,
@@ -38,9 +37,18 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-_GEMMA_1 = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
-"""Activations that a Gemma 1 may name. Early configs name plain GELU, but the weights were trained with the
-tanh approximation."""
+_ROPES: dict[RopeKind, Mapping[str, str]] = {
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_frequency_factor": "low_freq_factor",
+        "high_frequency_factor": "high_freq_factor",
+        "original_positions": "original_max_position_embeddings",
+    },
+    "longrope": {},
+}
+"""The numbers of each rope type: our field, and its name in `rope_parameters`."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +56,20 @@ class Family:
     """How to read one `model_type`.
 
     Attributes:
-        configure: makes the configuration of the entries.
+        options: makes the fields of the configuration of the settings; ropes as `rope_parameters`.
         names: its tensors' names.
-        fixed: options with the only value that is computed.
-        defaults: what an absent entry means, where that is not what other families mean.
         rotates_in_part: whether it may rotate a part of each head.
+        multimodal: whether the decoder is described in `text_config`.
     """
 
-    configure: Callable[[Entries], DecoderConfig]
+    options: Callable[[Settings], dict[str, Any]]
     names: Names
-    fixed: Mapping[str, object] = field(default_factory=dict)
-    defaults: Mapping[str, object] = field(default_factory=dict)
     rotates_in_part: bool = False
+    multimodal: bool = False
 
 
 def family_of(raw: Raw) -> Family:
-    """The family of a `config.json`.
-
-    Raises:
-        InputError: an unknown `model_type`, or an unsupported option.
-    """
+    """The family of a `config.json`; InputError for an unknown `model_type`."""
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         architectures = raw.get("architectures")
@@ -76,56 +78,54 @@ def family_of(raw: Raw) -> Family:
             f"{named} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
             f"supported: {', '.join(sorted(FAMILIES))}"
         )
-    family = FAMILIES[kind]
-    for name, value in {**_FIXED, **family.fixed}.items():
-        if raw.get(name, value) not in (value, None):
-            raise InputError(f"{kind} with {name}={raw[name]!r} is not supported; only {value!r} is")
-    return family
+    return FAMILIES[kind]
 
 
 def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
-    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing or wrong entry.
+    """The `DecoderConfig` of a `config.json`.
 
     Entries that no class knows are ignored with a warning, or refused for a decoder that is `part_of`
     something else.
+
+    Raises:
+        InputError: an unknown `model_type`, a missing or wrong entry, or a setting that is not computed.
     """
-    family, kind = family_of(raw), raw["model_type"]
-    entries = Entries({**family.defaults, **raw})
-    entries.pass_over(*_FIXED, *family.fixed)
-    try:
-        config = family.configure(entries)
-    except KeyError as missing:
-        raise InputError(f"config.json of {kind} lacks {missing}") from missing
-    _require_layer_types(kind, entries.get("layer_types"), config)
-    if config.window is None and any(config.sliding):
-        raise InputError(f"{kind} with sliding layers and sliding_window=None is not supported")
-    if part_of:
-        entries.refuse_unread(part_of)
-    entries.warn_of_unread(kind)
+    family, settings = family_of(raw), read_settings(raw)
+    if family.multimodal:  # its text model, tied as the whole says
+        text, tied = settings["text_config"], settings["tie_word_embeddings"]
+        settings.require_computed()
+        return config_of({**text, "tie_word_embeddings": tied})
+    kind, options = raw["model_type"], family.options(settings)
+    options |= {name: _rope(options[name]) for name in ("rope", "local_rope") if name in options}
+    config = DecoderConfig(**options)
+    _require_layer_types(kind, settings.get("layer_types") or (), config)
+    settings.require_computed(part_of)
     if config.heads % config.kv_heads:
         raise InputError(f"{kind} with {config.heads} heads for {config.kv_heads} of keys is not supported")
     for rope in filter(None, (config.rope, config.local_rope)):
-        if rope.share != 1.0 and not family.rotates_in_part:
-            raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
-        if rope.rotated(config.head_dim) % 2:
-            raise InputError(
-                f"{kind} with partial_rotary_factor={rope.share:g} would rotate "
-                f"{rope.rotated(config.head_dim)} of {config.head_dim} dimensions, which are no pairs"
-            )
-        if rope.kind == "longrope" and len(rope.factors) != rope.rotated(config.head_dim) // 2:
-            raise InputError(
-                f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it "
-                f"rotates {rope.rotated(config.head_dim) // 2} pairs"
-            )
+        _require_rotation(kind, rope, config.head_dim, family.rotates_in_part)
     return config
 
 
-def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
-    """InputError unless `layer_types` says what is computed in each layer."""
-    if types is None:
-        return
-    if len(types) != config.layers:
-        raise InputError(f"{kind} with {len(types)} layer_types for {config.layers} layers is not supported")
+def _require_rotation(kind: str, rope: Rope, head_dim: int, in_part: bool) -> None:
+    """InputError unless pairs of dimensions are rotated: all of a head's, or a part if that is computed."""
+    rotated = rope.rotated(head_dim)
+    if rope.share != 1.0 and not in_part:
+        raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
+    if rotated % 2:
+        raise InputError(
+            f"{kind} with partial_rotary_factor={rope.share:g} would rotate {rotated} of {head_dim} "
+            "dimensions, which are no pairs"
+        )
+    if rope.kind == "longrope" and len(rope.factors) != rotated // 2:
+        raise InputError(
+            f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it rotates "
+            f"{rotated // 2} pairs"
+        )
+
+
+def _require_layer_types(kind: str, types: Sequence[str], config: DecoderConfig) -> None:
+    """InputError unless `layer_types`, if there are any, say what is computed in each layer."""
     for layer, name in enumerate(types):
         computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
         if name != computed:
@@ -135,235 +135,196 @@ def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
             )
 
 
-def _shape(raw: Entries) -> dict[str, Any]:
-    """Fields with the same names in most families."""
-    hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
-    head_dim = raw.get("head_dim") or hidden // heads
-    if raw.get("head_dim") is None and hidden % heads:
-        raise InputError(f"config.json has hidden_size={hidden}, which {heads} heads do not divide")
+def _shape(settings: Settings) -> dict[str, Any]:
+    """Fields of every family, under names that they share."""
+    shared = settings.get("shares_embeddings", False)
+    if not isinstance(shared, bool):
+        raise InputError(f"config.json has shares_embeddings={shared!r}; it must be true or false")
     return {
-        "vocab": raw["vocab_size"],
-        "hidden": hidden,
-        "layers": raw["num_hidden_layers"],
-        "heads": heads,
-        "kv_heads": raw.get("num_key_value_heads") or heads,
-        "head_dim": head_dim,
-        "query_scale": head_dim**-0.5,
-        "max_positions": raw["max_position_embeddings"],
-        "shares_embeddings": bool(raw.get("shares_embeddings", False)),
+        "vocab": settings["vocab_size"],
+        "hidden": settings["hidden_size"],
+        "layers": settings["num_hidden_layers"],
+        "heads": settings["num_attention_heads"],
+        "max_positions": settings["max_position_embeddings"],
+        "tied": settings["tie_word_embeddings"],
+        "shares_embeddings": shared,
     }
 
 
-def _gated(raw: Entries, **more: Any) -> DecoderConfig:
-    """Llama-like decoders: gated MLP and RMSNorm."""
-    settings = _shape(raw) | {
-        "intermediate": raw["intermediate_size"],
-        "norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "silu")),
-        "tied": raw.get("tie_word_embeddings", False),
+def _heads(dim: int, kv_heads: int) -> dict[str, Any]:
+    return {"head_dim": dim, "kv_heads": kv_heads, "query_scale": dim**-0.5}
+
+
+def _rotary(settings: Settings) -> dict[str, Any]:
+    """Fields of a family with RoPE, whose heads may be fewer for keys and as wide as a setting says."""
+    dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    rotated = {"rope": settings["rope_parameters"], "intermediate": settings["intermediate_size"]}
+    return _shape(settings) | _heads(dim, settings["num_key_value_heads"]) | rotated
+
+
+def _learned(settings: Settings, reserved: int = 0) -> dict[str, Any]:
+    """Fields of a family with a table of positions, whose first entries may be `reserved` for padding."""
+    return {
+        **_shape(settings),
+        **_heads(settings["hidden_size"] // settings["num_attention_heads"], settings["num_attention_heads"]),
+        "activation": _activation(settings["activation_function"]),
+        "learned_positions": settings["max_position_embeddings"] + reserved,
+        "position_offset": reserved,
     }
-    return DecoderConfig(**(settings | ({} if "rope" in more else {"rope": read_rope(raw)}) | more))
 
 
-def _layer_types(raw: Entries, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Which layers use a sliding window: from `layer_types`, or by the family's older rule."""
-    types = raw.get("layer_types")
-    if types is not None:
-        return tuple(kind == "sliding_attention" for kind in types)
-    return tuple(fallback(i) for i in range(raw["num_hidden_layers"]))
+def _plain(eps: float, bias: bool) -> dict[str, Any]:
+    """LayerNorm, an MLP without a gate, and biases."""
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), bias)
+    return {"norm": "layer", "norm_eps": eps, "gated": False, **biases}
 
 
-def _llama(raw: Entries) -> DecoderConfig:
-    bias = raw.get("attention_bias", False)
-    return _gated(raw, qkv_bias=bias, out_bias=bias, mlp_bias=raw.get("mlp_bias", False))
+def _activation(name: str) -> Activation:
+    require_choice("activation", name, _ACTIVATIONS)
+    return _ACTIVATIONS[name]
 
 
-def _mistral(raw: Entries) -> DecoderConfig:
-    window = raw.get("sliding_window", 4096)
-    return _gated(raw, window=window, sliding=(window is not None,) * raw["num_hidden_layers"])
+def _rope(parameters: Raw) -> Rope:
+    """RoPE of `rope_parameters`; InputError for what is not computed."""
+    nested = [name for name, value in parameters.items() if isinstance(value, Mapping)]
+    if nested:
+        raise InputError(f"rope settings of their own for {nested[0]!r} are not supported")
+    kind = parameters.get("rope_type")
+    require_choice("rope type", kind, _ROPES)
+    if parameters.get("type", kind) != kind:
+        raise InputError(f"rope_type={kind!r} beside type={parameters['type']!r} is not supported")
+    names = {"theta": "rope_theta", **_ROPES[kind]}
+    if parameters.get("partial_rotary_factor") is not None:
+        names["share"] = "partial_rotary_factor"
+    numbers = {field: _number(name, parameters.get(name)) for field, name in names.items()}
+    return Rope(kind=kind, factors=_factors(parameters) if kind == "longrope" else (), **numbers)
 
 
-def _qwen_window(raw: Entries) -> dict[str, Any]:
-    raw.pass_over("sliding_window", "max_window_layers")
-    if not raw.get("use_sliding_window", False):
+def _number(name: str, value: Any) -> Any:
+    """A number of `rope_parameters`, a float unless it counts positions; InputError for another value."""
+    if type(value) not in (int, float) or value <= 0:
+        raise InputError(f"rope_parameters has {name}={value!r}; it must be a number above 0")
+    return value if name == "original_max_position_embeddings" else float(value)
+
+
+def _factors(parameters: Raw) -> tuple[float, ...]:
+    """The factor of each pair's frequency; InputError unless it is the same at every length."""
+    short, long = parameters["short_factor"], parameters["long_factor"]
+    if short != long or parameters.get("attention_factor") != 1.0:
+        raise InputError(
+            "rope type 'longrope' is supported only with equal short_factor and long_factor and an "
+            "attention_factor of 1"
+        )
+    return tuple(_number("short_factor", value) for value in short)
+
+
+def _gated(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
+    """Fields of a family like Llama: gated MLP and RMSNorm."""
+    return _rotary(settings) | {
+        "norm_eps": settings["rms_norm_eps"],
+        "activation": _activation(settings[activation]),
+    }
+
+
+def _attention_bias(settings: Settings) -> dict[str, Any]:
+    return dict.fromkeys(("qkv_bias", "out_bias"), settings["attention_bias"])
+
+
+def _windowed(settings: Settings) -> dict[str, Any]:
+    """The sliding layers, as transformers' `layer_types` and `sliding_window` sum up other settings."""
+    settings.pass_over("use_sliding_window", "max_window_layers")
+    settings.pass_over("sliding_window_pattern", "_sliding_window_pattern")
+    if (window := settings["sliding_window"]) is None:
         return {}
-    first = raw.get("max_window_layers", 28)
-    window = raw.get("sliding_window", 4096)
-    return {"window": window, "sliding": _layer_types(raw, lambda i: i >= first)}
-
-
-def _qwen2(raw: Entries) -> DecoderConfig:
-    return _gated(raw, qkv_bias=True, **_qwen_window(raw))
-
-
-def _qwen3(raw: Entries) -> DecoderConfig:
-    bias = raw.get("attention_bias", False)
-    return _gated(raw, qkv_bias=bias, out_bias=bias, qk_norm=True, **_qwen_window(raw))
-
-
-def _gemma(raw: Entries, **more: Any) -> DecoderConfig:
-    bias = raw.get("attention_bias", False)
-    if "activation" not in more:
-        choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
-    settings = {
-        "norm_offset": 1.0,
-        "activation": "gelu_tanh",
-        "qkv_bias": bias,
-        "out_bias": bias,
-        "embedding_scale": raw["hidden_size"] ** 0.5,
-        "tied": raw.get("tie_word_embeddings", True),
+    return {
+        "window": window,
+        "sliding": tuple(kind == "sliding_attention" for kind in settings["layer_types"]),
     }
-    return _gated(raw, **(settings | more))
 
 
-def _gemma2(raw: Entries, **more: Any) -> DecoderConfig:
-    settings = {
+def _llama(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _attention_bias(settings) | {"mlp_bias": settings["mlp_bias"]}
+
+
+def _mistral(settings: Settings) -> dict[str, Any]:
+    window = settings["sliding_window"]
+    return _gated(settings) | {
+        "window": window,
+        "sliding": (window is not None,) * settings["num_hidden_layers"],
+    }
+
+
+def _qwen2(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _windowed(settings) | {"qkv_bias": True}
+
+
+def _qwen3(settings: Settings) -> dict[str, Any]:
+    return _gated(settings) | _attention_bias(settings) | _windowed(settings) | {"qk_norm": True}
+
+
+def _gemma(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
+    scale = settings["hidden_size"] ** 0.5
+    return (
+        _gated(settings, activation)
+        | _attention_bias(settings)
+        | {"norm_offset": 1.0, "embedding_scale": scale}
+    )
+
+
+def _sandwiched(settings: Settings) -> dict[str, Any]:
+    """Fields of Gemma 2 and 3."""
+    return {
+        **_gemma(settings, "hidden_activation"),
+        **_windowed(settings),
         "block": "sandwich",
-        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_activation", "gelu_pytorch_tanh")),
-        "query_scale": raw.get("query_pre_attn_scalar", 256) ** -0.5,
-        "window": raw.get("sliding_window", 4096),
-        "sliding": _layer_types(raw, lambda i: i % 2 == 0),
-        "attention_cap": raw.get("attn_logit_softcapping", 50.0),
-        "logit_cap": raw.get("final_logit_softcapping", 30.0),
+        "query_scale": settings["query_pre_attn_scalar"] ** -0.5,
+        "logit_cap": settings["final_logit_softcapping"],
     }
-    return _gemma(raw, **(settings | more))
 
 
-def _gemma3(raw: Entries) -> DecoderConfig:
-    # The reference implementation has the field from Gemma 2 and does not apply it.
-    if (cap := raw.get("attn_logit_softcapping")) is not None:
-        raise InputError(f"gemma3 with attn_logit_softcapping={cap!r} is not supported; only null is")
-    pattern = raw.get("sliding_window_pattern") or 6
-    return _gemma2(
-        raw,
-        qk_norm=True,
-        sliding=_layer_types(raw, lambda i: (i + 1) % pattern != 0),
-        attention_cap=None,
-        logit_cap=raw.get("final_logit_softcapping"),
-        **_gemma3_ropes(raw),
-    )
+def _gemma2(settings: Settings) -> dict[str, Any]:
+    return _sandwiched(settings) | {"attention_cap": settings["attn_logit_softcapping"]}
 
 
-def _gemma3_ropes(raw: Entries) -> dict[str, Rope]:
-    """RoPE of full and of sliding layers: `rope_scaling` is added to the former, which have another theta."""
-    both, scaling = raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}
-    if "type" in scaling and "rope_type" not in scaling:
-        raise InputError("gemma3 with type in rope_scaling is not supported: transformers reads rope_type")
-    theta, local = raw.get("rope_theta") or 1_000_000.0, raw.get("rope_local_base_freq") or 10_000.0
-    full = rope_of(raw, {**(both.get("full_attention") or {}), **scaling}, theta)
-    return {"rope": full, "local_rope": rope_of(raw, both.get("sliding_attention") or {}, local)}
+def _gemma3(settings: Settings) -> dict[str, Any]:
+    # The reference implementation has the attention cap of Gemma 2 and does not apply it: only null is read.
+    ropes = settings["rope_parameters"]
+    of_both = {"rope": ropes["full_attention"], "local_rope": ropes["sliding_attention"]}
+    return _sandwiched(settings) | of_both | {"qk_norm": True}
 
 
-def _gemma3_multimodal(raw: Entries) -> DecoderConfig:
-    """The text model of a multimodal checkpoint, whose config omits defaults of the 4B model."""
-    text = Entries({**_GEMMA3_DEFAULTS, **raw["text_config"]})
-    text.pass_over("tie_word_embeddings", *_CAUSAL)
-    for name, value in {**_FIXED, **_CAUSAL}.items():
-        if raw["text_config"].get(name) not in (value, None):
-            raise InputError(f"gemma3 with {name}={raw['text_config'][name]!r} is not supported")
-    config = replace(_gemma3(text), tied=raw.get("tie_word_embeddings", True))
-    _require_layer_types("gemma3", text.get("layer_types"), config)
-    text.warn_of_unread("gemma3's text_config")
-    return config
+def _phi(settings: Settings) -> dict[str, Any]:
+    options = {"block": "parallel", "activation": _activation(settings["hidden_act"]), "head_bias": True}
+    return _rotary(settings) | _plain(settings["layer_norm_eps"], True) | options
 
 
-def _phi(raw: Entries) -> DecoderConfig:
-    return DecoderConfig(
-        **_shape(raw),
-        intermediate=raw["intermediate_size"],
-        norm="layer",
-        norm_eps=raw.get("layer_norm_eps", 1e-5),
-        block="parallel",
-        activation=choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "gelu_new")),
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-        rope=read_rope(raw, share=0.5),
-        tied=raw.get("tie_word_embeddings", False),
-    )
+def _opt(settings: Settings) -> dict[str, Any]:
+    before = settings["do_layer_norm_before"]
+    return {
+        **_learned(settings, reserved=2),
+        **_plain(1e-5, settings["enable_bias"]),
+        "intermediate": settings["ffn_dim"],
+        "final_norm": before and not settings["_remove_final_layer_norm"],
+        "block": "pre" if before else "post",
+        "embedding_width": settings["word_embed_proj_dim"],
+    }
 
 
-def _opt(raw: Entries) -> DecoderConfig:
-    bias, before = raw.get("enable_bias", True), raw.get("do_layer_norm_before", True)
-    has_final_norm = not raw.get("_remove_final_layer_norm", False)
-    return DecoderConfig(
-        **_shape(raw),
-        intermediate=raw["ffn_dim"],
-        norm="layer",
-        norm_eps=1e-5,
-        final_norm=before and has_final_norm,
-        block="pre" if before else "post",
-        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
-        gated=False,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        learned_positions=raw["max_position_embeddings"] + 2,
-        position_offset=2,
-        embedding_width=raw.get("word_embed_proj_dim") or raw["hidden_size"],
-        tied=raw.get("tie_word_embeddings", True),
-    )
+def _gpt2(settings: Settings) -> dict[str, Any]:
+    inner = settings["n_inner"] or 4 * settings["hidden_size"]
+    return _learned(settings) | _plain(settings["layer_norm_epsilon"], True) | {"intermediate": inner}
 
-
-_GPT2_NAMES = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-    "max_position_embeddings": "n_positions",
-}
-"""GPT-2's names of common entries; transformers reads both."""
-
-
-def _gpt2(raw: Entries) -> DecoderConfig:
-    for common, name in _GPT2_NAMES.items():
-        if raw.get(common, raw.get(name)) != raw.get(name, raw.get(common)):
-            raise InputError(f"config.json of gpt2 has {common}={raw[common]} and {name}={raw[name]}")
-    renamed = Entries(
-        {common: raw[name] if name in raw else raw[common] for common, name in _GPT2_NAMES.items()}
-    )
-    width, positions = renamed["hidden_size"], renamed["max_position_embeddings"]
-    return DecoderConfig(
-        **_shape(Entries({**renamed, "vocab_size": raw["vocab_size"]})),
-        intermediate=raw.get("n_inner") or 4 * width,
-        norm="layer",
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "gelu_new")),
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        learned_positions=positions,
-        tied=raw.get("tie_word_embeddings", True),
-    )
-
-
-_FIXED: Mapping[str, object] = {"per_layer_config": None}
-"""Options of every family with the only value that is computed."""
-
-_CAUSAL = {"use_bidirectional_attention": False}
-_GEMMA2_DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256}
-_GEMMA3_DEFAULTS = _GEMMA2_DEFAULTS | {
-    "num_attention_heads": 8,
-    "vocab_size": 262_208,
-    "max_position_embeddings": 131_072,
-}
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(_llama, LLAMA_NAMES),
-    "mistral": Family(_mistral, LLAMA_NAMES, defaults={"num_key_value_heads": 8}),
-    "qwen2": Family(_qwen2, LLAMA_NAMES, defaults={"num_key_value_heads": 32}),
-    "qwen3": Family(_qwen3, QWEN3_NAMES, defaults={"num_key_value_heads": 32, "head_dim": 128}),
-    "gemma": Family(_gemma, LLAMA_NAMES, _CAUSAL, {"num_key_value_heads": 16, "head_dim": 256}),
-    "gemma2": Family(_gemma2, GEMMA2_NAMES, _CAUSAL, _GEMMA2_DEFAULTS),
-    "gemma3_text": Family(_gemma3, GEMMA3_NAMES, _CAUSAL, _GEMMA3_DEFAULTS),
-    "gemma3": Family(_gemma3_multimodal, GEMMA3_MULTIMODAL_NAMES),
-    "phi": Family(_phi, PHI_NAMES, {"qk_layernorm": False}, rotates_in_part=True),
-    "opt": Family(_opt, OPT_NAMES, {"layer_norm_elementwise_affine": True}),
-    "gpt2": Family(
-        _gpt2,
-        GPT2_NAMES,
-        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    ),
+    "mistral": Family(_mistral, LLAMA_NAMES),
+    "qwen2": Family(_qwen2, LLAMA_NAMES),
+    "qwen3": Family(_qwen3, QWEN3_NAMES),
+    "gemma": Family(_gemma, LLAMA_NAMES),
+    "gemma2": Family(_gemma2, GEMMA2_NAMES),
+    "gemma3_text": Family(_gemma3, GEMMA3_NAMES),
+    "gemma3": Family(_gemma3, GEMMA3_MULTIMODAL_NAMES, multimodal=True),
+    "phi": Family(_phi, PHI_NAMES, rotates_in_part=True),
+    "opt": Family(_opt, OPT_NAMES),
+    "gpt2": Family(_gpt2, GPT2_NAMES),
 }

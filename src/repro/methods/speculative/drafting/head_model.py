@@ -23,7 +23,7 @@ from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
 from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads
 from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.models.checkpoints.checkpoint import open_checkpoint
-from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.methods.speculative.drafting.head_ranks import FILE as RANKS
-from repro.models.checkpoints.config_entries import HARMLESS
+from repro.models.checkpoints.config_settings import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA

@@ -1,0 +1,164 @@
+"""The settings of a `config.json`, as transformers' own class of its `model_type` reads them.
+
+Owns which settings change no logits, and the cache of what transformers says: importing it takes seconds.
+Must not know what a setting means.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.reading import parse_json
+from repro.models.checkpoints.stored_numbers import NOTHING
+from repro.records.build_cache import cache_root, computed_once
+from repro.records.record import content_hash
+
+log = logging.getLogger(__name__)
+
+NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+"""Whole numbers that every file must have whose class knows them; transformers would take its default."""
+
+MAY_BE_0 = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+
+HARMLESS = frozenset(
+    {
+        # names and origins
+        *("model_type", "architectures", "transformers_version", "auto_map", "license"),
+        *("_name_or_path", "name_or_path", "_model_name_or_path", "_commit_hash", "is_local"),
+        # for training
+        *("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout", "hidden_dropout"),
+        *("activation_dropout", "layerdrop", "initializer_range", "init_std", "gradient_checkpointing"),
+        # tokens that begin, end or fill a text, which the tokenizer reads
+        *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "prefix"),
+        "decoder_start_token_id",
+        # precision, which the model file chooses, and how stored numbers are meant (`stored_numbers`)
+        *("dtype", "torch_dtype", "use_bfloat16"),
+        *("quantization_config", "quantization", "compression_config"),
+        # how the same logits are computed, split or returned
+        *("use_cache", "pretraining_tp", "chunk_size_feed_forward", "reorder_and_upcast_attn", "n_ctx"),
+        *("output_attentions", "output_hidden_states", "return_dict", "torchscript", "is_decoder"),
+        *("is_encoder_decoder", "local_files_only", "cache_implementation", "_attn_implementation_autoset"),
+        # heads for other tasks, other modalities than text
+        *("id2label", "label2id", "problem_type", "classifier_dropout", "finetuning_task"),
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+        *("summary_first_dropout", "summary_last_dropout", "task_specific_params", "vision_config"),
+        *("mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
+        *("boi_token_id", "eoi_token_id", "image_token_id"),
+    }
+)
+"""Settings that change no logits of a text."""
+
+
+class Settings(Mapping[str, Any]):
+    """The settings of a model, under transformers' names; those that are not read must not matter.
+
+    A number is checked when it is read: InputError unless it is above 0, or one of `MAY_BE_0`.
+    """
+
+    def __init__(self, kind: str, reading: Mapping[str, Any]) -> None:
+        """Of a `model_type`, from what `_reading` says."""
+        self._kind = kind
+        self._values, self._defaults = reading["values"], reading["defaults"]
+        self._aliases, self._unknown = reading["aliases"], reading["unknown"]
+        self._unread = set(self._values)
+
+    def __getitem__(self, name: str) -> Any:
+        name = self._aliases.get(name, name)
+        value = self._values[name]
+        self._unread.discard(name)
+        if type(value) in (int, float) and (value < 0 or (value == 0 and name not in MAY_BE_0)):
+            at_least = "0 or above" if name in MAY_BE_0 else "above 0"
+            raise InputError(f"config.json of {self._kind} has {name}={value!r}; it must be {at_least}")
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def pass_over(self, *names: str) -> None:
+        """Count settings as read that others say again."""
+        self._unread.difference_update(names)
+
+    def require_computed(self, part_of: str = "") -> None:
+        """Refuse a setting that was not read, unless it has its default or is harmless.
+
+        Entries that transformers' class does not know, and so ignores, are named in a warning, or refused for
+        a model that is `part_of` something else.
+
+        Raises:
+            InputError: there is such a setting or entry.
+        """
+        left = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
+        unknown = {name: left.pop(name) for name in self._unknown if name in left}
+        for name, value in left.items():
+            only = self._defaults.get(name)
+            if value != only and (value not in NOTHING or only not in NOTHING):
+                raise InputError(f"{self._kind} with {name}={value!r} is not supported; only {only!r} is")
+        for name, value in unknown.items():
+            if part_of and value not in NOTHING:
+                raise InputError(f"config.json of {part_of} has {name}={value!r}, which is not read here")
+        if unknown:
+            _warn(f"config.json of {self._kind}: ignored, as by transformers: {', '.join(unknown)}")
+
+
+def read_settings(raw: Mapping[str, Any]) -> Settings:
+    """The settings of a `config.json`, whose `model_type` transformers has a class of.
+
+    What transformers says is kept in the cache, by the file's content, its version and this module's text.
+
+    Raises:
+        InputError: transformers refuses an entry, or one of `NEEDED` is missing.
+    """
+    code = Path(__file__).read_text(encoding="utf-8")
+    key = content_hash({"config.json": raw, "transformers": version("transformers"), "code": code})[:24]
+    reading = computed_once(cache_root() / "configs" / f"{key}.json", lambda: _reading(raw))
+    return Settings(raw["model_type"], reading)
+
+
+def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers' class makes of a `config.json`.
+
+    Returns:
+        `values` and `defaults` of its settings, `aliases` of their names, and those `unknown` to it.
+    """
+    from transformers import CONFIG_MAPPING
+
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # its import sets it anew
+    kind = raw["model_type"]
+    plain = CONFIG_MAPPING[kind]()
+    aliases = dict(plain.attribute_map)
+    for name in (name for name in NEEDED if hasattr(plain, name)):
+        stated = name if name in raw else aliases.get(name, name)
+        if type(raw.get(stated)) is not int or raw[stated] < 1:
+            wrong = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
+            raise InputError(f"config.json of {kind} {wrong}; it must be a whole number above 0")
+    for name, alias in aliases.items():
+        if raw.keys() >= {name, alias} and raw[name] != raw[alias]:
+            raise InputError(f"config.json of {kind} has {name}={raw[name]} and {alias}={raw[alias]}")
+    entries = deepcopy({name: value for name, value in raw.items() if name != "model_type"})
+    try:
+        values = _plain(type(plain).from_dict(entries))
+    except Exception as error:  # it raises many kinds
+        why = " ".join(str(error).split())
+        raise InputError(f"config.json of {kind} is refused by transformers: {why}") from error
+    unknown = sorted(name for name in values if not hasattr(plain, name))
+    return {"values": values, "defaults": _plain(plain), "aliases": aliases, "unknown": unknown}
+
+
+def _plain(config: Any) -> Any:
+    """All settings of a configuration of transformers, as plain data."""
+    return parse_json(config.to_json_string(use_diff=False))
+
+
+@cache
+def _warn(text: str) -> None:
+    log.warning(text)
