@@ -106,6 +106,18 @@ def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no group 'methodes'. Did you mean methods" in capsys.readouterr().err
 
 
+def test_a_table_s_settings_are_described_with_those_of_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "settings", "table").splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("  table.")]
+    assert {"table.rows.by", "table.columns.metric", "table.timeline.lanes.during"} <= {*names}
+    meanings = [line for line in lines if not line.startswith("  table.")]
+    assert len(meanings) >= len(names), "each has a meaning"
+    assert all(" = " not in later for later in meanings)
+    assert said(capsys, "settings", "table.rows.least").splitlines()[0].split()[0] == "table.rows.least"
+    assert run("list", ["settings", "table.rowz"]) == 2
+    assert "table.rows" in capsys.readouterr().err
+
+
 def test_listing_imports_nothing_heavy() -> None:
     code = "import sys; from repro.commands import run; run('list', ['methods', 'lever'])\n"
     code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"

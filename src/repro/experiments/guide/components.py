@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 from repro.core.typed import words
 
@@ -49,6 +50,24 @@ def _default(field: Field[Any]) -> str:
     if field.default_factory is not MISSING:
         return repr(field.default_factory())
     return "required" if field.default is MISSING else repr(field.default)
+
+
+def nested_settings(section: type, name: str) -> Iterator[Setting]:
+    """The settings of a section called `name` and of the sections within it, each by its whole name."""
+    kinds = get_type_hints(section, include_extras=True)
+    for setting in settings_of(section):
+        whole = f"{name}.{setting.name}"
+        yield replace(setting, name=whole)
+        for inner in _classes_in(kinds[setting.name]):
+            yield from nested_settings(inner, whole)
+
+
+def _classes_in(kind: Any) -> Iterator[type]:
+    """The dataclasses that a type names: itself, or those of its items or choices."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        yield kind
+    for part in get_args(kind):
+        yield from _classes_in(part)
 
 
 def first_sentence(text: str) -> str:

@@ -20,15 +20,17 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice
 from repro.experiments.guide.choices import GROUPS, class_of, files, group_named, header, names, titles
-from repro.experiments.guide.components import Setting, settings_of
+from repro.experiments.guide.components import Setting, nested_settings, settings_of
 from repro.experiments.guide.explaining import no_such
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.tokens.sampling import Sampling
 from repro.reports.reference.bibliography import papers_of
+from repro.reports.spec.spec import TableSettings
 from repro.scenarios.sections import RunSettings
 
 WIDTH = 110
 INDENT = " " * 8
+TABLE = "table"
 SECTIONS: Mapping[str, type] = {"sampling": Sampling, "wandb": Tracker}
 """Settings of every run that are settings themselves."""
 
@@ -55,6 +57,8 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
         if name is None:
             meanings = {f"{setting.name}={setting.default}": setting.meaning for setting in settings.values()}
             yield from _columns(meanings, width)
+        elif name.partition(".")[0] == TABLE:
+            yield from _settings(_of_table(name), width)
         else:
             require_choice("setting", name, settings)
             yield from _settings([settings[name]], width)
@@ -113,6 +117,18 @@ def run_settings() -> Iterator[Setting]:
                 yield replace(inner, name=f"{setting.name}.{inner.name}")
         else:
             yield from _with_defaults([setting], defaults)
+
+
+def _of_table(name: str) -> list[Setting]:
+    """The settings of a `table:` section, or of a part of it such as `table.columns`, by their whole names.
+
+    Raises:
+        InputError: the section has no such part.
+    """
+    settings = [*nested_settings(TableSettings, TABLE)]
+    parts = sorted({setting.name.rpartition(".")[0] for setting in settings} | {s.name for s in settings})
+    require_choice("setting", name, parts)
+    return [setting for setting in settings if f"{setting.name}.".startswith(f"{name}.")]
 
 
 def _with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> Iterator[Setting]:

@@ -44,15 +44,20 @@ SEPARATOR = " / "
 
 @dataclass(frozen=True)
 class RowsSpec:
-    """How records are grouped into rows: records with equal labels `by` share a row.
+    """How records are grouped into rows: records with equal labels share a row, whose id joins them by " / ".
 
-    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order; a
-    file may name some rows, or values of labels, and the others by the pattern `name` (`{length} tokens`).
-    `also` adds values of labels that no cell has. Other rows follow, sorted by their labels, so a user's own
-    method appears without a change to the table. With `apart` each label has a column instead of one column
-    of names. `refused` says of rows that have no cell why none can run there. `least` names a figure, such as
-    `answer_seconds`: where a column finds several cells of a row, such as a method on each processor, the one
-    that has the least of it counts.
+    Rows that `names` does not name follow, sorted by their labels, so a user's own method appears without a
+    change to the table.
+
+    Attributes:
+        by: the labels.
+        names: display names by row's id, or by value of a label, which also give the order.
+        name: a pattern for the other rows, such as `{length} tokens`.
+        also: values of labels that no cell has.
+        apart: each label has a column instead of one column of names.
+        refused: why no cell can run in a row that has none, by row's id.
+        least: a figure, such as `answer_seconds`: where a column finds several cells of a row, such as a
+            method on each processor, the one that has the least of it counts.
     """
 
     by: Annotated[tuple[str, ...], MinLen(1)]
@@ -136,10 +141,16 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class AsideSpec:
-    """A published value shown in a separate table because its workload differs; `note` says how.
+    """A published value shown in a table of its own because its workload differs.
 
-    `row` and `column` select our nearest value, shown beside it without a ratio. In a file `paper` and
-    `columns` may stand in place of `id`, for the published values of these columns in every row.
+    Attributes:
+        id: the published value.
+        note: how its workload differs.
+        label: what it is called; by default its system and metric.
+        row: our nearest value's row, shown beside it without a ratio.
+        column: that value's column.
+        paper: in place of `id`, where published values of `columns` are found in every row.
+        columns: keys of columns, with `paper`.
     """
 
     id: str = ""
@@ -157,20 +168,28 @@ class AsideSpec:
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """The figure of a table: its columns, its title, and the rows to leave out (`without`).
+    """The figure of a table.
 
-    A file's columns may have `*` for any text; by default all are drawn.
+    `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis:
+    `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as a line of dots per
+    row, `lines` as lines over the numeric label `x`, one for each column and value of the labels that are
+    neither `x` nor `panel`. `curves` are lines over the column `x`: rows that are named by numbers beside
+    their `panel` are joined, others are marked points, and below the table stands which curve is first where.
 
-    `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis
-    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as
-    a line of dots per row, `lines` as lines over the numeric label `x`, whose axis is labelled `x_heading`.
-    With `lines` each value of the label `panel` has a panel, and each value of the remaining labels a line.
-    `log` makes the axis of `x`, or the value axis of `grouped` and `dots`, logarithmic. `level` is a column
-    that is drawn as a dashed line, such as chance. `names` maps label values to display names.
-
-    `curves` are lines over the column `x`. Rows that are named by numbers beside their `panel` are joined,
-    others are marked points; `uprights` are published x by name, as numbers or ids. Below the table stands
-    which curve is first where, and who is ahead in each of `pairs` of columns.
+    Attributes:
+        columns: keys of columns, with `*` for any text; by default all.
+        title: stands above it.
+        without: ids of rows to leave out.
+        kind: how it is drawn.
+        heading: of the value axis.
+        x: a label (`lines`) or a column's key (`curves`).
+        x_heading: of its axis.
+        log: the axis of `x`, or the value axis of `grouped` and `dots`, is logarithmic.
+        panel: a label; each of its values has a panel.
+        level: a column that is drawn as a dashed line, such as chance.
+        names: display names of labels' values.
+        uprights: published x by name, as numbers or ids (`curves`).
+        pairs: pairs of columns of which is said who is ahead where (`curves`).
     """
 
     columns: tuple[Word, ...] = ()
@@ -190,9 +209,12 @@ class FigureSpec:
 
 @dataclass(frozen=True)
 class LaneSpec:
-    """A lane of a timeline: spans whose names begin with one of `spans` and that no earlier lane shows.
+    """A lane of a timeline.
 
-    Spans that begin after the first span of the lane `during`, in the same round, get another shade.
+    Attributes:
+        name: what it is called.
+        spans: beginnings of the names of its spans; one that an earlier lane shows is not shown again.
+        during: a lane; spans that begin after its first one, in the same round, get another shade.
     """
 
     name: str
@@ -202,10 +224,15 @@ class LaneSpec:
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """A window of a timeline: rounds `first` to `last` of the first request, counted from 0.
+    """A window of a timeline, in rounds of the first request.
 
-    Only the first `part` of it is shown. Round -1 is the prefill. With `typical` it is the stretch of so many
-    rounds that drafts and accepts most nearly as many tokens as the request's mean.
+    Attributes:
+        first: its first round, counted from 0; -1 is the prefill.
+        last: its last round.
+        title: stands above it.
+        part: share of it that is shown.
+        typical: in place of `first` and `last`, a number of rounds: the stretch that drafts and accepts most
+            nearly as many tokens as the request's mean.
     """
 
     first: int = 0
@@ -221,7 +248,14 @@ class WindowSpec:
 
 @dataclass(frozen=True)
 class TimelineSpec:
-    """The timeline figure of the one cell with the labels `where`: a panel per window, a row per lane."""
+    """The timeline of one cell: a panel per window, a row per lane.
+
+    Attributes:
+        lanes: rows of spans.
+        windows: panels.
+        where: labels of the cell.
+        title: stands above it.
+    """
 
     lanes: Annotated[tuple[LaneSpec, ...], MinLen(1)]
     windows: Annotated[tuple[WindowSpec, ...], MinLen(1)]
@@ -321,8 +355,19 @@ class ColumnSettings:
         paper: fields of the published cells to compare with; false for none.
         reference: ids of published cells by row, or one id for all rows; then nothing is looked up.
         unit: another unit for the metric.
-
-    The other fields are those of a column (`ColumnSpec`); they go before what the metric says.
+        digits: decimals, in place of the metric's.
+        scale: a factor on the metric's values.
+        better: the better direction, in place of the metric's.
+        timed: whether the values need a clock or costs, in place of what the metric says.
+        compare: how the column is compared with its baseline: `ratio` to it, `difference` from it, or
+            `reduction` below it in percent.
+        relative_to: the baseline's row: its id, or labels, such as `{method: std}`, in which it differs.
+        over: the baseline's labels among the same row's cells, in which they differ from `where`.
+        where: labels of the cells to take.
+        aggregate: how several cells of a row become a value; `only` expects one. Of a mean over seeds the
+            interval is over seeds and prompts.
+        tolerance: relative difference from a published value that still counts as agreement.
+        absent: printed where a row with cells has no value, such as `not measured here`; default a dash.
     """
 
     metric: str
@@ -357,7 +402,11 @@ class TableSettings:
         columns: entries; a metric's name stands for a column of it, a list for its entries.
         paper: where the published values are.
         notes: footnotes; a single word is the name of a shared one (`conf/reference/notes.yaml`).
-        aside, cite, figure, timeline, best: see `TableSpec`.
+        aside: published values whose workload differs, in a table of their own.
+        cite: papers to cite beside those of the published values.
+        figure: a picture of the table.
+        timeline: a picture of a part of one cell's trace.
+        best: mark the best value of each column that has a direction.
     """
 
     title: str
