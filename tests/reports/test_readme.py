@@ -51,6 +51,7 @@ def test_the_quickstarts_table_can_be_made_without_any_record(
     text = (tmp_path / "quickstart" / "table.md").read_text(encoding="utf-8")
     assert "- No records, commit none" in text
     assert "| Flash-AR (not run) | — |" in text
+    assert not [*tmp_path.rglob("figure.*")], "there is nothing to show"
 
 
 def test_files_that_the_readme_links_to_are_there() -> None:

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from repro.core.reading import csv_reader
 from repro.records.record import Record, Round
-from repro.records.results import open_results
+from repro.records.results import Results, open_results
 from repro.reports.formats.layout import fixed, signs
 from repro.reports.tables.bands import BANDS, read_draws
 from repro.reports.tables.table import MARKS
@@ -144,12 +144,15 @@ class SystemTable:
 
     def _by_agreement(self, cell: str) -> Ends | None:
         """The ends by agreement of the cell whose key begins so."""
-        results = open_results(self.root)
-        for member in results.members(self.table):
-            if cell and member.key.startswith(cell):
-                (record,) = results.records([member])
-                return answers_by_agreement(record, results.rounds(record.key))
+        for member in self._results.members(self.table) if cell else ():
+            if member.key.startswith(cell):
+                (record,) = self._results.records([member])
+                return answers_by_agreement(record, self._results.rounds(record.key))
         return None
+
+    @cached_property
+    def _results(self) -> Results:
+        return open_results(self.root)
 
     @property
     def numbers(self) -> tuple[int, int]:

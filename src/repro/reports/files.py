@@ -92,7 +92,7 @@ def write_all(
     formats: Collection[str] = USUAL,
     shown: Page | None = None,
 ) -> dict[str, Path]:
-    """Write a table's files; a table without a figure has no pictures.
+    """Write a table's files; a table without a figure, or without anything to show in it, has no pictures.
 
     `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them; `shown` is the table's page
     where it was made. Files are replaced atomically.
@@ -100,7 +100,8 @@ def write_all(
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
     """
-    picture = partial(_picture, table) if table.figure else None
+    drawn = table.figure and any(row.has_something for row in table.rows)
+    picture = partial(_picture, table) if drawn else None
     # A sweep's own table is as a paper has it, without what is the same in every row.
     latex = PaperTable().latex if table.experiment.startswith(SWEEPS) else None
     return write_page(

@@ -66,7 +66,7 @@ def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     rows = [
         replace(row, name=", ".join(spec.names.get(part, part) for part in row.name.split(", ")))
         for row in table.rows
-        if row.id not in spec.without and _has_something(row)
+        if row.id not in spec.without and row.has_something
     ]
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
     level = next((column for column in table.columns if column.key == spec.level), None)
@@ -74,11 +74,6 @@ def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     x = [number for number, column in enumerate(table.columns) if column.key == spec.x]
     places = [row.entries[x[0]] for row in rows] if x and spec.kind == "curves" else []
     return Shown(spec, columns, rows, lines, palette, levels, level.heading if level else "", places)
-
-
-def _has_something(row: TableRow) -> bool:
-    """Whether there is anything to compare: a cell of ours, or a published value."""
-    return row.run or any(entry.published for entry in row.entries)
 
 
 def figure_title(table: Table, own: str) -> str:

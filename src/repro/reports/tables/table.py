@@ -94,6 +94,11 @@ class TableRow:
     run: bool = True
     refused: int | None = None
 
+    @property
+    def has_something(self) -> bool:
+        """Whether there is anything to compare: a cell of ours, or a published value."""
+        return self.run or any(entry.published for entry in self.entries)
+
     def is_point(self, panel: str) -> bool:
         """Whether the row is a point of curves: all its labels but that of the panel are numbers."""
         return all(is_number(label) for name, label in self.labels.items() if name != panel)
