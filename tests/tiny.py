@@ -1,6 +1,6 @@
 """What tests of the invariants share: a toy machine, tiny models, drafts that are noised targets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repro.device.clock import Clock, Task
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, LocalMachine
@@ -31,6 +32,14 @@ MODEL_COST = ModelCost(SHAPE, precision("fp32"))
 def processor(**changes: Any) -> Processor:
     """1 G operations/s in fp32, 1 GB/s, 10 us to launch, 2 W."""
     return Processor(**{"peak": RATES, "bandwidth": 1e9, "launch": 1e-5, "watts": 2.0, **changes})
+
+
+def play(clock: Clock, coroutine: Coroutine[Any, None, Any]) -> Any:
+    """Run a coroutine on a clock without a device; what it returns."""
+    task = Task(coroutine)
+    while not task.done:
+        clock.next_event()()
+    return task.result()
 
 
 def toy(**changes: Any) -> Machine:

@@ -5,7 +5,7 @@ import pytest
 from repro.device.clock import Cancelled, Deadlock, Future, Task, VirtualClock, WallClock
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
-from tiny import DEVICES, toy
+from tiny import DEVICES, play, toy
 
 
 def sleep(clock: VirtualClock, seconds: float) -> Future[None]:
@@ -34,7 +34,7 @@ def test_two_coroutines_in_turn() -> None:
         tasks = [Task(tick("fast", 0.5, 4)), Task(tick("slow", 0.75, 3))]
         return [await task for task in tasks]
 
-    assert clock.run(main()) == ["fast", "slow"]
+    assert play(clock, main()) == ["fast", "slow"]
     assert log == [
         ("fast", 0.5),
         ("slow", 0.75),
@@ -51,9 +51,9 @@ def test_events_at_one_moment_come_as_they_were_booked() -> None:
     for name in "cab":
         clock.after(1.0, lambda name=name: log.append(name))
     clock.after(0.5, lambda: clock.after(0.5, lambda: log.append("late")))
-    clock.run(_until(sleep(clock, 1.0)))
+    play(clock, _until(sleep(clock, 1.0)))
     assert log == ["c", "a", "b"]
-    clock.run(_until(sleep(clock, 0.0)))
+    play(clock, _until(sleep(clock, 0.0)))
     assert log == ["c", "a", "b", "late"]
 
 
@@ -76,7 +76,7 @@ def test_who_waits_is_woken_in_the_order_of_coming() -> None:
         for task in tasks:
             await task
 
-    clock.run(main())
+    play(clock, main())
     assert log == [("a", 7), ("b", 7), ("c", 7), ("main", 0)]
 
 
@@ -110,7 +110,7 @@ def test_a_future_that_is_done_is_not_waited_for(device: Device) -> None:
 @pytest.mark.parametrize("clock", [VirtualClock, WallClock])
 def test_waiting_for_nothing_is_a_deadlock(clock: type) -> None:
     with pytest.raises(Deadlock, match="nobody submitted"):
-        clock().run(_until(Future()))
+        play(clock(), _until(Future()))
 
 
 def test_a_deadlock_after_real_work(device: Device) -> None:

@@ -17,6 +17,7 @@ from repro.device.clock import Deadlock, Future, WallClock
 from repro.device.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
 from repro.device.op import Op
 from repro.models.runtime.cuda import cuda_stream
+from tiny import play
 
 BOTH = frozenset({"cpu", "flash"})
 GB = 1e9
@@ -199,7 +200,7 @@ def test_an_error_that_a_worker_lets_out_is_raised_by_the_loop() -> None:
         await Future()
 
     with pytest.raises(Stopped):
-        clock.run(run())
+        play(clock, run())
 
 
 def test_waiting_for_nothing_is_said(device: LocalDevice) -> None:

@@ -19,6 +19,8 @@ from repro.experiments.recorded_tables import NumberLines
 from repro.experiments.summaries.notes import Note
 from repro.experiments.summaries.sweep_table import SweepCommand, SweepTable, sweep_table
 from repro.records.results import Results
+from repro.scenarios.base import Findings, Progress
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 
 VALUES = {"decode_tokens_per_s": 20.0, "time_per_token": 0.05, "ttft": 0.2, "prompts": 2}
@@ -200,10 +202,20 @@ def test_a_sweep_ends_with_a_table_that_is_made_again(project: Project, tmp_path
         ).read_bytes()
 
 
-def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tmp_path: Path) -> None:
-    done = project.apart(tmp_path).here("hydra.mode=MULTIRUN", "method=std,flash_ar,lever")
-    assert done.returncode == 1, "lever has no predictor of this target"
-    (path,) = (tmp_path / "results").glob("sweeps/std-flash_ar-lever-*/table.md")
+def test_rows_hold_the_best_of_each_column_and_failed_cells(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = GenerationScenario.find
+
+    def failing(cell: GenerationScenario, progress: Progress) -> Findings:
+        if cell.name == "chain_sd":
+            raise RuntimeError("the draft fell over")
+        return find(cell, progress)
+
+    monkeypatch.setattr(GenerationScenario, "find", failing)
+    done = project.apart(tmp_path).here("hydra.mode=MULTIRUN", "method=std,flash_ar,chain_sd")
+    assert done.returncode == 1
+    (path,) = (tmp_path / "results").glob("sweeps/std-flash_ar-chain_sd-*/table.md")
     text = path.read_text(encoding="utf-8")
     assert "failed" in text
     assert "★ best of its column" in text

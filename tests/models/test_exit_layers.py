@@ -48,7 +48,7 @@ def told(billed: int, exit_after: int, placement: Placement) -> list[int | str]:
         return [0, 1]
 
     forward_pass = ForwardPass(step, 3, 0, exit_point=EarlyExitPoint(exit_after, 3, 3, judge))
-    engine.device.play(engine.layers(forward_pass))
+    engine.device.play(engine.arrangement_of(forward_pass).layers(engine, forward_pass))
     assert forward_pass.rows == 2
     return step.told
 

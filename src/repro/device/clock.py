@@ -106,7 +106,7 @@ class Task(Future[T]):
 
 
 class Clock(ABC):
-    """Seconds since the start, and the event loop."""
+    """Seconds since the start, and the events of a loop."""
 
     kind: str
 
@@ -115,15 +115,8 @@ class Clock(ABC):
     def now(self) -> float:
         """Seconds since the clock was made."""
 
-    def run(self, coroutine: Coroutine[Any, None, T]) -> T:
-        """Run the event loop until a coroutine ends; returns its result."""
-        task = Task(coroutine)
-        while not task.done:
-            self._next()()
-        return task.result()
-
     @abstractmethod
-    def _next(self) -> Wake:
+    def next_event(self) -> Wake:
         """The next event; blocks until there is one."""
 
 
@@ -146,7 +139,8 @@ class VirtualClock(Clock):
         """Call `wake` once `seconds` have passed."""
         heapq.heappush(self._events, (self._now + seconds, next(self._order), wake))
 
-    def _next(self) -> Wake:
+    def next_event(self) -> Wake:
+        """See `Clock`."""
         if not self._events:
             raise Deadlock("a task waits for work that nobody submitted")
         self._now, _, wake = heapq.heappop(self._events)
@@ -190,7 +184,8 @@ class WallClock(Clock):
         while (left := moment - self.now) > 0:
             time.sleep(left)
 
-    def _next(self) -> Wake:
+    def next_event(self) -> Wake:
+        """See `Clock`."""
         """The next event; workers' reports come before inline work."""
         block = not self._inline
         if block and not self._outstanding:

@@ -197,6 +197,8 @@ class Engine:
         self.waited, self._computing = 0.0, True
         try:
             yield
+            if self.encoder:
+                self.encoder.is_read = True
         finally:
             self._computing = False
             self._wake()
@@ -210,14 +212,10 @@ class Engine:
         if fused:
             await self.run(self.op("fuse", on or self.on, fused, self.model_cost.fuse(fused)))
 
-    async def layers(self, forward_pass: ForwardPass) -> None:
-        """Run all layers of a pass."""
+    def arrangement_of(self, forward_pass: ForwardPass) -> Arrangement:
+        """What lays the layers of a pass."""
         arrangement = self.arrangement or IN_ORDER
-        if not arrangement.takes(forward_pass):
-            arrangement = IN_ORDER
-        await arrangement.layers(self, forward_pass)
-        if self.encoder:
-            self.encoder.is_read = True
+        return arrangement if arrangement.takes(forward_pass) else IN_ORDER
 
     def lay_on(self, on: str) -> str:
         """The processor that computes layers laid on `on`; an output projection knows the last."""
@@ -276,16 +274,17 @@ class Engine:
 
     async def run(self, op: Op) -> Any:
         """Run an op when its turn has come; what it computed."""
-        (value,) = await self.run_together([op])
+        if self.turn:
+            await self.turn(op.kind)
+        start = self.device.now
+        value = await self.device.run(op)
+        self.took[op.kind] = self.device.now - start
+        self._wake()
         return value
 
     async def run_together(self, ops: Sequence[Op]) -> list[Any]:
-        """Run ops at once, on several processors, when the turn of the first has come; what they computed."""
-        if self.turn:
-            await self.turn(ops[0].kind)
-        start = self.device.now
+        """Run ops at once, on several processors; what they computed."""
         values = [await running for running in [self.device.run(op) for op in ops]]
-        self.took[ops[0].kind] = self.device.now - start
         self._wake()
         return values
 

@@ -169,7 +169,7 @@ class Session:
         start = self.device.now
         with engine.computes():
             await engine.embed(rows, self._lineage.fused(missing), on)
-            await engine.layers(forward_pass)
+            await engine.arrangement_of(forward_pass).layers(engine, forward_pass)
             yield forward_pass
         gone = (
             set(wanted).difference(wanted[i] for i in forward_pass.kept)
