@@ -13,7 +13,7 @@ import torch
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.edgellm.edgellm import EdgeLLM, gap
+from repro.methods.edgellm.edgellm import EdgeLLM, wait_for_gap
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
@@ -38,7 +38,7 @@ def pair(rate: float, place: Placement) -> tuple[Session, Session]:
 def verified(rate: float, place: Placement, beside: bool) -> tuple[float, int]:
     """Seconds of a target's pass, and how many of a draft's lay within it, which may run `beside` it."""
     target, draft = pair(rate, place)
-    draft.engine.turn = partial(gap, draft.engine, target.engine)
+    draft.engine.turn = partial(wait_for_gap, draft.engine, target.engine)
 
     async def run() -> None:
         text = Prefix.of([1, 2])

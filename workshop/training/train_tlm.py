@@ -10,7 +10,7 @@ microsoft/MeetingBank-LLMCompressed`. The committed heads took 8 and 10 minutes 
 killed run continues with the same command; labels are stored in `--work` and are not part of the project.
 Each head is written to `--out` with its record.
 
-Prints the line for `models/trained_heads.COMMITTED` that makes runs use the folder with this head.
+Prints the line for `methods/elastilm/trained_heads.COMMITTED` that makes runs use the folder with this head.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = HeadTraining(args)
     run.write(run.score() if args.head == "score" else run.decision())
     place = f'"{fingerprint(run.encoder)}": Parts("{args.out.as_posix()}", "{digest(args.out)}"),'
-    print("For models/trained_heads.COMMITTED:\n    " + place)
+    print("For methods/elastilm/trained_heads.COMMITTED:\n    " + place)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """EdgeLLM (IEEE TMC 2024): drafts beside a target that is streamed, until their confidence falls.
 
-| section of the paper | in `edgellm` |
+| section of the paper | where |
 |---|---|
-| III-B, branch navigation (Eqs. 1, 2) | `_navigate`, `_branches` |
-| III-B, branches as a batch | `verification`; `models/runtime/verifier.py` |
-| III-C, fallback to verification (Eq. 3) | `_draft`, `_adapt`, `tree_confidence` |
-| III-D, provisional generation | `_verify`, and `gap`, which keeps the draft out of the target's way |
+| III-B, branch navigation (Eqs. 1, 2) | `edgellm._navigate`, `_branches` |
+| III-B, branches as a batch, or under a mask | `models/runtime/verifier.py`, `models/tokens/kv_slots.py` |
+| III-C, confidence T_c, fallback (Eq. 3) | `edgellm.tree_confidence`, `_draft`, `_adapt` with `UPDATES` |
+| III-D, provisional generation | `edgellm._verify`; `wait_for_gap` keeps the draft out of the target's way |
+| III-D, merging what was drafted meanwhile | `models/tokens`: `acceptance.py`, `TokenTree.below` |
+| III-D, layers read ahead, the bound of memory | `edgellm.places`, `models/runtime/placement.py` |
 
 Its baselines are in `methods/speculative` (`sp`, `bld`, `nav`), `methods/plain` and `methods/sti`. What the
 paper leaves open stands in docs/edgellm.md.

@@ -116,7 +116,7 @@ class EdgeLLM(Method):
         draft.engine.turn = None
         decoding = await begin(request, device, target, draft)
         if self.provisional == "gaps":
-            draft.engine.turn = partial(gap, draft.engine, target.engine)
+            draft.engine.turn = partial(wait_for_gap, draft.engine, target.engine)
         alpha, tree = self.alpha, TokenTree(decoding.text)
         with device.phase("decode"):
             while not decoding.done:
@@ -178,14 +178,15 @@ class EdgeLLM(Method):
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
-    def _adapt(self, alpha: float, confidence: float, correct: int, drafted: int) -> float:
-        """Threshold of the next round (Eq. 3), from the branch with the longest accepted prefix."""
-        if correct == drafted:
+    def _adapt(self, alpha: float, confidence: float, correct: int, branch: int) -> float:
+        """Threshold of the next round (Eq. 3), from the branch with the longest accepted prefix, which is
+        N_all tokens long."""
+        if correct == branch:
             return alpha * self.shrink
-        return min(HIGHEST, UPDATES[self.update](alpha, confidence, (drafted - correct) / drafted))
+        return min(HIGHEST, UPDATES[self.update](alpha, confidence, (branch - correct) / branch))
 
 
-async def gap(draft: Engine, target: Engine, kind: str) -> None:
+async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:
     """Wait until a draft's op would end before the target goes on, if it takes as long as the last one."""
     while target.gap < draft.took.get(kind, 0.0):
         await target.moved

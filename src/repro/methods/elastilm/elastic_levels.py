@@ -46,7 +46,9 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
             1.25 level - 0.25 of each other layer (10% up to level 0.2), as its scripts, whatever is locked.
 
     Deviation: the paper prunes attention heads and neurons of a layer at one ratio. Small models have two or
-    three attention units per layer, so rule `paper` rounds their number and compensates with neurons.
+    three attention units per layer, so rule `paper` rounds their number and compensates with neurons. The
+    paper's own example (32 layers, level 0.5) prints 37.5% of a free layer, which `release` gives; `paper`
+    gives 38.5%.
 
     Raises:
         InputError: unknown locked layers, or no layer left to prune.

@@ -17,7 +17,7 @@ LAST_STEP = 1 / 64
 
 
 def by_speed(here: float, there: float) -> float:
-    """EdgeNN's share of the other processor: proportional to the speeds, each measured alone.
+    """The other processor's share at first, and EdgeNN's: proportional to the speeds, each measured alone.
 
     Args:
         here: seconds of all the work on the main processor.

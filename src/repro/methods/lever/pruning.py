@@ -127,7 +127,7 @@ class PruningRule:
 
 
 class EarlyExit:
-    """Prunes a token tree after a middle layer of the target (a `Session`'s pruner).
+    """Prunes a token tree after a middle layer of the target (a `SparingVerifier`'s pruner).
 
     Pruning keeps answers lossless: it can only shorten the accepted path, whose last token is the target's.
     This holds for sampled answers too if children are top candidates instead of samples, since pruning is

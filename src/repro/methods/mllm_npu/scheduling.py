@@ -106,8 +106,10 @@ def longest_first(agenda: Agenda, on: str) -> int | None:
 
 
 def contribution(agenda: Agenda, place: int) -> float:
-    """C of Eq. 6: seconds of NPU work that a task makes ready; for NPU tasks, minus the seconds of other work
-    that they make ready."""
+    """C of Eq. 6 (version 2: Eq. 5): seconds of NPU work that a task makes ready.
+
+    For NPU tasks, minus the seconds of other work that they make ready.
+    """
     freed = agenda.freed(place)
     return -freed if agenda.tasks[place].on == NPU else freed
 
@@ -121,9 +123,9 @@ def out_of_order(agenda: Agenda, on: str) -> int | None:
 
 
 def mixed(agenda: Agenda, on: str) -> int | None:
-    """Eq. 6 for the NPU, the first ready task for the others.
+    """C (`contribution`) for the NPU, the first ready task for the others.
 
-    Extension: the paper has Eq. 6 for all. C of the CPU's tasks looks one step ahead, so that with many
+    Extension: the paper takes C for all. C of the CPU's tasks looks one step ahead, so that with many
     chunks the CPU serves later ones while the NPU's next input waits.
     """
     return out_of_order(agenda, on) if on == NPU else overlapped(agenda, on)
