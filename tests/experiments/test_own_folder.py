@@ -45,6 +45,18 @@ def test_its_folder_is_no_paper(project: Project) -> None:
     assert "{repro," in entries[0]
 
 
+def test_a_table_of_one_cell_needs_no_grid(project: Project) -> None:
+    file = project.root / "conf" / "experiment" / "mine" / "single.yaml"
+    text = EXPERIMENT.replace("CITE", "[]").replace("grid: {method: [std, flash_ar]}\n", "")
+    file.write_text(
+        text.replace("defaults: [", "defaults: [{override /method: flash_ar}, "), encoding="utf-8"
+    )
+    done = project.here("experiment=mine/single")
+    assert done.returncode == 0, done.stderr
+    (table,) = project.out.glob("results/mine/single/table.md")
+    assert "| Flash-AR | " in table.read_text(encoding="utf-8")
+
+
 def test_a_paper_that_is_in_no_bibliography_is_named_before_any_cell(project: Project) -> None:
     code, said = swept(project, "[levr]")
     assert code == 2

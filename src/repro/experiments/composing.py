@@ -131,13 +131,14 @@ class ConfFolder(FileConfigSource):
 
 
 def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
-    """A file's content; one with a `grid` gets the sweep that Hydra makes of it.
+    """A file's content; one with a `grid`, or a table of one cell, gets the sweep that Hydra makes of it.
 
     Args:
         content: of a file about the whole configuration.
         foreign: the file's path if it is another's: InputError if its grid varies more than settings.
     """
-    if not content.get("grid"):
+    has_columns = bool({"columns", "like"} & {*(content.get("table") or ())})
+    if not content.get("grid") and not has_columns:
         return dict(content)
     grid = grid_of(content)
     if foreign:

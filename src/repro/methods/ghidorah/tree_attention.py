@@ -45,6 +45,7 @@ class TreeAttention(Medusa):
     """
 
     clock: ClassVar[str] = "local"
+    version: ClassVar[int] = 2  # 1 had loops of hand-built vectors, and a dense product of our own
 
     heads: Size = 32
     head_dim: Size = 128
