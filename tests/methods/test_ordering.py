@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -21,7 +24,6 @@ from repro.methods.mllm_npu.scheduling import (
     mixed,
     out_of_order,
     overlapped,
-    schedule,
 )
 from repro.methods.mllm_npu.subgraphs import LINEARS, Layout, subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -37,6 +39,52 @@ def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> lis
     kept = {(layer, stage): 0.1 for layer in layers for stage in LINEARS}
     parts = subgraphs(MODEL_COST, Layout(4, shadowed=kept), 4 * chunks)
     return [SubgraphTask(part.op.on, chance.randint(1, 9), part.after) for part in parts]
+
+
+@dataclass(frozen=True)
+class SubgraphSchedule:
+    """A simulated schedule.
+
+    Attributes:
+        starts: start time of each task, in seconds.
+        ends: end time of each task, in seconds.
+        decisions: number of calls of the policy.
+    """
+
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    decisions: int
+
+    @property
+    def seconds(self) -> float:
+        """End of the last task."""
+        return max(self.ends, default=0.0)
+
+
+def schedule(tasks: Sequence[SubgraphTask], choose: Policy) -> SubgraphSchedule:
+    """Simulate a policy: one task at a time per processor; free processors choose again after any task ends.
+
+    Raises:
+        RuntimeError: all processors are idle with tasks left.
+    """
+    agenda, now, decisions = Agenda(tasks), 0.0, 0
+    starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
+    free, running = set(agenda.processors), list[tuple[float, int]]()
+    while agenda.left:
+        for on in [on for on in agenda.processors if on in free]:
+            decisions += 1
+            place = choose(agenda, on)
+            if place is not None:
+                agenda.start(place)
+                free.remove(on)
+                starts[place], ends[place] = now, now + tasks[place].seconds
+                heapq.heappush(running, (ends[place], place))
+        if not running:
+            raise RuntimeError("no task may begin and none is under way")
+        now, place = heapq.heappop(running)
+        agenda.finish(place)
+        free.add(tasks[place].on)
+    return SubgraphSchedule(tuple(starts), tuple(ends), decisions)
 
 
 @st.composite

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from repro.libraries import Tensor, torch
 from repro.methods.ghidorah.divided_linear import Part, split_linear
-from repro.methods.ghidorah.partition import AttentionExtent as Asked
-from repro.methods.ghidorah.partition import Split
+from repro.methods.ghidorah.partition import AttentionExtent, Split
 from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
 from repro.models.transformer.attention import (
     TILED_ROWS,
@@ -33,7 +32,7 @@ MEGATRON = "megatron"
 
 
 @dataclass(frozen=True, slots=True)
-class DividedSight(AttentionMask):
+class DividedMask(AttentionMask):
     """Attention mask of a pass, for attention split between devices.
 
     The other device attends to the first `there` cache slots; the main one to slots `there` to `reach`;
@@ -87,12 +86,12 @@ class DividedDecoder(Decoder):
         self.split = split
         self._other = torch.device(other)
 
-    def rehearse(self, asked: Asked) -> None:
+    def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
-        config, slots = self.config, asked.context + asked.rows
-        own = torch.tensor(asked.own)[:, None] > torch.arange(asked.rows)
-        seen = torch.cat((torch.ones(asked.rows, asked.context, dtype=torch.bool), own), 1).to(self.device)
-        queries = torch.ones(asked.rows, config.heads, config.head_dim, device=self.device)
+        config, slots = self.config, extent.context + extent.rows
+        own = torch.tensor(extent.own)[:, None] > torch.arange(extent.rows)
+        seen = torch.cat((torch.ones(extent.rows, extent.context, dtype=torch.bool), own), 1).to(self.device)
+        queries = torch.ones(extent.rows, config.heads, config.head_dim, device=self.device)
         keys = torch.ones(config.kv_heads, slots, config.head_dim, device=self.device)
         self._mix(queries, keys, keys, self._divided(None, seen))
 
@@ -104,7 +103,7 @@ class DividedDecoder(Decoder):
             return attention_mask(self.config, i, rotation, positions, mask, cache)
         return self._divided(rotation, visible(self.config, i, positions, mask, cache))
 
-    def _divided(self, rotation: Tensor | None, seen: Tensor) -> DividedSight:
+    def _divided(self, rotation: Tensor | None, seen: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
         rows, slots = seen.shape
         cached, left = slots - rows, min(self.split.left, rows)
@@ -114,7 +113,7 @@ class DividedDecoder(Decoder):
             return None if part.all() else blindness(self.config, part)
 
         pattern = cached_pattern(seen[:, cached:], left)
-        return DividedSight(
+        return DividedMask(
             rotation,
             there=there,
             reach=reach,
@@ -124,13 +123,13 @@ class DividedDecoder(Decoder):
         )
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
-        if isinstance(shared, DividedSight):
+        if isinstance(shared, DividedMask):
             return self._in_parts(queries, keys, values, shared)
         if self.split.form == MEGATRON and (edge := round(self.split.share * len(keys))):
             return self._by_heads(queries, keys, values, shared, edge)
         return attend(self.config, queries, keys, values, shared)
 
-    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedSight) -> Tensor:
+    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedMask) -> Tensor:
         """Each device attends to its slots; partial results are merged by maximum and sum (online softmax).
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
@@ -215,7 +214,7 @@ class DividableDecoder:
         return before
 
     @inference
-    def rehearse(self, asked: Asked) -> None:
+    def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention with the last split, only to time it; nothing without one."""
         if self._divided is not None:
-            self._divided.rehearse(asked)
+            self._divided.rehearse(extent)

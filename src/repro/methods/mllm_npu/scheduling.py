@@ -5,9 +5,7 @@ Owns the policies and a simulator. Must not know models, the content of tasks, o
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.device.op import NPU
@@ -138,49 +136,3 @@ ORDERS: dict[str, Policy] = {
     "out_of_order": out_of_order,
     "mixed": mixed,
 }
-
-
-@dataclass(frozen=True)
-class SubgraphSchedule:
-    """A simulated schedule.
-
-    Attributes:
-        starts: start time of each task, in seconds.
-        ends: end time of each task, in seconds.
-        decisions: number of calls of the policy.
-    """
-
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-    decisions: int
-
-    @property
-    def seconds(self) -> float:
-        """End of the last task."""
-        return max(self.ends, default=0.0)
-
-
-def schedule(tasks: Sequence[SubgraphTask], choose: Policy) -> SubgraphSchedule:
-    """Simulate a policy: one task at a time per processor; free processors choose again after any task ends.
-
-    Raises:
-        RuntimeError: all processors are idle with tasks left.
-    """
-    agenda, now, decisions = Agenda(tasks), 0.0, 0
-    starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
-    free, running = set(agenda.processors), list[tuple[float, int]]()
-    while agenda.left:
-        for on in [on for on in agenda.processors if on in free]:
-            decisions += 1
-            place = choose(agenda, on)
-            if place is not None:
-                agenda.start(place)
-                free.remove(on)
-                starts[place], ends[place] = now, now + tasks[place].seconds
-                heapq.heappush(running, (ends[place], place))
-        if not running:
-            raise RuntimeError("no task may begin and none is under way")
-        now, place = heapq.heappop(running)
-        agenda.finish(place)
-        free.add(tasks[place].on)
-    return SubgraphSchedule(tuple(starts), tuple(ends), decisions)
