@@ -57,7 +57,7 @@ def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
         layer = layers[i]
         assert layer is not None, f"layer {i} is not resident"
         layers[i] = replace(layer, **{part: linear})  # type: ignore[arg-type]
-    return Decoder(decoder.config, layers, decoder.ends)
+    return decoder.with_layers(layers)
 
 
 @dataclass(frozen=True, slots=True)

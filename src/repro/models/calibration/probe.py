@@ -175,7 +175,7 @@ class LayerProbe:
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
             held = [layer for layer in decoder.layers if layer is not None]
             source = LayerReader(_stored(Path(self._scratch.name) / "layers", held), slots=2)
-            decoder = Decoder(config, [None] * config.layers, decoder.ends)
+            decoder = decoder.with_layers([None] * config.layers)
         self._timer = PassTimer(local, cost, contexts, decoder, source, streamed)
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:

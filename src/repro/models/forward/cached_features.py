@@ -59,4 +59,4 @@ class CachedFeatures:
 
 def lowest(decoder: Decoder, layers: int) -> Decoder:
     """A decoder made of the first `layers` layers of another one; shares its weights."""
-    return Decoder(replace(decoder.config, layers=layers), decoder.layers[:layers], decoder.ends)
+    return decoder.with_layers(decoder.layers[:layers], config=replace(decoder.config, layers=layers))

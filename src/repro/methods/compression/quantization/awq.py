@@ -74,7 +74,7 @@ class Awq:
             layers[i] = scaled
             for part in PARTS:
                 made[Place(i, part)] = self._rounded(config, part, getattr(scaled, part), inputs[part])
-        compressed = replaced(Decoder(config, layers, decoder.ends), made)
+        compressed = replaced(decoder.with_layers(layers), made)
         return Compressed(compressed, {"bits_per_weight": bits_per_weight(made.values())})
 
     def scaled(

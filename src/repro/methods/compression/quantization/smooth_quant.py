@@ -81,4 +81,4 @@ def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
     for norm, parts in feeds(decoder.config).items():
         for i, layer in enumerate(layers):
             layers[i] = folded(layer, norm, parts, scales[Place(i, parts[0])])
-    return Decoder(decoder.config, layers, decoder.ends)
+    return decoder.with_layers(layers)
