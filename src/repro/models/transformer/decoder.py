@@ -107,7 +107,7 @@ class Decoder:
         ends: EmbeddingAndHead | None = None,
         config: DecoderConfig | None = None,
     ) -> Self:
-        """The decoder with other layers, and with other ends or another configuration if given; of the same class.
+        """A decoder of the same class with other layers, and with other ends or configuration if given.
 
         Raises:
             InputError: the configuration has another number of layers.

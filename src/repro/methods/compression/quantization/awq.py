@@ -18,7 +18,7 @@ from torch import Tensor
 from repro.core.bounds import Tokens
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.activation_sampling import Sample, samples
+from repro.models.analysis.activations import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
