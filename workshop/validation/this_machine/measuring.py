@@ -20,7 +20,7 @@ from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.probing.measure import read_rate
 from repro.libraries import torch
-from repro.models.calibration.machine_speed import memory_bandwidth
+from repro.models.calibration.machine_files import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
