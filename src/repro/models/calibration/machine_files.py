@@ -26,14 +26,13 @@ from repro.libraries import torch
 from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
-from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
+from repro.models.calibration.written import GIGA, Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
 REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
-GIGA = 1e9
 ROOM = 0.125
 """The share of the memory that probes may take together."""
 FOOTPRINT = 256 << 20
