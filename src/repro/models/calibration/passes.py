@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.device.emulated import Device
 from repro.device.op import FLASH
 from repro.libraries import torch
-from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
@@ -54,13 +54,6 @@ class PassTime(NamedTuple):
         return self.seconds - self.layers - self.head
 
 
-def shape_of(config: DecoderConfig) -> Shape:
-    """The costs' view of a decoder's configuration."""
-    c = config
-    sizes = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
-    return Shape(*sizes, gated=c.gated, tied=c.tied)
-
-
 def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
     """Put random keys and values of `tokens` positions into an empty cache."""
     on = cache.positions.device
@@ -72,7 +65,7 @@ def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
 
 def cost_of(config: DecoderConfig, dtype: str) -> ModelCost:
     """What a decoder in one of `weights.DTYPES` is billed."""
-    return ModelCost(shape_of(config), precision(STORED[dtype]))
+    return ModelCost(config.shape, precision(STORED[dtype]))
 
 
 class PrefilledSession(Session):

@@ -19,7 +19,7 @@ from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.libraries import Tensor, torch
-from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
@@ -166,7 +166,7 @@ class LayerProbe:
         self.config, self.contexts = config, contexts
         on = torch.device("cuda" if local.main == GPU else "cpu")
         decoder = random_decoder(config, kernels, on)
-        self._kernels, self._shape = kernels, shape_of(config)
+        self._kernels = kernels
         cost, streamed = cost_of(config, kernels.dtype), not kernels.packed
         reader = None
         if streamed:  # a layer that was just read starts later than one that follows another in memory
@@ -180,7 +180,7 @@ class LayerProbe:
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""
-        shape, took = self._shape, self._timer.time(rows, context)
+        shape, took = self.config.shape, self._timer.time(rows, context)
 
         def timing(part: str, weights: float, seconds: float, attention: float = 0.0) -> PartTiming:
             return PartTiming(self._kernels, part, weights, attention, rows, context, seconds)

@@ -223,20 +223,7 @@ class Model:
     @cached_property
     def own_shape(self) -> Shape:
         """Shape of the checkpoint."""
-        if self.encoder_decoder:
-            return self.encoder_decoder.shape
-        c = self.decoder_config
-        return Shape(
-            layers=c.layers,
-            hidden=c.hidden,
-            heads=c.heads,
-            kv_heads=c.kv_heads,
-            head_dim=c.head_dim,
-            intermediate=c.intermediate,
-            vocab=c.vocab,
-            gated=c.gated,
-            tied=c.tied or c.shares_embeddings,
-        )
+        return (self.encoder_decoder or self.decoder_config).shape
 
     @property
     def weights(self) -> WeightsKind:

@@ -81,18 +81,8 @@ class EagleConfig:
 
     @property
     def shape(self) -> Shape:
-        """Dimensions for the cost model."""
-        c = self.layer
-        return Shape(
-            layers=1,
-            hidden=c.hidden,
-            heads=c.heads,
-            kv_heads=c.kv_heads,
-            head_dim=c.head_dim,
-            intermediate=c.intermediate,
-            vocab=c.vocab,
-            features=self.features,
-        )
+        """Dimensions for the cost model; the output projection is the head's own."""
+        return replace(self.layer.shape, tied=False, features=self.features)
 
     @property
     def features(self) -> int:
