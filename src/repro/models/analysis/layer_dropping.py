@@ -91,7 +91,7 @@ def of_layers(decoder: Decoder, kept: Sequence[int]) -> Decoder:
     return decoder.with_layers(layers, config=replace(config, layers=len(kept), sliding=sliding))
 
 
-def with_layers(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
+def partial_decoder(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
     """A decoder with its layers replaced by as many others, whose halves may be removed."""
     return PartialDecoder(decoder.config, layers, decoder.ends)
 

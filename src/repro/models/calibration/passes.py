@@ -57,7 +57,7 @@ class PassTime(NamedTuple):
 def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
     """Put random keys and values of `tokens` positions into an empty cache."""
     on = cache.positions.device
-    cache.place(0, torch.arange(tokens, device=on))
+    cache.set_positions(0, torch.arange(tokens, device=on))
     rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=on)
     for layer in range(config.layers):
         cache.append_joint(layer, rows)

@@ -234,7 +234,7 @@ class Decoder:
         """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
         current = self._pass
         if current is None or not current.goes_on(i, positions, mask, cache):
-            cache.place(i, positions)
+            cache.set_positions(i, positions)
             current = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
         current.layer = i
         kind = self.config.is_sliding(i)

@@ -201,7 +201,7 @@ class EagleHead:
         normed = self.feature_norm(hidden)
         both = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
         heads = self.qkv(both).float().view(len(tokens), -1, c.head_dim)
-        cache.place(0, positions)
+        cache.set_positions(0, positions)
         rotation = rotations(self.frequency, positions)
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
         seen = attention_mask(c, 0, rotation, positions, mask, cache)
