@@ -31,7 +31,7 @@ class TableHeads:
         self._lineage = MedusaLineage(prompt.length, len(self._tables))
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        places = [self._lineage.place(prefix) for prefix in wanted]
+        places = [self._lineage.root_and_head(prefix) for prefix in wanted]
         return KnownStep([Logits(self._tables[head].logits(feature)) for feature, head in places])
 
     def keep(self, text: Prefix) -> None:

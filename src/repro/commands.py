@@ -428,16 +428,12 @@ def calibrate(
     A busy machine is refused; --busy measures it anyway, and the files say so.
     docs/local.md explains the figures.
     """
-    from repro.models.calibration.calibrated_files import Places, write_of_file, write_of_this_machine
+    from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
 
     if from_llama_bench:
-        write_of_file(
-            Places.named(name or from_llama_bench.stem, conf), name, device, from_llama_bench, **of_file
-        )
+        write_of_file(conf_folder(conf), name, device, from_llama_bench, **of_file)
         return
     for option, value in of_file.items():
         if value not in (None, []):
             raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench")
-    write_of_this_machine(
-        Places.named(name or "calibrated", conf), name, device or "cpu", quick, busy, scratch
-    )
+    write_of_this_machine(conf_folder(conf), name, device or "cpu", quick, busy, scratch)

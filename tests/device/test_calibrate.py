@@ -145,7 +145,7 @@ def timings() -> list[PartTiming]:
     """What the probes would take at 50 GFLOP/s: their own times, so short, are mostly noise."""
     return [
         timing._replace(seconds=1e-5 + 2 * timing.rows * (timing.weights + timing.attention) / 50e9)
-        for timing in machine_files.time_probes("cpu", TINY, lambda said: None).parts
+        for timing in machine_files.time_probes("cpu", TINY).parts
     ]
 
 
@@ -154,7 +154,7 @@ def timed(timings: list[PartTiming], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command times the probes with little effort, once for all tests, and the quiet kernel briefly."""
     monkeypatch.setattr(script, "QUICK", TINY)
     monkeypatch.setattr(script, "self_test", lambda kernel: quiet.self_test(kernel, 0.0))
-    monkeypatch.setattr(machine_files, "time_probes", lambda on, effort, say: Timings(timings))
+    monkeypatch.setattr(script, "time_probes", lambda on, effort: Timings(timings))
     monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
 
 
@@ -193,7 +193,9 @@ def test_a_calibration_is_a_device_and_two_engines(
     measured = {fact.path for fact in facts(device) if fact.source == "measured"}
     assert {"processors.cpu.peak.int8", "flash.bandwidth", "dram.bandwidth", "dram.capacity"} <= measured
     assert list((tmp_path / "scratch").iterdir()) == []
-    script.Places(conf, "my_phone").free(("", "_streamed"))  # measuring again replaces them
+    script.free_paths(
+        conf, "my_phone", ("device", "engine", "engine_streamed")
+    )  # measuring again replaces them
     assert "device=my_phone engine=my_phone" in capsys.readouterr().out
 
 

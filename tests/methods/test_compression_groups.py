@@ -16,7 +16,7 @@ from repro.methods.compression.fp16 import Fp16
 from repro.methods.compression.quantization.awq import Awq
 from repro.methods.compression.quantization.k_quant import KQuant, more_bits
 from repro.methods.compression.quantization.per_group import PerGroup
-from repro.models.analysis.activation_sampling import Sample, samples
+from repro.models.analysis.activations import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, places
 from repro.models.quantization.ggml_formats import FORMATS, round_q8_0
 from repro.models.quantization.grouped import asymmetric, symmetric

@@ -15,8 +15,8 @@ from repro.methods.compression.quantization.llm_int8 import LlmInt8
 from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow, important
+from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
 from repro.models.analysis.hooks import Place, matrices, places, read, watched
-from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, profile
 from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear, scale_per_output
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits

@@ -9,8 +9,8 @@ from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.methods.probes import outliers
 from repro.methods.probes.outliers import Outliers
+from repro.models.analysis.activations import profile
 from repro.models.analysis.hooks import PARTS, places
-from repro.models.analysis.outliers import profile
 from tiny import decoder
 
 CORPUS = (tuple(range(8)), tuple(range(3, 11)))

@@ -23,7 +23,7 @@ def rows(count, seed):
 
 def fill(cache, keys, values, positions):
     """Append the same rows to all layers; what the last append of each layer returned."""
-    cache.place(0, positions)
+    cache.set_positions(0, positions)
     return [cache.append(layer, keys[layer], values[layer]) for layer in range(CONFIG.layers)]
 
 
@@ -66,7 +66,7 @@ def test_joint_rows_are_keys_beside_values():
     keys, values = rows(3, 0)
     apart, joint = KVCache(CONFIG, 8), KVCache(CONFIG, 8)
     fill(apart, keys, values, torch.arange(3))
-    joint.place(0, torch.arange(3))
+    joint.set_positions(0, torch.arange(3))
     for layer in range(CONFIG.layers):
         joint.append_joint(layer, torch.cat((keys[layer], values[layer]), 1))
     assert same(contents(apart), contents(joint))
@@ -127,10 +127,10 @@ def test_layers_may_hold_fewer_rows_and_keep_other_slots():
     keys, values = rows(6, 0)
     cache = KVCache(CONFIG, 8)
     fill(cache, keys[:, :2], values[:, :2], torch.arange(2))
-    cache.place(0, torch.tensor([2, 3, 3, 4]))
+    cache.set_positions(0, torch.tensor([2, 3, 3, 4]))
     for layer in range(2):
         cache.append(layer, keys[layer, 2:], values[layer, 2:])
-    cache.place(2, torch.tensor([3, 4]))
+    cache.set_positions(2, torch.tensor([3, 4]))
     cache.append(2, keys[2, [3, 5]], values[2, [3, 5]])
     assert [cache.length_of(layer) for layer in range(3)] == [6, 6, 4]
     assert cache.positions_of(2).tolist() == [0, 1, 3, 4]

@@ -12,9 +12,9 @@ from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.models.calibration import machine_files
 from repro.models.calibration.fit import fit
-from repro.models.calibration.machine_files import Effort, Timings, time_probes
+from repro.models.calibration.machine_files import Effort, Timings, grown, time_probes
 from repro.models.calibration.passes import cost_of
-from repro.models.calibration.probe import HEAD, LAYER, REST, Kernels, PartTiming
+from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES, Kernels, LayerProbe, PartTiming
 from repro.models.transformer.config import DecoderConfig
 
 KERNELS = 12
@@ -37,7 +37,7 @@ class Invented:
         return InventedProbe(self, config, kernels, contexts)
 
 
-class InventedProbe:
+class InventedProbe(LayerProbe):
     def __init__(
         self, gpu: Invented, config: DecoderConfig, kernels: Kernels, contexts: Sequence[int]
     ) -> None:
@@ -61,7 +61,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def timed(gpu: Invented, effort: Effort = EFFORT) -> Timings:
-    return time_probes(GPU, effort, lambda said: None, gpu)
+    return time_probes(GPU, effort, gpu)
 
 
 @pytest.mark.parametrize(("launch", "bandwidth"), [(5e-6, 4e12), (200e-6, 60e9)])
@@ -79,9 +79,6 @@ def test_a_gpu_whose_small_layers_are_launches_is_found_again(launch: float, ban
 
 
 def extremes(gpu: Invented) -> list[DecoderConfig]:
-    from repro.models.calibration.probe import SHAPES
-    from repro.models.calibration.sizes import grown
-
     config = SHAPES["middle"]
     while config.hidden < max(gpu.widths):
         config = grown(config)
@@ -116,6 +113,6 @@ def test_a_wide_pass_shows_weights_where_one_row_does_not(monkeypatch: pytest.Mo
                 yield part._replace(seconds=part.seconds + 2 * rows * part.weights / 1e13)
 
     gpu = Invented(200e-6, 4e12)
-    timings = time_probes(GPU, EFFORT, lambda said: None, lambda *asked: Computing(gpu, *asked[:3]))
+    timings = time_probes(GPU, EFFORT, lambda *asked: Computing(gpu, *asked[:3]))
     assert "of passes of fewer than 4096 rows only launches" in timings.notes[BF16]
     assert dict(fit(timings.parts).layers[BF16].rate)[4096] == pytest.approx(1e13, rel=0.05)

@@ -369,8 +369,8 @@ def test_other_models_have_no_heads() -> None:
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:
     lineage, prompt = MedusaLineage(3, heads=2), Prefix.of((1, 2, 3))
-    assert lineage.place(prompt.then(4)) == (prompt, 0)
-    assert lineage.place(prompt.extend((4, 5))) == (prompt, 1)
-    assert lineage.place(prompt) == (prompt.parent, 0)
+    assert lineage.root_and_head(prompt.then(4)) == (prompt, 0)
+    assert lineage.root_and_head(prompt.extend((4, 5))) == (prompt, 1)
+    assert lineage.root_and_head(prompt) == (prompt.parent, 0)
     lineage.keep(prompt.extend((4, 5)))
-    assert lineage.place(prompt.extend((4, 5))) == (prompt.then(4), 0)
+    assert lineage.root_and_head(prompt.extend((4, 5))) == (prompt.then(4), 0)

@@ -13,7 +13,7 @@ from repro.models.analysis.layer_dropping import (
     Absent,
     block_elements,
     of_layers,
-    with_layers,
+    partial_decoder,
     without_attention,
     without_mlp,
 )
@@ -71,7 +71,7 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
     made = dense(family)
     layers = made.resident_layers()
     layers[0] = without(layers[0])
-    assert torch.equal(logits(with_layers(made, layers)), logits(silent(made, 0, part)))
+    assert torch.equal(logits(partial_decoder(made, layers)), logits(silent(made, 0, part)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,7 +79,7 @@ def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
     made = dense(family)
     layers = made.resident_layers()
     layers[2] = without_mlp(without_attention(layers[2]))
-    assert torch.equal(logits(with_layers(made, layers)), logits(of_layers(made, (0, 1, 3))))
+    assert torch.equal(logits(partial_decoder(made, layers)), logits(of_layers(made, (0, 1, 3))))
 
 
 @pytest.mark.parametrize("family", ["llama-2", "gemma-3", "opt"])
@@ -89,7 +89,7 @@ def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_othe
     layers = made.resident_layers()
     for i in (0, 2):
         layers[i] = without_attention(layers[i])
-    reader = Reader(thin := with_layers(made, layers))
+    reader = Reader(thin := partial_decoder(made, layers))
     pairs = [(TEXT[:9], TEXT[9:12]), (TEXT[:9], TEXT[12:16])]
     for _ in range(2):  # the second time from the cache
         for (context, tail), said in zip(pairs, reader.score(pairs), strict=True):
@@ -103,9 +103,9 @@ def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
     mlp = 3 * 64 * 96
     assert block_elements(made) == LAYERS * (mlp + 2 * 64 * 64 + 2 * 32 * 64)
     layers[1] = without_attention(layers[1])
-    assert block_elements(with_layers(made, layers)) == block_elements(made) - (2 * 64 * 64 + 2 * 32 * 64)
+    assert block_elements(partial_decoder(made, layers)) == block_elements(made) - (2 * 64 * 64 + 2 * 32 * 64)
     layers[1] = without_mlp(layers[1])
-    assert block_elements(with_layers(made, layers)) == (LAYERS - 1) * block_elements(made) // LAYERS
+    assert block_elements(partial_decoder(made, layers)) == (LAYERS - 1) * block_elements(made) // LAYERS
     with pytest.raises(TypeError, match="PartialDecoder"):
         Absent()(torch.zeros(1, 64))
     with pytest.raises(InputError, match="not resident"):

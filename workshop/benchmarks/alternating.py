@@ -20,7 +20,7 @@ import torch
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.models.calibration.machine_speed import read_bandwidth
+from repro.models.calibration.machine_files import read_bandwidth
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 
 DRAWS = 10_000

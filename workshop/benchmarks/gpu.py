@@ -37,7 +37,7 @@ from repro.device.op import CPU, FLASH, GPU
 from repro.experiments.plan import cell_config
 from repro.methods.base import Request
 from repro.methods.plain.autoregressive import Standard
-from repro.models.calibration.machine_speed import memory_bandwidth
+from repro.models.calibration.machine_files import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import Kernels, random_decoder
 from repro.models.checkpoints.checkpoint import open_checkpoint

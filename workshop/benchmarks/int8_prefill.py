@@ -58,7 +58,7 @@ def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[
     decoders = {"fp32": weights.load(folder, "float32"), "bf16": weights.load(folder, "bfloat16")}
     for name, compression in COMPRESSIONS.items():
         made = compression.compress(dense, corpus).decoder
-        decoders[name] = Decoder(made.config, made.layers, decoders["fp32"].ends)
+        decoders[name] = made.with_layers(made.layers, decoders["fp32"].ends)
     return decoders, 2.0 * elements * len(prompt)
 
 

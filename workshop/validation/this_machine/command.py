@@ -23,7 +23,7 @@ from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.device.probing.quiet import self_test
 from repro.libraries import torch
-from repro.models.calibration.machine_speed import quiet_kernel
+from repro.models.calibration.machine_files import quiet_kernel
 from workshop.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups, in_turns
 from workshop.validation.this_machine.llama_cpp import is_installed
 from workshop.validation.this_machine.measuring import MachineBench, MeasuredGroup, MeasuringPlan

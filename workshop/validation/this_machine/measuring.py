@@ -20,8 +20,8 @@ from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.probing.measure import read_rate
 from repro.libraries import torch
-from repro.models.calibration.machine_speed import memory_bandwidth
-from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.calibration.machine_files import memory_bandwidth
+from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
@@ -216,7 +216,7 @@ class MachineBench:
     def _open_llama_cpp(self, one: MeasuredGroup) -> LlamaCppPasses:
         path = q4_0_file(one.group.model)
         config = decoder_config(checkpoint_folder(one.group.model))
-        one.bits = 8.0 * path.stat().st_size / shape_of(config).parameters
+        one.bits = 8.0 * path.stat().st_size / config.shape.parameters
         return LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
 
 

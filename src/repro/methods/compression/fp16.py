@@ -14,7 +14,6 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import places, replaced
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.linear import Linear
 
@@ -33,9 +32,9 @@ class Fp16:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = replaced(decoder, {place: _rounded(linear) for place, linear in places(decoder)})
-        made = Decoder(made.config, made.layers, _rounded_ends(made.ends))
-        return Compressed(made, {"bits_per_weight": 16.0})
+        layers = [None if layer is None else layer.map(_rounded) for layer in decoder.layers]
+        rounded = decoder.with_layers(layers, _rounded_ends(decoder.ends))
+        return Compressed(rounded, {"bits_per_weight": 16.0})
 
 
 def _rounded_ends(ends: EmbeddingAndHead) -> EmbeddingAndHead:

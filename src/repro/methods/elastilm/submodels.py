@@ -167,12 +167,12 @@ def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
         _beginning(config, layer, units, neurons)
         for layer, units, neurons in zip(whole.resident_layers(), kept.units, kept.neurons, strict=True)
     ]
-    return UnitDecoder(config, layers, whole.ends)
+    return whole.with_layers(layers)
 
 
 def copied(sub: UnitDecoder) -> UnitDecoder:
     """A copy of a sub-model with one dense weight per linear, like a pruned model."""
-    return UnitDecoder(sub.config, [layer.map(_dense) for layer in sub.resident_layers()], sub.ends)
+    return sub.with_layers([layer.map(_dense) for layer in sub.resident_layers()])
 
 
 def _check(config: DecoderConfig, order: Order) -> None:

@@ -68,7 +68,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
 
     layers = [None if w is None else layer(w) for w in decoder.layers]
     ends = replace(decoder.ends, head=split_linear(decoder.ends.head, parts))
-    return Decoder(decoder.config, layers, ends)
+    return decoder.with_layers(layers, ends)
 
 
 class DividedDecoder(Decoder):

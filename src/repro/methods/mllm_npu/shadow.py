@@ -19,8 +19,8 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.mllm_npu.subgraphs import layers_at_ends
 from repro.models.analysis import outlier_channels
+from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
 from repro.models.analysis.hooks import Place, matrices
-from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, profile
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
 

@@ -1,7 +1,7 @@
 """Activation outliers (mllm-NPU, sec. 3.3): how many channels have them, which ones, and their magnitude.
 
 Owns the selection of linears and the figures. Must not know how outliers are counted
-(`models/analysis/outlier_channels.py`) or how thresholds are found (`models/analysis/outliers.py`).
+(`models/analysis/outlier_channels.py`) or how thresholds are found (`models/analysis/activations.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from repro.core.bounds import Share, Tokens
 from repro.core.registry import register
 from repro.methods.probes.base import Texts
 from repro.models.analysis import outlier_channels as channels
+from repro.models.analysis.activations import OutlierProfile, profile
 from repro.models.analysis.hooks import Place, places
 from repro.models.analysis.outlier_channels import Counted
-from repro.models.analysis.outliers import OutlierProfile, profile
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 

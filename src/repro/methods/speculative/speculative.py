@@ -81,8 +81,9 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
     """
     decoding = Decoding(request, device)
     with device.phase("prefill"):
-        places = [_prompt_place(draft, target, request) for draft in drafts]
-        elsewhere = {i: on for i, on in enumerate(places) if on and on != target.engine.place(_rows(request))}
+        processors = [_prompt_processor(draft, target, request) for draft in drafts]
+        on_target = target.engine.processor_of(_rows(request))
+        elsewhere = {i: on for i, on in enumerate(processors) if on not in ("", on_target)}
         reading = {i: device.spawn(drafts[i].forward([decoding.text], on=on)) for i, on in elsewhere.items()}
         (row,) = await target.forward([decoding.text])
         decoding.first(decoding.chooser.first(row))
@@ -91,16 +92,16 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
         if not decoding.done:
             target.keep(decoding.text)
             for i, draft in enumerate(drafts):
-                await draft.forward([decoding.text], on="" if i in reading else places[i])
+                await draft.forward([decoding.text], on="" if i in reading else processors[i])
             decoding.prefilled()
     return decoding
 
 
-def _prompt_place(draft: Session, target: Session, request: Request) -> str:
+def _prompt_processor(draft: Session, target: Session, request: Request) -> str:
     """The processor on which a draft reads the prompt; "" for that of its placement, after the target."""
     if not draft.device.early_drafts or draft.reads_target or request.max_tokens == 1:
         return ""
-    return draft.engine.prompt_place(_rows(request), target.engine)
+    return draft.engine.prompt_processor(_rows(request), target.engine)
 
 
 def _rows(request: Request) -> int:

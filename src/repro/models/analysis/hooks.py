@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Place(NamedTuple):
 PARTS = ("qkv", "out", "up", "down")
 """Linears of a layer, in execution order."""
 
+Statistic = TypeVar("Statistic")
 Observer = Callable[[Place, Tensor], None]
 """Called with a linear's place and its input, `[rows, inputs]`, or output, `[rows, outputs]`."""
 
@@ -57,7 +58,7 @@ def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
         layer = layers[i]
         assert layer is not None, f"layer {i} is not resident"
         layers[i] = replace(layer, **{part: linear})  # type: ignore[arg-type]
-    return Decoder(decoder.config, layers, decoder.ends)
+    return decoder.with_layers(layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,32 @@ def watched(decoder: Decoder, observer: Observer, outputs: bool = False) -> Deco
     return replaced(
         decoder, {place: _Watched(linear, place, observer, outputs) for place, linear in places(decoder)}
     )
+
+
+def accumulated(
+    decoder: Decoder,
+    sequences: Iterable[Tensor],
+    add: Callable[[Place, Tensor, Statistic | None], Statistic],
+    outputs: bool = False,
+) -> dict[Place, Statistic]:
+    """A statistic of each linear's inputs, or `outputs`, over token sequences, one pass each.
+
+    Args:
+        decoder: all layers resident.
+        sequences: token sequences, int64 `[tokens]`.
+        add: the statistic of a linear with the rows of one more pass; None stands for that of no rows.
+        outputs: whether the outputs are watched.
+
+    Raises:
+        NotFiniteError: as `read`.
+    """
+    statistics: dict[Place, Statistic] = {}
+
+    def observe(place: Place, x: Tensor) -> None:
+        statistics[place] = add(place, x, statistics.get(place))
+
+    read(watched(decoder, observe, outputs), sequences)
+    return statistics
 
 
 @torch.no_grad()

@@ -88,10 +88,10 @@ def of_layers(decoder: Decoder, kept: Sequence[int]) -> Decoder:
         raise InputError(f"layers {list(kept)} cannot be kept of {config.layers}; name at least one of them")
     sliding = tuple(config.sliding[i] for i in kept) if config.sliding else ()
     layers = [decoder.layers[i] for i in kept]
-    return type(decoder)(replace(config, layers=len(kept), sliding=sliding), layers, decoder.ends)
+    return decoder.with_layers(layers, config=replace(config, layers=len(kept), sliding=sliding))
 
 
-def with_layers(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
+def partial_decoder(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
     """A decoder with its layers replaced by as many others, whose halves may be removed."""
     return PartialDecoder(decoder.config, layers, decoder.ends)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.layer_dropping import with_layers, without_attention, without_mlp
+from repro.models.analysis.layer_dropping import partial_decoder, without_attention, without_mlp
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
@@ -81,8 +81,8 @@ def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> list[Tensor]:
 def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
     """Hidden states before and after attention, then MLP, of each layer."""
     layers = decoder.resident_layers()
-    attention = with_layers(decoder, [without_mlp(layer) for layer in layers])
-    mlp = with_layers(decoder, [without_attention(layer) for layer in layers])
+    attention = partial_decoder(decoder, [without_mlp(layer) for layer in layers])
+    mlp = partial_decoder(decoder, [without_attention(layer) for layer in layers])
     turns: list[Turn] = []
     for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
         mixed = through(attention, [i], x)[-1]

@@ -7,6 +7,7 @@ datasets or how likelihoods are used.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
 Tokens = Sequence[int]
-Asked = tuple[int, int]
+Candidate = tuple[int, int]
 """An index into a pass's hidden states, and a candidate next token."""
 
 LOGITS = 1 << 24
@@ -43,7 +44,7 @@ class Reader:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._cache = KVCache(decoder.config, 1, device=decoder.device)
-        self._held: tuple[int, ...] = ()
+        self._trunk: tuple[int, ...] = ()
 
     @torch.no_grad()
     def score(self, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Likelihood]:
@@ -62,38 +63,36 @@ class Reader:
         """
         if not all(context and continuation for context, continuation in pairs):
             raise InputError("a context or a continuation has no token; both need at least one")
-        texts = [
-            (*context, *continuation)[:-1] for context, continuation in pairs
-        ]  # the last token is only predicted
+        # A continuation's last token is only predicted.
+        texts = [(*context, *continuation)[:-1] for context, continuation in pairs]
         starts = [len(context) - 1 for context, _ in pairs]
         trunk = texts[0][: common(texts)]
         # Positions whose logits are needed must run, even if cached.
-        held = min(common([self._held, trunk]), *starts)
-        hidden = self._read(trunk, held, [text[len(trunk) :] for text in texts])
-        self._held = trunk
+        cached = min(common([self._trunk, trunk]), *starts)
+        hidden = self._read(trunk, cached, [text[len(trunk) :] for text in texts])
+        self._trunk = trunk
+        rows = _rows(texts, starts, len(trunk), cached)
+        choices = [
+            list(zip(at, continuation, strict=True))
+            for at, (_, continuation) in zip(rows, pairs, strict=True)
+        ]
         # All choices' first tokens share one position, which goes through the head once.
-        asked = [
-            list(zip(rows, continuation, strict=True))
-            for rows, (_, continuation) in zip(_rows(texts, starts, len(trunk), held), pairs, strict=True)
-        ]
-        said = self._said(hidden, {one for some in asked for one in some})
+        likelihoods = self._likelihoods(hidden, set(chain.from_iterable(choices)))
         scores: dict[tuple[tuple[int, ...], tuple[int, ...]], Likelihood] = {}
-        return [
-            scores.setdefault(
-                (tuple(context), tuple(continuation)), _joined([said[place] for place in places])
-            )
-            for (context, continuation), places in zip(pairs, asked, strict=True)
-        ]
+        for (context, continuation), tokens in zip(pairs, choices, strict=True):
+            score = _joined([likelihoods[token] for token in tokens])
+            scores.setdefault((tuple(context), tuple(continuation)), score)
+        return [scores[tuple(context), tuple(continuation)] for context, continuation in pairs]
 
-    def _read(self, trunk: Tokens, held: int, branches: Sequence[Tokens]) -> Tensor:
-        """Hidden states of the trunk from `held` on, then of the branches; only the trunk stays cached."""
+    def _read(self, trunk: Tokens, cached: int, branches: Sequence[Tokens]) -> Tensor:
+        """Hidden states of the trunk from `cached` on, then of the branches; only the trunk stays cached."""
         decoder, device = self._decoder, self._decoder.device
-        self._cache.truncate(held)
-        tokens = [*trunk[held:], *(token for branch in branches for token in branch)]
-        positions = [*range(held, len(trunk))]
+        self._cache.truncate(cached)
+        tokens = [*trunk[cached:], *(token for branch in branches for token in branch)]
+        positions = [*range(cached, len(trunk))]
         for branch in branches:
             positions += range(len(trunk), len(trunk) + len(branch))
-        mask = _mask(held, len(trunk), [len(branch) for branch in branches])
+        mask = _mask(cached, len(trunk), [len(branch) for branch in branches])
         at = torch.tensor(positions, device=device)
         x = decoder.embed(torch.tensor(tokens, device=device), at)
         mask = None if mask is None else mask.to(device)
@@ -101,30 +100,27 @@ class Reader:
         self._cache.truncate(len(trunk))
         return x
 
-    def _said(self, hidden: Tensor, asked: Collection[Asked]) -> dict[Asked, Likelihood]:
-        """Likelihood of each asked token, given `hidden` `[rows, hidden]`."""
-        said: dict[Asked, Likelihood] = {}
-        wanted = sorted({row for row, _ in asked})
+    def _likelihoods(self, hidden: Tensor, candidates: Collection[Candidate]) -> dict[Candidate, Likelihood]:
+        """Likelihood of each candidate token, given `hidden` `[rows, hidden]`."""
+        likelihoods: dict[Candidate, Likelihood] = {}
+        rows = sorted({row for row, _ in candidates})
         step = max(1, LOGITS // self._decoder.config.vocab)
-        for first in range(0, len(wanted), step):
-            rows = wanted[first : first + step]
-            logits = self._decoder.head(hidden[rows])
+        for first in range(0, len(rows), step):
+            index = {row: i for i, row in enumerate(rows[first : first + step])}
+            logits = self._decoder.head(hidden[list(index)])
             normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
             require_finite(float(normal.max()))
-            where = {row: i for i, row in enumerate(rows)}
-            pairs = [one for one in asked if one[0] in where]
-            at = torch.tensor([where[row] for row, _ in pairs], device=logits.device)
-            token = torch.tensor([token for _, token in pairs], device=logits.device)
-            nats, greedy = logits[at, token] - normal[at], likeliest[at] == token
-            likeliest_ones = greedy.tolist()
-            found = map(Likelihood, nats.tolist(), likeliest_ones, likeliest_ones)
-            said |= zip(pairs, found, strict=True)
-        return said
+            together = [(row, token) for row, token in candidates if row in index]
+            at = torch.tensor([index[row] for row, _ in together], device=logits.device)
+            token = torch.tensor([token for _, token in together], device=logits.device)
+            nats, greedy = (logits[at, token] - normal[at]).tolist(), (likeliest[at] == token).tolist()
+            likelihoods |= zip(together, map(Likelihood, nats, greedy, greedy), strict=True)
+        return likelihoods
 
 
 def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
     """Combine token likelihoods to that of the continuation."""
-    nats, greedy = sum(one.nats for one in tokens), all(one.greedy for one in tokens)
+    nats, greedy = sum(token.nats for token in tokens), all(token.greedy for token in tokens)
     return Likelihood(nats, greedy, tokens[-1].greedy)
 
 
@@ -138,23 +134,23 @@ def common(texts: Iterable[Tokens]) -> int:
     return count
 
 
-def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, held: int) -> Iterator[list[int]]:
+def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, cached: int) -> Iterator[list[int]]:
     """For each text, the pass's row indices of its positions from `start` on."""
-    branch = trunk - held
+    branch = trunk - cached
     for text, start in zip(texts, starts, strict=True):
-        yield [at - held if at < trunk else branch + at - trunk for at in range(start, len(text))]
+        yield [at - cached if at < trunk else branch + at - trunk for at in range(start, len(text))]
         branch += len(text) - trunk
 
 
-def _mask(held: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
+def _mask(cached: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
     """Attention mask: each row sees the trunk and its own branch up to itself; None if plain causal."""
     if sum(map(bool, branches)) <= 1:
         return None
-    rows = trunk - held + sum(branches)
-    mask = torch.zeros(rows, held + rows, dtype=torch.bool)
-    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(held)
-    at = trunk - held
+    rows = trunk - cached + sum(branches)
+    mask = torch.zeros(rows, cached + rows, dtype=torch.bool)
+    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(cached)
+    at = trunk - cached
     for length in branches:
-        mask[at : at + length, held + at : held + at + length] = torch.ones(length, length).tril().bool()
+        mask[at : at + length, cached + at : cached + at + length] = torch.ones(length, length).tril().bool()
         at += length
     return mask

@@ -18,7 +18,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from repro.models.analysis.hooks import Place, matrices, read, watched
+from repro.models.analysis.hooks import Place, accumulated, matrices
 from repro.models.transformer.decoder import Decoder
 
 
@@ -66,25 +66,16 @@ def count(
         thresholds: positive threshold of every linear.
         texts: token sequences, int64 `[tokens]`; one pass each.
     """
-    found: dict[Place, Counted] = {}
 
-    def look(place: Place, x: Tensor) -> None:
+    def add(place: Place, x: Tensor, counted: Counted | None) -> Counted:
         times = (x.abs() > thresholds[place]).sum(0)
-        had = found.get(place) or _none(sum(matrices(decoder.config, place.part)), x.shape[1])
-        found[place] = replace(
-            had,
-            rows=had.rows + len(x),
-            passes=had.passes + 1,
-            times=had.times + times,
-            met=had.met + int((times > 0).sum()),
-        )
+        met = int((times > 0).sum())
+        if counted is None:
+            return Counted(sum(matrices(decoder.config, place.part)), len(x), 1, times, met)
+        c = counted
+        return replace(c, rows=c.rows + len(x), passes=c.passes + 1, times=c.times + times, met=c.met + met)
 
-    read(watched(decoder, look), texts)
-    return found
-
-
-def _none(outputs: int, inputs: int) -> Counted:
-    return Counted(outputs, 0, 0, torch.zeros(inputs, dtype=torch.int64), 0)
+    return accumulated(decoder, texts, add)
 
 
 # Statistics over the counts of several linears.

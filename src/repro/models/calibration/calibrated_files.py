@@ -1,19 +1,17 @@
 """A machine's device file and engine files, from measuring it or from what llama-bench wrote of it.
 
-Owns where the files go and what they say of how they were made. `machine_files` measures, `llama_bench` fits,
-`written` has the entries.
+Owns where the files go and what they say of how they were made. `machine_files` measures, `fit` and
+`llama_bench` fit, `written` has the entries.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import yaml
@@ -26,21 +24,24 @@ from repro.core.typed import require
 from repro.device.device_file import facts
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
+from repro.models.calibration.fit import fit
 from repro.models.calibration.llama_bench import ChipMemory, bench_device, bench_engine, fit_bench, summary
 from repro.models.calibration.llama_bench_file import bench_rows, one_setting, read_tests
-from repro.models.calibration.machine_files import FULL, QUICK, calibrate, spread_of
-from repro.models.calibration.machine_speed import quiet_kernel
-from repro.models.calibration.written import rendered, require_composing
+from repro.models.calibration.machine_files import (
+    FULL,
+    QUICK,
+    device_section,
+    engine_sections,
+    quiet_kernel,
+    say,
+    time_probes,
+)
+from repro.models.calibration.written import Section, rendered, require_composing
 from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically
 
 MARK = "# Written by `repro calibrate`"
-
-
-def say(text: str) -> None:
-    """Tell on stderr what happens; stdout has the files' paths."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def require_quiet(busy: bool) -> Quiet:
@@ -64,40 +65,31 @@ def card() -> str:
     return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where a machine's files go: a folder with device/ and engine/, and their name."""
+def conf_folder(conf: Path | None) -> Path:
+    """The folder where files go: by default the checkout's conf, or ./conf, which is made."""
+    conf = conf or (conf_dir() if in_checkout() else Path("conf"))
+    if conf == Path("conf"):
+        for group in ("device", "engine"):
+            (conf / group).mkdir(parents=True, exist_ok=True)
+    return conf
 
-    conf: Path
-    slug: str
 
-    @classmethod
-    def named(cls, name: str, conf: Path | None) -> Places:
-        """Files of a machine's name in a folder; by default the checkout's conf, or ./conf, which is made."""
-        conf = conf or (conf_dir() if in_checkout() else Path("conf"))
-        if conf == Path("conf"):
-            for group in ("device", "engine"):
-                (conf / group).mkdir(parents=True, exist_ok=True)
-        return cls(conf, re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "calibrated")
+def free_paths(conf: Path, name: str, files: Sequence[str]) -> dict[str, Path]:
+    """Where a machine's files go, by `device`, `engine` or `engine_streamed`.
 
-    def free(self, endings: Sequence[str]) -> dict[str, Path]:
-        """The paths of the device file and of the engine files with these endings.
-
-        Raises:
-            InputError: a folder is not there, or a file that no calibration wrote is.
-        """
-        paths = {"device": self.conf / "device" / f"{self.slug}.yaml"}
-        paths |= {f"engine{ending}": self.conf / "engine" / f"{self.slug}{ending}.yaml" for ending in endings}
-        for path in paths.values():
-            if not path.parent.is_dir():
-                raise InputError(
-                    f"there is no folder {path.parent}; --conf names one with device/ and engine/"
-                )
-            if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
-                raise InputError(
-                    f"{path} was not written by `repro calibrate`; choose another --name or --conf"
-                )
-        return paths
+    Raises:
+        InputError: a folder is not there, or a file that no calibration wrote is.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "calibrated"
+    paths = {}
+    for file in files:
+        group = file.partition("_")[0]
+        path = paths[file] = conf / group / f"{stem}{file.removeprefix(group)}.yaml"
+        if not path.parent.is_dir():
+            raise InputError(f"there is no folder {path.parent}; --conf names one with device/ and engine/")
+        if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+            raise InputError(f"{path} was not written by `repro calibrate`; choose another --name or --conf")
+    return paths
 
 
 def head(how: str, quiet: Quiet | None = None, quick: bool = False) -> list[str]:
@@ -112,54 +104,57 @@ def head(how: str, quiet: Quiet | None = None, quick: bool = False) -> list[str]
     return lines
 
 
-def write(
-    paths: Mapping[str, Path], device: Mapping[str, Any], engines: Mapping[str, Any], lines: Sequence[str]
-) -> None:
-    """Write the files, after trying whether they compose."""
-    texts = {"device": rendered(device, lines)}
-    texts |= {f"engine{ending}": rendered(engine, lines) for ending, engine in engines.items()}
-    read = {name: yaml.safe_load(text) for name, text in texts.items()}
-    require_composing(read["device"], [read[name] for name in texts if name != "device"])
+def write(paths: Mapping[str, Path], files: Mapping[str, Section], lines: Sequence[str]) -> None:
+    """Write the files below comment lines, after trying whether they compose."""
+    texts = {name: rendered(section, lines) for name, section in files.items()}
+    device, *engines = (yaml.safe_load(text) for text in texts.values())
+    require_composing(device, engines)
     for name, text in texts.items():
         write_atomically(paths[name], text)
         print(paths[name])
-    folder = paths["device"].parents[1]
-    found_by = "" if folder == conf_dir() else f" --config-dir {shlex.quote(str(folder))}"
-    print(f"use them with device={paths['device'].stem} engine={paths['device'].stem}{found_by}")
+    stem, folder = paths["device"].stem, paths["device"].parents[1]
+    option = "" if folder == conf_dir() else f" --config-dir {shlex.quote(str(folder))}"
+    print(f"use them with device={stem} engine={stem}{option}")
 
 
 def write_of_this_machine(
-    places: Places, name: str | None, device: str, quick: bool, busy: bool, scratch: Path | None
+    conf: Path, name: str | None, device: str, quick: bool, busy: bool, scratch: Path | None
 ) -> None:
     """Measure this machine and write its files.
 
     Args:
-        places: where they go.
-        name: of the machine, as tables show it.
+        conf: the folder where they go.
+        name: of the machine, as tables show it; the files' names follow from it.
         device: the processor that is measured, `cpu` or `cuda`.
         quick: seconds, for a look; rates are too high.
         busy: measure although the machine is busy.
         scratch: a folder on the disk to measure; one of the cache by default.
 
     Raises:
-        InputError: the machine is busy, has no such processor or too full a disk, or a place is not free.
+        InputError: the machine is busy, has no such processor or too full a disk, passes take no longer the
+            larger they are and differ too much to say why, or a file's place is not free.
     """
-    on = require_device(device)
-    paths = places.free(("",) if on == GPU else ("", "_streamed"))
+    on, name, effort = require_device(device), name or "Calibrated", QUICK if quick else FULL
+    paths = free_paths(
+        conf, name, ("device", "engine") if on == GPU else ("device", "engine", "engine_streamed")
+    )
     quiet = require_quiet(busy or quick)
     say(quiet.sentence)
-    scratch = scratch or cache_root() / "calibrate"
-    measured = calibrate(name or "Calibrated", on, QUICK if quick else FULL, scratch, say)
+    timings = time_probes(on, effort)
+    costs = fit(timings.parts)
+    described = device_section(name, on, costs, effort, scratch or cache_root() / "calibrate")
     where = card() if on == GPU else f"{torch.get_num_threads()} threads"
-    how = f"torch {torch.__version__}, {where}; fit: {spread_of(measured.costs.errors)}"
-    for note in measured.notes:
-        say(note)
-    lines = [*head(how, quiet, quick), *(f"# {note}." for note in measured.notes)]
-    write(paths, measured.device, measured.engines, lines)
+    errors = sorted(map(abs, costs.errors))
+    spread = f"median {errors[len(errors) // 2]:.0%}, worst {errors[-1]:.0%}"
+    lines = head(f"torch {torch.__version__}, {where}; fit: {spread}", quiet, quick)
+    for kernels, note in timings.notes.items():
+        say(f"{kernels.label}: {note}")
+        lines.append(f"# {kernels.label}: {note}.")
+    write(paths, {"device": described, **engine_sections(name, on, costs)}, lines)
 
 
 def write_of_file(
-    places: Places,
+    conf: Path,
     name: str | None,
     device: str | None,
     file: Path,
@@ -171,8 +166,9 @@ def write_of_file(
     """Write the files of a machine by what llama-bench wrote of it.
 
     Args:
-        places: where they go.
-        name: of the machine; by default as the file says it.
+        conf: the folder where they go.
+        name: of the machine, by default as the file says it; the files' names follow from it, or from the
+            file's name.
         device: a file of conf/device with the machine's memory.
         file: what llama-bench wrote as JSON.
         threads: whose tests are used; by default those of the fastest.
@@ -181,12 +177,12 @@ def write_of_file(
         bandwidth: of the chip's memory in GB/s.
 
     Raises:
-        InputError: the file cannot be fitted, or a place is not free.
+        InputError: the file cannot be fitted, or a file's place is not free.
     """
-    paths = places.free(("",))
-    memory = known_memory(device, bandwidth, places.conf)
+    paths = free_paths(conf, name or file.stem, ("device", "engine"))
+    memory = known_memory(device, bandwidth, conf)
     tests = one_setting(read_tests(file), setting)
-    folders = (conf_dir() / "model" / "shape", places.conf / "model" / "shape")
+    folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
     shapes = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
     rows = bench_rows(tests, shapes, active_parameters)
     fitted = fit_bench(rows, threads)
@@ -196,7 +192,8 @@ def write_of_file(
     settings = ", ".join([*setting, f"{fitted.threads} threads"])
     how = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
     described = bench_device(name, fitted, max(row.size for row in rows), file.name, memory)
-    write(paths, described, {"": bench_engine(f"llama.cpp on {name}", fitted, file.name)}, head(how))
+    engine = bench_engine(f"llama.cpp on {name}", fitted, file.name)
+    write(paths, {"device": described, "engine": engine}, head(how))
 
 
 def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:

@@ -9,7 +9,7 @@ measured rows).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -33,6 +33,11 @@ class PartCost:
 
     start: Points
     rate: Points
+
+    @property
+    def best(self) -> float:
+        """The rate at the number of rows that is best, FLOPs per second."""
+        return max(rate for _, rate in self.rate)
 
     def seconds(self, weights: float, rows: int) -> float:
         """Seconds of a part with `weights` at one of the measured rows."""
@@ -74,19 +79,19 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     Raises:
         InputError: fewer than two sizes of a part were timed, so that start and rate cannot be told apart.
     """
-    known = medians(timings)
-    layers, heads = ([t for t in known if t.part == part] for part in (LAYER, HEAD))
-    parts, attention, errors = fit_layers(layers)
-    ends, _, more = fit_layers(heads)
-    rows = sorted({t.rows for t in known})
-    rows = [r for r in rows if any(t.part == REST and t.rows == r for t in known)]
-    rest = [(r, median(t.seconds for t in known if t.part == REST and t.rows == r)) for r in rows]
-    return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more), _reads(known))
+    typical = medians(timings)
+    by_part = {part: [t for t in typical if t.part == part] for part in (LAYER, HEAD, REST, READ)}
+    layers, attention, layer_errors = fit_layers(by_part[LAYER])
+    heads, _, head_errors = fit_layers(by_part[HEAD])
+    by_rows: dict[int, list[float]] = {}
+    for t in by_part[REST]:
+        by_rows.setdefault(t.rows, []).append(t.seconds)
+    rest = tuple((rows, median(by_rows[rows])) for rows in sorted(by_rows))
+    return FittedCosts(layers, heads, attention, rest, (*layer_errors, *head_errors), _reads(by_part[READ]))
 
 
-def _reads(timings: Sequence[PartTiming]) -> tuple[float, float] | None:
+def _reads(reads: Sequence[PartTiming]) -> tuple[float, float] | None:
     """Latency and rate of reads: the affine function of bytes with the least squared relative error."""
-    reads = [t for t in timings if t.part == READ]
     if not reads:
         return None
     matrix = np.array([[1.0 / t.seconds, t.weights / 1e9 / t.seconds] for t in reads])
@@ -110,39 +115,32 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
     for kind in kinds:
         if len({t.weights for t in timings if t.kernels == kind}) < 2:
             raise InputError(f"{kind.label}: one size was timed; start and rate need two or more")
-    steps = len(rows)
-    matrix = np.zeros((len(timings), (2 * len(kinds) + 1) * steps))
-    for i, t in enumerate(timings):
-        upto = np.array([r <= t.rows for r in rows], dtype=float)
-        at = 2 * steps * kinds.index(t.kernels)
-        matrix[i, at : at + steps] = upto
-        matrix[i, at + steps : at + 2 * steps] = upto * t.weights
-        matrix[i, at + steps] += t.single
-        matrix[i, -steps:] = upto * t.attention / t.rows
     measured = np.array([t.seconds for t in timings])
-    matrix /= measured[:, None]
+    terms = np.zeros((len(timings), 2 * len(kinds) + 1, len(rows)))
+    for term, t in zip(terms, timings, strict=True):
+        steps = np.array([r <= t.rows for r in rows], dtype=float)
+        start = 2 * kinds.index(t.kernels)
+        term[start] = steps
+        term[start + 1] = steps * t.weights
+        term[start + 1, 0] += t.single
+        term[-1] = steps * t.attention / t.rows
+    matrix = terms.reshape(len(timings), -1) / measured[:, None]
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
-    found /= scale
-    sums = [np.cumsum(found[k * steps : (k + 1) * steps]) for k in range(2 * len(kinds) + 1)]
-    parts = {
-        kind: PartCost(_points(rows, sums[2 * k]), _rates(rows, sums[2 * k + 1], 2.0))
-        for k, kind in enumerate(kinds)
-    }
-    for kind in [kind for kind, part in parts.items() if not part.rate]:
-        parts[kind] = replace(parts[kind], rate=_least([t for t in timings if t.kernels == kind]))
-    return parts, _rates(rows, sums[-1], 1.0), tuple(float(e) for e in matrix @ found - 1.0)
+    solution, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
+    solution /= scale
+    *of_kinds, of_attention = solution.reshape(-1, len(rows)).cumsum(axis=1)
+    parts = {}
+    for kind, starts, seconds in zip(kinds, of_kinds[::2], of_kinds[1::2], strict=True):
+        rate = _rates(rows, seconds, 2.0) or _least([t for t in timings if t.kernels == kind])
+        parts[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
+    return parts, _rates(rows, of_attention, 1.0), tuple((matrix @ solution - 1.0).tolist())
 
 
 def _least(timings: Sequence[PartTiming]) -> Points:
     """The highest rate that a pass shows if all of its time were spent on its weights."""
     rates = [(t.rows, 2.0 * t.rows * t.weights / t.seconds) for t in timings]
     return (max(rates, key=lambda rate: rate[1]),)
-
-
-def _points(rows: Sequence[int], values: np.ndarray) -> Points:
-    return tuple((r, float(v)) for r, v in zip(rows, values, strict=True))
 
 
 def _rates(rows: Sequence[int], seconds: np.ndarray, operations: float) -> Points:

@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.models.calibration.fit import PartCost, fit_layers
 from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
-from repro.models.calibration.written import Section, curve, fact
+from repro.models.calibration.written import GIGA, Section, fact, shares, starts
 
 OTHERS = ("fp32", "fp16", "int8")
 ROW = 1
@@ -53,6 +53,21 @@ class BenchFit:
     single: tuple[str, ...]
     unmatched: Mapping[str, tuple[str, ...]]
     errors: tuple[float, ...]
+
+    def doubt(self, arithmetic: str) -> str:
+        """What is assumed of a precision's models whose shape is not known; "" without any."""
+        models = ", ".join(self.unmatched.get(arithmetic, ()))
+        return f"all weights in use of {models} count as layers" if models else ""
+
+    def rate(self, arithmetic: str, note: str) -> Section:
+        """The best rate of a precision as a fact, `assumed` where a model's shape is not known."""
+        doubt = self.doubt(arithmetic)
+        note = f"{note}, {doubt}" if doubt else note
+        return fact(self.parts[arithmetic].best / GIGA, "GFLOP/s", _source(doubt), note)
+
+
+def _source(doubt: str) -> str:
+    return "assumed" if doubt else "measured"
 
 
 def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
@@ -152,10 +167,11 @@ def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
 
 def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
     """Rates without a start, of the largest model at each number of rows."""
-    found = {}
-    for t in sorted(timings, key=lambda t: t.weights):
-        found[t.rows] = 2.0 * (t.rows * t.weights + t.single) / t.seconds
-    rates = tuple(sorted(found.items()))
+    by_rows = {
+        t.rows: 2.0 * (t.rows * t.weights + t.single) / t.seconds
+        for t in sorted(timings, key=lambda t: t.weights)
+    }
+    rates = tuple(sorted(by_rows.items()))
     return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
 
 
@@ -168,131 +184,112 @@ class ChipMemory:
 
 
 def bench_device(
-    name: str, found: BenchFit, largest: float, source: str, memory: ChipMemory | None = None
+    name: str, bench: BenchFit, largest: float, file: str, memory: ChipMemory | None = None
 ) -> Section:
     """The device file.
 
     Args:
         name: of the machine.
-        found: its fit.
+        bench: its fit.
         largest: bytes of the largest model that ran.
-        source: the file's name.
+        file: the name of the file with the tests.
         memory: what is known of the machine's memory beside the file.
 
     Raises:
         InputError: the fit is above what memory gives, or nothing says what memory gives.
     """
-    if memory and found.generation > memory.bandwidth:
-        raise InputError(
-            f"{source}: generation reads {found.generation / 1e9:.4g} GB/s of weights, and {memory.source} "
-            f"gives {memory.bandwidth / 1e9:.4g} GB/s: a field is wrong, or a pass does not read all weights "
-            "(--active-parameters)"
-        )
-    if not found.bandwidth and not memory:
-        raise InputError(
-            f"{source} has no generation (-n) by a model of {CACHED / 1e6:.0f} MB or more, so that memory's "
-            "bandwidth is not known; give it in GB/s as --bandwidth, or a device as --device"
-        )
-    best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
-    known = max(best.values())
-    unknown = "not in the file: as the precision that is"
+    fastest = max(part.best for part in bench.parts.values()) / GIGA
+    lacking = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
-        arithmetic: _rate(found, arithmetic, f"best rate in {source}")
-        if arithmetic in best
-        else fact(known / 1e9, "GFLOP/s", "assumed", unknown)
+        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else lacking
         for arithmetic in OTHERS
     }
-    read = f"weights a second of the fastest generation in {source}"
-    given = fact(memory.bandwidth / 1e9, "GB/s", "assumed", memory.source) if memory else None
-    if not found.bandwidth:
-        bandwidth = given
-    elif memory:
-        most = min(found.bandwidth, memory.bandwidth)
-        without_start = found.unmatched.keys() - {*found.single}  # less a start that is assumed
-        kind = "assumed" if without_start else "measured"
-        bandwidth = fact(most / 1e9, "GB/s", kind, f"{read}, at most that of {memory.source}")
-    else:
-        alone = f"{read}, if each reads all of them; no chip's figure was given"
-        bandwidth = fact(found.bandwidth / 1e9, "GB/s", "assumed", alone)
-    watts = fact(3.0, "W", "assumed", "a benchmark of speed says nothing of power")
-    shared = given or {**(bandwidth or {}), "source": "assumed", "note": "what the processor reaches alone"}
+    bandwidth, shared = _bandwidths(bench, file, memory)
+    silent, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
+    budget = fact(1.25 * largest / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
+    watts = fact(3.0, "W", "assumed", silent)
     return {
         "name": name,
         "kind": "emulated",
-        "main": found.on,
-        "processors": {found.on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
+        "main": bench.on,
+        "processors": {bench.on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
         "flash": {
             "bandwidth": fact(1.0, "GB/s", "assumed", "the file has no reads from disk"),
-            "latency": fact(100.0, "us", "assumed", "as a phone's flash or an SSD"),
-            "watts": fact(2.0, "W", "assumed", "as a phone's flash or an SSD"),
+            "latency": fact(100.0, "us", "assumed", as_phone),
+            "watts": fact(2.0, "W", "assumed", as_phone),
         },
-        "dram": {
-            "budget": fact(
-                1.25 * largest / 1e9, "GB", "assumed", "a quarter more than the largest model that ran"
-            ),
-            "bandwidth": shared,
-        },
-        "power": {"idle": fact(1.0, "W", "assumed", "a benchmark of speed says nothing of power")},
+        "dram": {"budget": budget, "bandwidth": shared},
+        "power": {"idle": fact(1.0, "W", "assumed", silent)},
     }
 
 
-def bench_engine(name: str, found: BenchFit, source: str) -> Section:
+def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[Section, Section]:
+    """What the processor reads of memory, and what memory gives.
+
+    Raises:
+        InputError: as `bench_device`.
+    """
+    read = f"weights a second of the fastest generation in {file}"
+    if memory is None:
+        if not bench.bandwidth:
+            raise InputError(
+                f"{file} has no generation (-n) by a model of {CACHED / 1e6:.0f} MB or more, so that "
+                "memory's bandwidth is not known; give it in GB/s as --bandwidth, or a device as --device"
+            )
+        alone = f"{read}, if each reads all of them; no chip's figure was given"
+        bandwidth = fact(bench.bandwidth / GIGA, "GB/s", "assumed", alone)
+        return bandwidth, {**bandwidth, "note": "what the processor reaches alone"}
+    if bench.generation > memory.bandwidth:
+        raise InputError(
+            f"{file}: generation reads {bench.generation / GIGA:.4g} GB/s of weights, and {memory.source} "
+            f"gives {memory.bandwidth / GIGA:.4g} GB/s: a field is wrong, or a pass does not read all "
+            "weights (--active-parameters)"
+        )
+    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.source)
+    if not bench.bandwidth:
+        return shared, shared
+    without_start = bench.unmatched.keys() - {*bench.single}  # less a start that is assumed
+    kind = "assumed" if without_start else "measured"
+    most = min(bench.bandwidth, memory.bandwidth)
+    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.source}"), shared
+
+
+def bench_engine(name: str, bench: BenchFit, file: str) -> Section:
     """The engine file: a pass's start stands with looking up embeddings, which every pass does once.
 
     Starts and rates of models without a shape are `assumed`: how many rows its output projection had is in no
     file.
     """
-    best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
-    starts: Section = {}
+    start: Section = {}
     efficiency: Section = {}
-    for arithmetic, part in found.parts.items():
-        layers = _counted_as_layers(found, arithmetic)
+    for arithmetic, part in bench.parts.items():
+        doubt = bench.doubt(arithmetic)
         alone = "one model was timed, which cannot tell a start from a rate"
-        doubts = "; ".join(filter(None, [alone if arithmetic in found.single else "", layers]))
-        points = [(rows, 1e6 * seconds) for rows, seconds in part.start]
-        starts[arithmetic] = curve(points, "us", "assumed" if doubts else "measured", doubts)
-        efficiency[arithmetic] = curve(
-            [(rows, rate / best[arithmetic]) for rows, rate in part.rate],
-            "share",
-            "assumed" if layers else "measured",
-            layers,
-        )
+        doubts = "; ".join(filter(None, [alone if arithmetic in bench.single else "", doubt]))
+        start[arithmetic] = starts(part.start, _source(doubts), doubts)
+        efficiency[arithmetic] = shares(part, part.best, _source(doubt), doubt)
     processor: Section = {
-        "rate": {arithmetic: _rate(found, arithmetic, f"from {source}") for arithmetic in best},
+        "rate": {arithmetic: bench.rate(arithmetic, f"from {file}") for arithmetic in bench.parts},
         "efficiency": efficiency,
-        "start": {"embed": starts},
-        "threads": fact(found.threads, ""),
+        "start": {"embed": start},
+        "threads": fact(bench.threads, ""),
     }
-    return {"name": name, "papers": [], "processors": {found.on: processor}}
+    return {"name": name, "papers": [], "processors": {bench.on: processor}}
 
 
-def _rate(found: BenchFit, arithmetic: str, note: str) -> Section:
-    """The best rate of a precision, `assumed` where a model's shape is not known."""
-    best = max(rate for _, rate in found.parts[arithmetic].rate)
-    layers = _counted_as_layers(found, arithmetic)
-    source = "assumed" if layers else "measured"
-    return fact(best / 1e9, "GFLOP/s", source, f"{note}, {layers}" if layers else note)
-
-
-def _counted_as_layers(found: BenchFit, arithmetic: str) -> str:
-    """What was assumed of a precision's models whose shape is not known; "" without any."""
-    models = ", ".join(found.unmatched.get(arithmetic, ()))
-    return f"all weights in use of {models} count as layers" if models else ""
-
-
-def summary(found: BenchFit) -> Iterator[str]:
+def summary(bench: BenchFit) -> Iterator[str]:
     """What was learned, a sentence a line."""
-    yield f"{len(found.models)} models with {found.threads} threads on {found.on}: {', '.join(found.models)}"
-    for arithmetic, part in found.parts.items():
+    yield f"{len(bench.models)} models with {bench.threads} threads on {bench.on}: {', '.join(bench.models)}"
+    for arithmetic, part in bench.parts.items():
         rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
         yield f"{arithmetic}: {rates}"
-    if found.generation:
-        yield f"generation reads {found.generation / 1e9:.3g} GB/s of weights"
-    if found.errors:
-        yield f"worst error of the fit {max(map(abs, found.errors)):.0%}"
-    if found.single:
-        yield f"one model in {', '.join(found.single)}: a pass's start is assumed to be nothing"
-    if unmatched := list(dict.fromkeys(model for models in found.unmatched.values() for model in models)):
+    if bench.generation:
+        yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"
+    if bench.errors:
+        yield f"worst error of the fit {max(map(abs, bench.errors)):.0%}"
+    if bench.single:
+        yield f"one model in {', '.join(bench.single)}: a pass's start is assumed to be nothing"
+    if unmatched := dict.fromkeys(model for models in bench.unmatched.values() for model in models):
         yield (
             f"no shape in conf/model/shape has the family and the parameters of {', '.join(unmatched)}: all "
             "weights count as layers, and starts and rates are assumed"

@@ -1,37 +1,54 @@
 """Measures this machine: its processor by probes, its disk, memory and power; a device file and engine files.
 
 Owns what is measured for the files and how long. Must not know where they are written.
+
+On a fast GPU small layers take as long as their kernels take to launch, and no rate follows from them. So
+probes grow in width, then passes in rows, until the largest takes twice as long as the smallest, whatever the
+noise.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from repro.core.errors import InputError
 from repro.device.clock import WallClock
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
 from repro.device.probing import measure
 from repro.libraries import torch
-from repro.models.calibration.fit import FittedCosts, fit
-from repro.models.calibration.machine_speed import memory_bandwidth
+from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
-from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
-from repro.models.calibration.sizes import Sizes, TimedProbe, deciding_sizes
-from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
+from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
+from repro.models.calibration.written import GIGA, Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
-Say = Callable[[str], None]
-
 REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
-GIGA = 1e9
+ROOM = 0.125
+"""The share of the memory that probes may take together."""
+FOOTPRINT = 256 << 20
+"""Bytes that are read or copied: more than caches hold."""
+DECIDES = 2.0
+"""How many times as long a pass of the largest probe takes as one of the smallest where weights decide."""
+MORE_ROWS = 1024, 4096
+"""Rows of a pass that are tried where one row never shows the weights."""
+TRIES = 5
+NOISE = 1.5
+"""Upper over lower quartile of the same pass from which its time is noise."""
+
+
+def say(text: str) -> None:
+    """Tell on stderr what happens; stdout has the files' paths."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -76,10 +93,7 @@ def open_local(on: str) -> LocalDevice:
     return LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=GIGA), stream)
 
 
-ROOM = 0.125
-"""The share of the memory that probes may take together."""
-
-OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], TimedProbe]
+OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], LayerProbe]
 
 
 @dataclass
@@ -95,8 +109,8 @@ class Timings:
     notes: dict[Kernels, str] = field(default_factory=dict)
 
 
-def time_probes(on: str, effort: Effort, say: Say, open_probe: OpenProbe = LayerProbe) -> Timings:
-    """Time all probes of all kernels; each round asks the settings of the same kernels in another order.
+def time_probes(on: str, effort: Effort, open_probe: OpenProbe = LayerProbe) -> Timings:
+    """Time all probes of all kernels; each round times the settings of the same kernels in another order.
 
     Raises:
         InputError: see `deciding_sizes`.
@@ -105,7 +119,7 @@ def time_probes(on: str, effort: Effort, say: Say, open_probe: OpenProbe = Layer
     try:
         for kernels in kernels_of(on):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
-            sizes = _sizes(effort, kernels, local, open_probe, ROOM * memory_of(on))
+            sizes = deciding_sizes(on, effort, kernels, local, open_probe)
             if (most := len(sizes.probes)) > len(effort.shapes):
                 say(f"and {most - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
             if sizes.note:
@@ -116,24 +130,94 @@ def time_probes(on: str, effort: Effort, say: Say, open_probe: OpenProbe = Layer
     return timings
 
 
-def _sizes(effort: Effort, kernels: Kernels, local: LocalDevice, open_probe: OpenProbe, room: float) -> Sizes:
-    """The probes of some kernels: the effort's shapes, and larger ones where these show launches alone."""
+class Sizes(NamedTuple):
+    """What is probed.
 
-    def sized(shape: DecoderConfig) -> tuple[DecoderConfig, float]:
+    Attributes:
+        probes: from the smallest to the largest.
+        rows: numbers of rows of a pass.
+        hidden: rows below which launches hide the weights: 0 if they never do, None if they always do.
+    """
+
+    probes: list[LayerProbe]
+    rows: tuple[int, ...]
+    hidden: int | None
+
+    @property
+    def note(self) -> str:
+        """What could not be told apart, for readers of the files; "" if launches and weights could."""
+        if self.hidden == 0:
+            return ""
+        widths = f"layers of width {self.probes[0].config.hidden} to {self.probes[-1].config.hidden}"
+        where = f"passes of fewer than {self.hidden} rows" if self.hidden else "all passes"
+        return (
+            f"of {where} only launches could be measured: {widths} took as long as one another. "
+            "Rates there are the least that the hardware has"
+        )
+
+
+def grown(config: DecoderConfig) -> DecoderConfig:
+    """A layer of twice the width, hence four times the weights."""
+    widths = {name: 2 * getattr(config, name) for name in ("hidden", "heads", "kv_heads", "intermediate")}
+    return replace(config, **widths)
+
+
+def deciding_sizes(
+    on: str, effort: Effort, kernels: Kernels, local: LocalDevice, open_probe: OpenProbe
+) -> Sizes:
+    """Open a probe of each of the effort's shapes, and larger ones until weights decide or memory is short.
+
+    One more number of rows is measured if only it shows weights.
+
+    Raises:
+        InputError: times of the same pass differ by more than sizes make of them.
+    """
+
+    def opened(shape: DecoderConfig) -> LayerProbe:
         config = probe_config(shape, kernels, effort.footprint)
-        return config, cost_of(config, kernels.dtype).model_bytes
-
-    taken: list[float] = []
-
-    def opened(shape: DecoderConfig) -> TimedProbe:
-        config, size = sized(shape)
-        taken.append(size)
         return open_probe(config, kernels, effort.contexts, local)
 
     def fits(shape: DecoderConfig) -> bool:
-        return sum(taken) + sized(shape)[1] <= room
+        configs = [*(probe.config for probe in probes), probe_config(shape, kernels, effort.footprint)]
+        return sum(cost_of(c, kernels.dtype).model_bytes for c in configs) <= ROOM * memory_of(on)
 
-    return deciding_sizes([SHAPES[name] for name in effort.shapes], effort.rows, opened, fits)
+    probes = [opened(SHAPES[name]) for name in effort.shapes]
+    while not _decides(probes, 1) and fits(larger := grown(probes[-1].config)):
+        probes.append(opened(larger))
+    if _decides(probes, 1):
+        return Sizes(probes, effort.rows, 0)
+    for more in MORE_ROWS:
+        if _decides(probes, more):
+            return Sizes(probes, (*effort.rows, more), more)
+    _require_steady(probes)
+    return Sizes(probes, effort.rows, None)
+
+
+def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
+    def seconds() -> float:
+        return next(t.seconds for t in probe.time(rows, probe.contexts[0]) if t.part == LAYER)
+
+    seconds()  # kernels are chosen, memory is taken
+    taken = sorted(seconds() for _ in range(TRIES))
+    return taken[TRIES // 4], taken[-1 - TRIES // 4]
+
+
+def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
+    (_, smallest), (largest, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
+    return largest >= DECIDES * smallest
+
+
+def _require_steady(probes: Sequence[LayerProbe]) -> None:
+    spread = [_quartiles(probe, 1) for probe in probes]
+    if all(upper < NOISE * lower for lower, upper in spread):
+        return
+    low, high = min(lower for lower, _ in spread), max(upper for _, upper in spread)
+    raise InputError(
+        f"layers of width {probes[0].config.hidden} to {probes[-1].config.hidden}, in passes of 1 to "
+        f"{MORE_ROWS[-1]} rows, did not take longer the larger they were, and equal passes took "
+        f"{low * 1e6:.0f} to {high * 1e6:.0f} us: something else disturbs the measurement; measure again "
+        "while nothing else runs"
+    )
 
 
 def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
@@ -153,7 +237,7 @@ def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
         settings = [setting for setting in settings if setting not in slow]
 
 
-def flash_section(folder: Path, effort: Effort, say: Say) -> Section:
+def flash_section(folder: Path, effort: Effort) -> Section:
     """The storage section: one thread reading in order, by request size."""
     folder.mkdir(parents=True, exist_ok=True)
     require_space(folder, 2 * effort.file, "the file that is read to measure the disk")
@@ -178,7 +262,7 @@ def memory_of(on: str) -> float:
     return float(torch.cuda.get_device_properties(0).total_memory) if on == GPU else physical_memory()
 
 
-def power_facts(on: str, seconds: float, say: Say) -> tuple[Section, Section]:
+def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
     """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
     a = torch.rand(1024, 1024)
     pause, clock = 5 * seconds, WallClock()
@@ -194,9 +278,7 @@ def power_facts(on: str, seconds: float, say: Say) -> tuple[Section, Section]:
     return fact(idle, "W", note=note), fact(max(0.0, busy - idle), "W", note=f"{note}, above idle")
 
 
-def device_section(
-    name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path, say: Say
-) -> Section:
+def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
     best = best_rates(costs)
     lacking = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
@@ -206,17 +288,17 @@ def device_section(
     }
     read = memory_bandwidth("cuda" if on == GPU else "cpu", seconds=effort.seconds)
     say(f"memory: {read / GIGA:.1f} GB/s")
-    whole = memory_of(on)
-    idle, watts = power_facts(on, effort.seconds, say)
+    capacity = memory_of(on)
+    idle, watts = power_facts(on, effort.seconds)
     bandwidth = fact(read / GIGA, "GB/s", note="the faster of reading and copying")
     return {
         "name": name,
         "kind": "emulated",
         "processors": {on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
-        "flash": flash_section(scratch, effort, say),
+        "flash": flash_section(scratch, effort),
         "dram": {
-            "capacity": fact(whole / GIGA, "GB"),
-            "budget": fact(0.8 * whole / GIGA, "GB", "assumed", "four fifths of the capacity"),
+            "capacity": fact(capacity / GIGA, "GB"),
+            "budget": fact(0.8 * capacity / GIGA, "GB", "assumed", "four fifths of the capacity"),
             "bandwidth": bandwidth,
         },
         "power": {"idle": idle},
@@ -224,44 +306,38 @@ def device_section(
 
 
 def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section]:
-    """Engine files by the ending of their names: of layers in memory, and on a CPU of streamed ones."""
-    found = {"": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
+    """Engine files, as `engine` of layers in memory, and on a CPU as `engine_streamed` of streamed ones."""
+    engines = {"engine": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
     if any(not kernels.packed for kernels in costs.layers):
         note = "repro's own runtime, layers streamed from disk: weights are not reordered"
-        found["_streamed"] = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
-    return found
+        streamed = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
+        engines["engine_streamed"] = streamed
+    return engines
 
 
-class MeasuredMachine(NamedTuple):
-    """A machine that was measured.
-
-    Attributes:
-        device: its device file.
-        engines: its engine files, by the ending of their names.
-        costs: the fit.
-        notes: what could not be measured, a sentence each.
-    """
-
-    device: Section
-    engines: dict[str, Section]
-    costs: FittedCosts
-    notes: list[str]
+def _waiting(device: torch.device) -> Callable[[], object]:
+    """A function that waits until the device has done what it was given."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def calibrate(name: str, on: str, effort: Effort, scratch: Path, say: Say) -> MeasuredMachine:
-    """Measure this machine.
-
-    Raises:
-        InputError: passes take no longer the larger they are, and differ too much to say why.
-    """
-    timings = time_probes(on, effort, say)
-    costs = fit(timings.parts)
-    notes = [f"{kernels.label}: {note}" for kernels, note in timings.notes.items()]
-    device = device_section(name, on, costs, effort, scratch, say)
-    return MeasuredMachine(device, engine_sections(name, on, costs), costs, notes)
+def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+    """Bytes per second of reading `footprint` bytes, as a sum."""
+    x = torch.ones(footprint // 4, device=device)
+    wait = _waiting(device)
+    return x.nbytes / measure.seconds_each(lambda: (x.sum(), wait()), seconds)
 
 
-def spread_of(errors: Sequence[float]) -> str:
-    """Median and largest error of the fit, in words."""
-    wrong = sorted(map(abs, errors))
-    return f"median {wrong[len(wrong) // 2]:.0%}, worst {wrong[-1]:.0%}"
+def memory_bandwidth(on: str = "cpu", footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+    """Bytes per second that memory gives: reading or copying, whichever is faster."""
+    device = torch.device(on)
+    wait = _waiting(device)
+    x = torch.ones(footprint // 4, device=device)
+    y = torch.empty_like(x)
+    copying = measure.seconds_each(lambda: (y.copy_(x), wait()), seconds)
+    return max(read_bandwidth(device, footprint, seconds), 2 * x.nbytes / copying)
+
+
+def quiet_kernel() -> Callable[[], object]:
+    """A product whose weights come from memory, some ten milliseconds long: a busy machine slows it down."""
+    x, weight = torch.randn(4, 2048), torch.randn(8192, 2048)
+    return lambda: x @ weight.t()

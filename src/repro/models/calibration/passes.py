@@ -1,7 +1,7 @@
 """Time of one forward pass through a session: on this machine, or on an emulated one.
 
 Owns how a pass over some rows after a context is asked for. Must not know fits, files or which cells are
-asked. The context's keys and values are random: what is in a cache takes no time, and computing 1,024
+measured. The context's keys and values are random: what is in a cache takes no time, and computing 1,024
 tokens would.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.device.emulated import Device
 from repro.device.op import FLASH
 from repro.libraries import torch
-from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
@@ -38,15 +38,15 @@ class PassTime(NamedTuple):
         seconds: from asking to having the logits.
         layers: all layers, without waiting for weights.
         head: the output projection.
-        reads: the reads of weights.
-        read: bytes of them.
+        read_s: the reads of weights.
+        read_bytes: bytes of them.
     """
 
     seconds: float
     layers: float
     head: float
-    reads: float = 0.0
-    read: float = 0.0
+    read_s: float = 0.0
+    read_bytes: float = 0.0
 
     @property
     def rest(self) -> float:
@@ -54,17 +54,10 @@ class PassTime(NamedTuple):
         return self.seconds - self.layers - self.head
 
 
-def shape_of(config: DecoderConfig) -> Shape:
-    """The costs' view of a decoder's configuration."""
-    c = config
-    sizes = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
-    return Shape(*sizes, gated=c.gated, tied=c.tied)
-
-
 def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
     """Put random keys and values of `tokens` positions into an empty cache."""
     on = cache.positions.device
-    cache.place(0, torch.arange(tokens, device=on))
+    cache.set_positions(0, torch.arange(tokens, device=on))
     rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=on)
     for layer in range(config.layers):
         cache.append_joint(layer, rows)
@@ -72,7 +65,7 @@ def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
 
 def cost_of(config: DecoderConfig, dtype: str) -> ModelCost:
     """What a decoder in one of `weights.DTYPES` is billed."""
-    return ModelCost(shape_of(config), precision(STORED[dtype]))
+    return ModelCost(config.shape, precision(STORED[dtype]))
 
 
 class PrefilledSession(Session):
@@ -93,7 +86,7 @@ class PassTimer:
         cost: ModelCost,
         contexts: Sequence[int],
         decoder: Decoder | None = None,
-        source: LayerSource | None = None,
+        reader: LayerSource | None = None,
         streamed: bool = False,
     ) -> None:
         """Open the model.
@@ -101,9 +94,9 @@ class PassTimer:
         Args:
             device: the local device, or an emulated one.
             cost: what an emulated device bills.
-            contexts: numbers of cached tokens that are asked.
+            contexts: numbers of cached tokens after which passes are timed.
             decoder: computes on a local device; none on an emulated one.
-            source: reads the layers of a streamed decoder on a local device.
+            reader: reads the layers of a streamed decoder on a local device.
             streamed: whether all layers are read from flash in each pass.
         """
         self.device = device
@@ -114,10 +107,10 @@ class PassTimer:
             if decoder is not None:
                 network = _holding(decoder, text)
             placement = STREAMED if streamed else RESIDENT
-            session = PrefilledSession(Engine("target", device, cost, network, placement, source))
+            session = PrefilledSession(Engine("target", device, cost, network, placement, reader))
             session.assume(text)
             self._contexts[tokens] = session, text
-        self._asked = 0
+        self._passes = 0
 
     def time(self, rows: int, context: int, last_only: bool = False) -> PassTime:
         """Time a pass over a chain of `rows` new tokens after `context` cached ones.
@@ -125,8 +118,8 @@ class PassTimer:
         Logits are computed for each of them, or for the last one only.
         """
         session, text = self._contexts[context]
-        self._asked += 1
-        chain = [text.then(self._asked)]  # new tokens each time, whose logits no earlier pass left
+        self._passes += 1
+        chain = [text.then(self._passes)]  # new tokens each time, whose logits no earlier pass left
         session.keep(chain[0])  # drops the rows of earlier passes, which continue `text` otherwise
         while len(chain) < rows:
             chain.append(chain[-1].then(0))
@@ -142,8 +135,8 @@ class PassTimer:
         layers, head = (sum(s.seconds for s in spans if s.kind == kind) for kind in ("layer", "head"))
         del trace.spans[before:]
         loads = [s for s in spans if s.on == FLASH]
-        reads, read = sum(s.seconds for s in loads), sum(s.bytes for s in loads)
-        return PassTime(end - start, layers, head, reads, read)
+        read_s, read_bytes = sum(s.seconds for s in loads), sum(s.bytes for s in loads)
+        return PassTime(end - start, layers, head, read_s, read_bytes)
 
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:

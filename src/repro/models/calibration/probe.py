@@ -19,7 +19,7 @@ from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.libraries import Tensor, torch
-from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
@@ -106,16 +106,16 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
     ends = builders(kernels.dtype, True, device)  # streamed models, too, keep a packed output projection
 
     def weight(outputs: int, inputs: int) -> Tensor:
-        made: Tensor = torch.randn(outputs, inputs, device=device) * inputs**-0.5
-        return made
+        matrix: Tensor = torch.randn(outputs, inputs, device=device) * inputs**-0.5
+        return matrix
 
     def norm() -> RMSNorm:
         return RMSNorm.of(torch.ones(config.hidden, device=device), config.norm_eps)
 
-    wide, hidden, inner = config.heads * config.head_dim, config.hidden, config.intermediate
+    hidden, inner = config.hidden, config.intermediate
     first = LayerWeights(
         qkv=build.build(weight(config.qkv_rows, hidden), None),
-        out=build.build(weight(hidden, wide), None),
+        out=build.build(weight(hidden, config.heads * config.head_dim), None),
         up=build.build(weight(2 * inner, hidden), None),
         down=build.build(weight(hidden, inner), None),
         before_attention=norm(),
@@ -132,8 +132,8 @@ def _copied(part: Any) -> Any:
         return part.clone()
     if not is_dataclass(part):
         return part
-    held = {f.name: _copied(getattr(part, f.name)) for f in fields(part)}
-    return replace(part, **held)  # type: ignore[type-var]
+    copies = {f.name: _copied(getattr(part, f.name)) for f in fields(part)}
+    return replace(part, **copies)  # type: ignore[type-var]
 
 
 def _stored(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
@@ -147,8 +147,8 @@ def _stored(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
 def probe_config(shape: DecoderConfig, kernels: Kernels, footprint: float) -> DecoderConfig:
     """A shape with as many layers as have `footprint` bytes together, within `LAYERS`."""
     fewest, most = LAYERS
-    one = cost_of(shape, kernels.dtype).layer_bytes
-    return replace(shape, layers=min(most, max(fewest, ceil(footprint / one))))
+    layers = ceil(footprint / cost_of(shape, kernels.dtype).layer_bytes)
+    return replace(shape, layers=min(most, max(fewest, layers)))
 
 
 class LayerProbe:
@@ -166,29 +166,29 @@ class LayerProbe:
         self.config, self.contexts = config, contexts
         on = torch.device("cuda" if local.main == GPU else "cpu")
         decoder = random_decoder(config, kernels, on)
-        self._kernels, self._shape = kernels, shape_of(config)
+        self._kernels = kernels
         cost, streamed = cost_of(config, kernels.dtype), not kernels.packed
-        source = None
+        reader = None
         if streamed:  # a layer that was just read starts later than one that follows another in memory
             root = cache_root() / "calibrate"
             root.mkdir(parents=True, exist_ok=True)
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
-            held = [layer for layer in decoder.layers if layer is not None]
-            source = LayerReader(_stored(Path(self._scratch.name) / "layers", held), slots=2)
-            decoder = Decoder(config, [None] * config.layers, decoder.ends)
-        self._timer = PassTimer(local, cost, contexts, decoder, source, streamed)
+            stored = _stored(Path(self._scratch.name) / "layers", decoder.resident_layers())
+            reader = LayerReader(stored, slots=2)
+            decoder = decoder.with_layers([None] * config.layers)
+        self._timer = PassTimer(local, cost, contexts, decoder, reader, streamed)
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""
-        shape, took = self._shape, self._timer.time(rows, context)
+        shape, took = self.config.shape, self._timer.time(rows, context)
+
+        def timing(part: str, weights: float, seconds: float, attention: float = 0.0) -> PartTiming:
+            return PartTiming(self._kernels, part, weights, attention, rows, context, seconds)
+
         attention = shape.attention_flops(rows, context)
-        asked = rows, context
-        yield PartTiming(
-            self._kernels, LAYER, shape.layer_weights, attention, *asked, took.layers / shape.layers
-        )
-        yield PartTiming(self._kernels, HEAD, shape.head_weights, 0.0, *asked, took.head)
-        if took.read:
-            each = took.read / shape.layers, took.reads / shape.layers
-            yield PartTiming(self._kernels, READ, each[0], 0.0, *asked, each[1])
+        yield timing(LAYER, shape.layer_weights, took.layers / shape.layers, attention)
+        yield timing(HEAD, shape.head_weights, took.head)
+        if took.read_bytes:
+            yield timing(READ, took.read_bytes / shape.layers, took.read_s / shape.layers)
         else:  # the rest of a streamed pass is waiting for weights
-            yield PartTiming(self._kernels, REST, 0, 0.0, *asked, took.rest)
+            yield timing(REST, 0, took.rest)

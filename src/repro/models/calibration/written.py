@@ -39,11 +39,11 @@ def curve(
 def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
     """Operations per second by arithmetic precision, at the number of rows that is best."""
     parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
-    found: dict[str, float] = {}
+    best: dict[str, float] = {}
     for kernels, part in parts:
         for name in ARITHMETIC[kernels.dtype]:
-            found[name] = max([found.get(name, 0.0), *(rate for _, rate in part.rate)])
-    return found
+            best[name] = max(best.get(name, 0.0), part.best)
+    return best
 
 
 def engine_of_costs(
@@ -62,11 +62,11 @@ def engine_of_costs(
             continue
         head = costs.heads[kernels]
         for arithmetic in ARITHMETIC[kernels.dtype]:
-            start[arithmetic] = _start(part.start)
+            start[arithmetic] = starts(part.start)
             start["embed"][arithmetic] = fact(0.0, "us")
-            start["head"][arithmetic] = _start(_sum(head.start, costs.rest))
-            efficiency[arithmetic] = _shares(part, best[arithmetic])
-            efficiency["head"][arithmetic] = _shares(head, best[arithmetic])
+            start["head"][arithmetic] = starts(_sum(head.start, costs.rest))
+            efficiency[arithmetic] = shares(part, best[arithmetic])
+            efficiency["head"][arithmetic] = shares(head, best[arithmetic])
     processor: Section = {
         "rate": {arithmetic: fact(rate / GIGA, "GFLOP/s") for arithmetic, rate in best.items()},
         "efficiency": efficiency,
@@ -82,12 +82,14 @@ def _sum(first: Points, second: Points) -> Points:
     return tuple((rows, value + more.get(rows, 0.0)) for rows, value in first)
 
 
-def _start(points: Points) -> Section:
-    return curve([(rows, seconds * 1e6) for rows, seconds in points], "us")
+def starts(points: Points, source: str = "measured", note: str = "") -> Section:
+    """Seconds before the work, by rows, as a curve of an engine file."""
+    return curve([(rows, seconds * 1e6) for rows, seconds in points], "us", source, note)
 
 
-def _shares(part: PartCost, best: float) -> Section:
-    return curve([(rows, rate / best) for rows, rate in part.rate], "share")
+def shares(part: PartCost, best: float, source: str = "measured", note: str = "") -> Section:
+    """A part's rates as shares of the best one, by rows, as a curve of an engine file."""
+    return curve([(rows, rate / best) for rows, rate in part.rate], "share", source, note)
 
 
 def rendered(facts: Mapping[str, Any], head: Sequence[str]) -> str:

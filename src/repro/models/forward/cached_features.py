@@ -12,7 +12,7 @@ from dataclasses import replace
 from repro.libraries import Tensor
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import DecoderNetwork
+from repro.models.forward.network import DecoderNetwork, LateNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 
@@ -25,38 +25,33 @@ class CachedFeatures:
     ) -> None:
         """`make` loads the target on first use; without the memo of a head all features are computed."""
         self._captured = Captured(depths)
-        self._make = make
         self._memo = memo
-        self._made: DecoderNetwork | None = None
+        depth = max(depths)
+        self._network = LateNetwork(
+            depth, lambda: DecoderNetwork(lowest(make(), depth), captured=self._captured)
+        )
 
     def start(self) -> None:
         """See `Features`."""
-        if self._made is not None:
-            self._made.start(Prefix.empty())
+        self._network.start(Prefix.empty())
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
         """See `Features`."""
-        known = self._memo.features(prefixes) if self._memo else None
-        if known is None:
-            known = self._computed(prefixes)
-            if self._memo:
-                self._memo.put_features(prefixes, known)
-        return known
+        stored = self._memo.features(prefixes) if self._memo else None
+        if stored is not None:
+            return stored
+        if missing := [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._captured]:
+            self._network.begin(missing).layers(0, self._network.depth)
+        features = self._captured.of(prefixes)
+        if self._memo:
+            self._memo.put_features(prefixes, features)
+        return features
 
     def keep(self, text: Prefix) -> None:
         """See `Features`."""
-        if self._made is not None:
-            self._made.keep(text)
-
-    def _computed(self, prefixes: Sequence[Prefix]) -> Tensor:
-        if self._made is None:
-            decoder = lowest(self._make(), max(self._captured.depths))
-            self._made = DecoderNetwork(decoder, captured=self._captured)
-        if missing := [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._captured]:
-            self._made.begin(missing).layers(0, self._made.depth)
-        return self._captured.of(prefixes)
+        self._network.keep(text)
 
 
 def lowest(decoder: Decoder, layers: int) -> Decoder:
     """A decoder made of the first `layers` layers of another one; shares its weights."""
-    return Decoder(replace(decoder.config, layers=layers), decoder.layers[:layers], decoder.ends)
+    return decoder.with_layers(decoder.layers[:layers], config=replace(decoder.config, layers=layers))

@@ -199,17 +199,17 @@ class EncoderDecoderNetwork:
 
     def __init__(self, weights: EncoderDecoder) -> None:
         self.weights = weights
-        self._source: list[int] = []
+        self._prompt: list[int] = []
         self._forget()
 
     def start(self, prompt: Prefix) -> None:
         """Start a request: clear all state and set the encoder's input to the prompt."""
-        self._source = prompt.tokens()
+        self._prompt = prompt.tokens()
         self._forget()
 
     def key(self, prefix: Prefix) -> bytes:
         """What a row is stored under: it depends on which tokens are the encoder's."""
-        return row_key(prefix.digest, len(self._source))
+        return row_key(prefix.digest, len(self._prompt))
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
         """A pass over the wanted sequences, one batch entry per branch (default: the fewest that cover them).
@@ -217,7 +217,7 @@ class EncoderDecoderNetwork:
         Raises:
             RuntimeError: `start` was not called with a prompt, or a wanted sequence is shorter than it.
         """
-        if not self._source or any(prefix.length < len(self._source) for prefix in wanted):
+        if not self._prompt or any(prefix.length < len(self._prompt) for prefix in wanted):
             raise RuntimeError("an encoder-decoder is told its prompt first, and asked for nothing shorter")
         return _Pass(self, list(wanted), list(branches) or _ends(wanted))
 
@@ -239,8 +239,8 @@ class EncoderDecoderNetwork:
             skipped = self._inputs(self._line)
             logits = self._branches(ends)
         branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in wanted]
-        place = [self._inputs(prefix) - 1 - skipped for prefix in wanted]
-        return [Logits(row) for row in logits[branch, place].float()]
+        position = [self._inputs(prefix) - 1 - skipped for prefix in wanted]
+        return [Logits(row) for row in logits[branch, position].float()]
 
     def _forget(self) -> None:
         self._encoded: Tensor | None = None
@@ -249,11 +249,11 @@ class EncoderDecoderNetwork:
 
     def _inputs(self, prefix: Prefix) -> int:
         """Decoder tokens of a sequence, including the start token."""
-        return max(0, prefix.length - len(self._source) + 1)
+        return max(0, prefix.length - len(self._prompt) + 1)
 
     def _tokens(self, end: Prefix) -> list[int]:
         """Decoder tokens of a sequence that are not in the cache yet."""
-        inputs = [self.weights.config.start, *end.tokens(after=len(self._source))]
+        inputs = [self.weights.config.start, *end.tokens(after=len(self._prompt))]
         return inputs[self._inputs(self._line) : self._inputs(end)]
 
     def _crop(self, length: int) -> None:
@@ -285,7 +285,7 @@ class EncoderDecoderNetwork:
 
     def _decode(self, sequences: list[list[int]], cache: Any) -> Tensor:
         if self._encoded is None:
-            self._encoded = self.weights.encode(self._source)
+            self._encoded = self.weights.encode(self._prompt)
         return self.weights.decode(sequences, self._encoded, cache)
 
 
@@ -315,8 +315,8 @@ def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:
 def _fork(a: Prefix, b: Prefix) -> int:
     """Length of the longest common prefix of two sequences."""
     length = min(a.length, b.length)
-    one: Prefix | None = a.up_to(length)
+    node: Prefix | None = a.up_to(length)
     other: Prefix | None = b.up_to(length)
-    while one is not other:
-        one, other = (node.parent if node else None for node in (one, other))
-    return one.length if one else 0
+    while node is not other:
+        node, other = node and node.parent, other and other.parent
+    return node.length if node else 0

@@ -136,7 +136,7 @@ class SequenceCache(KVCache):
         self._stored[0, layer, sequence, :, : keys.shape[1]] = keys
         self._stored[1, layer, sequence, :, : keys.shape[1]] = values
 
-    def place(self, layer: int, positions: Tensor) -> None:
+    def set_positions(self, layer: int, positions: Tensor) -> None:
         """Set the position of the next row of each sequence, int64 `[sequences]`."""
         self._at = positions
 

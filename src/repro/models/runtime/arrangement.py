@@ -67,7 +67,7 @@ class InOrder(Arrangement):
             rows, count = forward_pass.rows, last - first
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = engine.model_cost.shape.sharing(rows)
-            on = engine.lay_on(forward_pass.on or engine.place(rows))
+            on = engine.lay_on(forward_pass.on or engine.processor_of(rows))
             cost = engine.layers_cost(forward_pass, first, last)
             await engine.run(engine.op("layer", on, together, cost, compute, name, count))
             if first >= held:

@@ -169,22 +169,22 @@ class Engine:
             rows: tokens of the prompt.
             on: the processor; "" for the one on which such a pass runs.
         """
-        cost, on = self.model_cost, on or self.place(rows)
+        cost, on = self.model_cost, on or self.processor_of(rows)
         layers = cost.shape.layers
         work = (*cost.layers(layers, rows, 0, 0, first=False), cost.attention_flops(layers, rows, 0))
         ops = [self.op("embed", on, rows, cost.embed(rows))]
         ops += [self.op("layer", on, rows, work, launches=layers), self.op("head", on, 1, cost.head(1))]
         return sum(map(self.device.predicted, ops))
 
-    def prompt_place(self, rows: int, target: Engine) -> str:
+    def prompt_processor(self, rows: int, target: Engine) -> str:
         """The processor on which a draft has first read a prompt that its target reads from now on.
 
         On the target's own processor it follows the target; elsewhere both read at once.
         """
-        taken = target.place(rows)
-        places = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self.on, on))
-        after = {on: target.pass_seconds(rows) if on == taken else 0.0 for on in places}
-        return min(places, key=lambda on: after[on] + self.pass_seconds(rows, on))
+        taken = target.processor_of(rows)
+        processors = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self.on, on))
+        after = {on: target.pass_seconds(rows) if on == taken else 0.0 for on in processors}
+        return min(processors, key=lambda on: after[on] + self.pass_seconds(rows, on))
 
     def start(self, prompt: int) -> None:
         """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
@@ -208,7 +208,7 @@ class Engine:
         if self.encoder and not self.encoder.is_read:
             await self.encoder.run(self)
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
-            await self.run(self.op("embed", on or self.place(rows), rows, self.model_cost.embed(rows)))
+            await self.run(self.op("embed", on or self.processor_of(rows), rows, self.model_cost.embed(rows)))
         if fused:
             await self.run(self.op("fuse", on or self.on, fused, self.model_cost.fuse(fused)))
 
@@ -225,12 +225,12 @@ class Engine:
     def layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, ...]:
         """FLOPs, bytes and attention's FLOPs of the costed layers `first` to `last - 1` in this pass."""
         rows, context, encoder = forward_pass.rows, forward_pass.context, self.encoder
-        source = encoder.rows if encoder else 0
+        encoded = encoder.rows if encoder else 0
         reads_encoder = encoder is not None and not encoder.is_read
-        cost = self.model_cost.layers(last - first, rows, context, source, first=reads_encoder)
+        cost = self.model_cost.layers(last - first, rows, context, encoded, first=reads_encoder)
         if self.loads:
             cost = cost[0], cost[1] + sum(self.loads.unpacking[first:last])
-        return *cost, self.model_cost.attention_flops(last - first, rows, context + source)
+        return *cost, self.model_cost.attention_flops(last - first, rows, context + encoded)
 
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
@@ -246,7 +246,7 @@ class Engine:
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
         """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
-        on = on or (self.head_on if self.placement.head else self.place(rows))
+        on = on or (self.head_on if self.placement.head else self.processor_of(rows))
         compute = step.late_rows if late else lambda: step.rows(at)
         return await (self.arrangement or IN_ORDER).project(self, rows, compute, on)
 
@@ -264,7 +264,7 @@ class Engine:
         """Free the slot of what `take` waited for."""
         self._loading.give_back(item)
 
-    def place(self, rows: int) -> str:
+    def processor_of(self, rows: int) -> str:
         """The processor of an op over so many rows, where neither method nor placement names one."""
         return self.on if rows == 1 else self._several_on
 

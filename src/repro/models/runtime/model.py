@@ -223,20 +223,7 @@ class Model:
     @cached_property
     def own_shape(self) -> Shape:
         """Shape of the checkpoint."""
-        if self.encoder_decoder:
-            return self.encoder_decoder.shape
-        c = self.decoder_config
-        return Shape(
-            layers=c.layers,
-            hidden=c.hidden,
-            heads=c.heads,
-            kv_heads=c.kv_heads,
-            head_dim=c.head_dim,
-            intermediate=c.intermediate,
-            vocab=c.vocab,
-            gated=c.gated,
-            tied=c.tied or c.shares_embeddings,
-        )
+        return (self.encoder_decoder or self.decoder_config).shape
 
     @property
     def weights(self) -> WeightsKind:
@@ -307,9 +294,9 @@ class Model:
                 "compression@target.compression out"
             )
         if resident and resident not in self._loaded and self._altered:
-            made, self._outliers = self._altered.decoder()
-            ends = replace(made.ends, tokens=self.tokens)
-            self._loaded[resident] = Decoder(made.config, made.layers, ends)
+            altered, self._outliers = self._altered.decoder()
+            ends = replace(altered.ends, tokens=self.tokens)
+            self._loaded[resident] = altered.with_layers(altered.layers, ends)
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
@@ -325,7 +312,7 @@ class Model:
         assert self.folder is not None
         config, bits = self.decoder_config, self.config.rounded or 0
         layers = rounded_layers(self.folder, self.config.dtype, config, bits, str(ends.device))
-        return Decoder(config, layers, ends.ends)
+        return ends.with_layers(layers)
 
     @cached_property
     def _layers(self) -> LayerFile:

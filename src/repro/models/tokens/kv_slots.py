@@ -214,7 +214,7 @@ class MedusaLineage:
         self._heads = heads
         self._twins: dict[tuple[Prefix, int], Prefix] = {}
 
-    def place(self, prefix: Prefix) -> tuple[Prefix, int]:
+    def root_and_head(self, prefix: Prefix) -> tuple[Prefix, int]:
         """The sequence at whose last token the target's feature is read, and the head that reads it.
 
         Raises:
@@ -230,8 +230,8 @@ class MedusaLineage:
         return root, head
 
     def twin(self, prefix: Prefix) -> Prefix:
-        """The sequence that shares this one's logits: the first one requested with the same `place`."""
-        return self._twins.setdefault(self.place(prefix), prefix)
+        """The sequence that shares this one's logits: the first one with the same `root_and_head`."""
+        return self._twins.setdefault(self.root_and_head(prefix), prefix)
 
     def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
         """The sequences to compute: the wanted ones, which must not include twins."""

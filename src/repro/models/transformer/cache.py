@@ -85,7 +85,7 @@ class KVCache:
         """Positions of one layer's slots, including `rows` that are placed but not yet appended."""
         return self._slots[layer, : self._lengths[layer] + rows]
 
-    def place(self, layer: int, positions: Tensor) -> None:
+    def set_positions(self, layer: int, positions: Tensor) -> None:
         """Set the positions of the next rows of `layer` and all later layers, int64 `[rows]`."""
         start = self._lengths[layer]
         self._reserve(start + positions.shape[0])
@@ -186,10 +186,10 @@ class FixedCache(KVCache):
         """See `KVCache`."""
         return super().positions_of(layer, rows) if self.writes is None else self._slots[layer]
 
-    def place(self, layer: int, positions: Tensor) -> None:
+    def set_positions(self, layer: int, positions: Tensor) -> None:
         """See `KVCache`."""
         if self.writes is None:
-            super().place(layer, positions)
+            super().set_positions(layer, positions)
             return
         later = self._slots[layer:]
         later.index_copy_(1, self.writes, positions.expand(len(later), -1))

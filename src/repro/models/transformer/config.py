@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.models.costs.model_cost import Shape
+
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Block = Literal["pre", "post", "sandwich", "parallel"]
@@ -81,6 +83,21 @@ class DecoderConfig:
     embedding_width: int = 0  # differs from `hidden` if embeddings are projected (OPT-350m)
     tied: bool = False
     shares_embeddings: bool = False  # the checkpoint has no embedding and no output projection
+
+    @property
+    def shape(self) -> Shape:
+        """Dimensions for the cost model; shared embeddings count as tied."""
+        return Shape(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            intermediate=self.intermediate,
+            vocab=self.vocab,
+            gated=self.gated,
+            tied=self.tied or self.shares_embeddings,
+        )
 
     @property
     def groups(self) -> int:

@@ -7,8 +7,10 @@ Hidden states are fp32 for every weight precision: norms, sums and attention nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from repro.core.errors import InputError
 from repro.libraries import F, Tensor, torch
@@ -98,6 +100,21 @@ class Decoder:
             for kind, rope in kinds.items()
         }
         self._pass: _Pass | None = None
+
+    def with_layers(
+        self,
+        layers: Sequence[LayerWeights | None],
+        ends: EmbeddingAndHead | None = None,
+        config: DecoderConfig | None = None,
+    ) -> Self:
+        """A decoder of the same class with other layers, and with other ends or configuration if given.
+
+        Raises:
+            InputError: the configuration has another number of layers.
+        """
+        changed = copy(self)
+        Decoder.__init__(changed, config or self.config, layers, ends or self.ends)
+        return changed
 
     @property
     def device(self) -> torch.device:
@@ -217,7 +234,7 @@ class Decoder:
         """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
         current = self._pass
         if current is None or not current.goes_on(i, positions, mask, cache):
-            cache.place(i, positions)
+            cache.set_positions(i, positions)
             current = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
         current.layer = i
         kind = self.config.is_sliding(i)

@@ -21,7 +21,7 @@ from repro.models.analysis.layer_dropping import (
     has_attention,
     has_mlp,
     of_layers,
-    with_layers,
+    partial_decoder,
     without_attention,
     without_mlp,
 )
@@ -98,4 +98,4 @@ def _without(decoder: Decoder, gone: Iterable[Half]) -> Decoder:
     for i, is_mlp in gone:
         layers[i] = without_mlp(layers[i]) if is_mlp else without_attention(layers[i])
     kept = [i for i, layer in enumerate(layers) if has_attention(layer) or has_mlp(layer)]
-    return of_layers(with_layers(decoder, layers), kept)
+    return of_layers(partial_decoder(decoder, layers), kept)

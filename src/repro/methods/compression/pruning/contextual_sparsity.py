@@ -74,8 +74,8 @@ class ContextualSparsity:
             predictor, recall = self._fitted(seen, kept)
             layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, kept))
             recalls.append(recall)
-        made = Decoder(decoder.config, layers, decoder.ends)
-        return Compressed(made, {**figures, "recall": sum(recalls) / len(recalls)})
+        sparse = decoder.with_layers(layers)
+        return Compressed(sparse, {**figures, "recall": sum(recalls) / len(recalls)})
 
     def _fitted(self, seen: Seen, kept: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor and its recall on held-out tokens."""

@@ -148,7 +148,7 @@ def merged(decoder: Decoder, merge: Merge) -> Decoder:
     layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]
     gone = range(merge.at + 1, merge.at + 1 + merge.above)
     kept = [i for i in range(len(layers)) if i not in gone]
-    return of_layers(Decoder(decoder.config, layers, decoder.ends), kept)
+    return of_layers(decoder.with_layers(layers), kept)
 
 
 def _sum(base: Linear, above: Sequence[Linear]) -> Linear:

@@ -18,7 +18,7 @@ from torch import Tensor
 from repro.core.bounds import Tokens
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.activation_sampling import Sample, samples
+from repro.models.analysis.activations import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
@@ -74,7 +74,7 @@ class Awq:
             layers[i] = scaled
             for part in PARTS:
                 made[Place(i, part)] = self._rounded(config, part, getattr(scaled, part), inputs[part])
-        compressed = replaced(Decoder(config, layers, decoder.ends), made)
+        compressed = replaced(decoder.with_layers(layers), made)
         return Compressed(compressed, {"bits_per_weight": bits_per_weight(made.values())})
 
     def scaled(

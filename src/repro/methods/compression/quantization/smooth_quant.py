@@ -16,8 +16,8 @@ from repro.core.bounds import Share
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
+from repro.models.analysis.activations import largest_by_channel
 from repro.models.analysis.hooks import Place
-from repro.models.analysis.outliers import largest_by_channel
 from repro.models.quantization.scale_folding import feeds, folded
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
@@ -81,4 +81,4 @@ def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
     for norm, parts in feeds(decoder.config).items():
         for i, layer in enumerate(layers):
             layers[i] = folded(layer, norm, parts, scales[Place(i, parts[0])])
-    return Decoder(decoder.config, layers, decoder.ends)
+    return decoder.with_layers(layers)

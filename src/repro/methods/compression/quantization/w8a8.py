@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.outliers import largest_by_channel
+from repro.models.analysis.activations import largest_by_channel
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
 

@@ -61,7 +61,7 @@ class MatchedHeads:
 
     def matched(self, wanted: Prefix, row: Logits) -> Logits:
         """A head's logits with the target's token moved to the random rank."""
-        feature, head = self._lineage.place(wanted)
+        feature, head = self._lineage.root_and_head(wanted)
         rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
         token = self._ahead(wanted.up_to(feature.length + 1), head)
         return with_rank(row, token, rank if rank < len(self._sums[head]) else None)

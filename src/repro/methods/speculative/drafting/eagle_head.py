@@ -81,18 +81,8 @@ class EagleConfig:
 
     @property
     def shape(self) -> Shape:
-        """Dimensions for the cost model."""
-        c = self.layer
-        return Shape(
-            layers=1,
-            hidden=c.hidden,
-            heads=c.heads,
-            kv_heads=c.kv_heads,
-            head_dim=c.head_dim,
-            intermediate=c.intermediate,
-            vocab=c.vocab,
-            features=self.features,
-        )
+        """Dimensions for the cost model; the output projection is the head's own."""
+        return replace(self.layer.shape, tied=False, features=self.features)
 
     @property
     def features(self) -> int:
@@ -211,7 +201,7 @@ class EagleHead:
         normed = self.feature_norm(hidden)
         both = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
         heads = self.qkv(both).float().view(len(tokens), -1, c.head_dim)
-        cache.place(0, positions)
+        cache.set_positions(0, positions)
         rotation = rotations(self.frequency, positions)
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
         seen = attention_mask(c, 0, rotation, positions, mask, cache)

@@ -89,7 +89,7 @@ class InterpolatedModel(Model):
         if True not in self._loaded:
             assert self.folder is not None
             asked = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
-            self._loaded[True] = Decoder(self.decoder_config, _interpolated_layers(*asked), ends.ends)
+            self._loaded[True] = ends.with_layers(_interpolated_layers(*asked))
         return self._loaded[True]
 
 

@@ -44,7 +44,7 @@ class MedusaNetwork:
 
     def key(self, prefix: Prefix) -> bytes:
         """What a row is stored under: the sequence whose feature is read, and the head that reads it."""
-        root, head = self.lineage.place(prefix)
+        root, head = self.lineage.root_and_head(prefix)
         return row_key(root.digest, head + 1)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
@@ -60,7 +60,7 @@ class MedusaNetwork:
 class _MedusaStep(Step):
     def __init__(self, network: MedusaNetwork, wanted: Sequence[Prefix]) -> None:
         self._network = network
-        places = [network.lineage.place(prefix) for prefix in wanted]
+        places = [network.lineage.root_and_head(prefix) for prefix in wanted]
         self._roots, self._heads = [root for root, _ in places], [head for _, head in places]
         self._hidden: Tensor | None = None
 
