@@ -7,9 +7,10 @@ SLOW_HOSTS=(x86_64_v2) # every night
 COMPUTING_TESTS=(
     tests/metrics
     tests/reports/test_{tables,intervals,errors}.py
-    tests/models/test_{parity,sparing,memo,families,linear,tree_kernels,side_by_side,branches,session}.py
-    tests/models/test_{hcmp,stream,likelihood,calibration,elastic}.py
+    tests/models/test_{parity,memo,families,linear,side_by_side,branches,session}.py
+    tests/models/test_{stream,likelihood,calibration,elastic}.py
     tests/methods/test_{compression_groups,compression_int8,specinfer,gaps,tree_attention}.py
+    tests/methods/test_{sparing,tree_kernels,hcmp}.py
 )
 
 # What reads and writes files, and names them.

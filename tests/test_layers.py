@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import repro
+from repro.core.paths import project_root
 from repro.experiments.hydra_private import TRIED
 
 SOURCE = Path(repro.__file__).parent
@@ -381,3 +383,20 @@ def test_a_swallowed_error_is_noticed() -> None:
     assert swallowed(ast.parse("try:\n    f()\nexcept:\n    raise")) == [3]
     assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    ...")) == [3]
     assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    g()")) == []
+
+
+def test_tests_that_are_run_as_other_hosts_are_there() -> None:
+    """A name without a file would end that run with no test at all."""
+    lists = '"${COMPUTING_TESTS[@]}" "${NAMING_TESTS[@]}" "${WRITING_TESTS[@]}"'
+    script = f"source scripts/other_hosts.sh; printf '%s\\n' {lists}"
+    said = subprocess.run(
+        ["bash", "-c", script],
+        cwd=project_root(),
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
+    )
+    names = said.stdout.split()
+    assert len(names) > 20
+    assert [name for name in names if not (project_root() / name).exists()] == []
