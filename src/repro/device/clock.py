@@ -185,8 +185,7 @@ class WallClock(Clock):
             time.sleep(left)
 
     def next_event(self) -> Wake:
-        """See `Clock`."""
-        """The next event; workers' reports come before inline work."""
+        """See `Clock`; workers' reports come before inline work."""
         block = not self._inline
         if block and not self._outstanding:
             raise Deadlock("a task waits for work that nobody submitted")

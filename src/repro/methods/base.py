@@ -195,7 +195,6 @@ class Method(ABC, Serving):
         arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
             with the target's. "" if a run computes what the method would.
         arithmetic_by: the compression of a target whose runs compute with that arithmetic; "" for none.
-        alters_target: whether the target computes with weights that the method makes (`variant`).
         plain: whether it decodes one token a pass with the target, so that others are compared with it.
         round_metric: registered metric that summarizes the rounds.
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
@@ -213,7 +212,6 @@ class Method(ABC, Serving):
     lossless: ClassVar[bool] = True
     arithmetic: ClassVar[str] = ""
     arithmetic_by: ClassVar[str] = ""
-    alters_target: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     round_metric: ClassVar[str] = "acceptance"
 
@@ -231,6 +229,11 @@ class Method(ABC, Serving):
             InputError: the method cannot alter this model, or not for this device.
         """
         return model
+
+    @property
+    def alters_target(self) -> bool:
+        """Whether the target computes with weights that the method makes (`variant`)."""
+        return type(self).variant is not Method.variant
 
     @property
     def processors(self) -> frozenset[str]:

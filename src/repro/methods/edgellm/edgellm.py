@@ -179,8 +179,7 @@ class EdgeLLM(Method):
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
     def _adapt(self, alpha: float, confidence: float, correct: int, branch: int) -> float:
-        """Threshold of the next round (Eq. 3), from the branch with the longest accepted prefix, which is
-        N_all tokens long."""
+        """Threshold of the next round (Eq. 3); N_all is the `branch` with the longest accepted prefix."""
         if correct == branch:
             return alpha * self.shrink
         return min(HIGHEST, UPDATES[self.update](alpha, confidence, (branch - correct) / branch))

@@ -15,7 +15,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, extent, shares, stages
 from repro.methods.ghidorah.tensor_parallel import DividableDecoder
 from repro.models.forward.network import DecoderNetwork, Logits
-from repro.models.runtime.arrangement import IN_ORDER, Arrangement
+from repro.models.runtime.arrangement import Arrangement, InOrder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.session import Session
@@ -104,7 +104,7 @@ class BilledDivision(Arrangement):
         return (await engine.run_together(ops))[-1]
 
 
-class RealDivision(Arrangement):
+class RealDivision(InOrder):
     """Passes in order, each computed by a decoder whose layers are divided between two torch devices."""
 
     def __init__(self, network: DecoderNetwork) -> None:
@@ -119,10 +119,6 @@ class RealDivision(Arrangement):
     def leave(self) -> None:
         """See `Arrangement`."""
         self.divide(None)
-
-    async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
-        """See `Arrangement`."""
-        await IN_ORDER.layers(engine, forward_pass)
 
     async def attend(self, engine: Engine, extent: AttentionExtent) -> None:
         """Run one layer's attention."""

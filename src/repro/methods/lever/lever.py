@@ -1,4 +1,4 @@
-"""LEVER (arXiv 2605): cost-aware token trees, verified by a target streamed from flash with pruning after a
+"""LEVER: cost-aware token trees, verified by a target streamed from flash with pruning after a
 middle layer and output projection only along the accepted path.
 
 Must not know the kind of device. Latency profiles and draft reliability persist across requests (`prepare`).

@@ -37,7 +37,6 @@ class SpeedyTransformerInference(Method):
 
     clock: ClassVar[str] = "emulated"
     lossless: ClassVar[bool] = False
-    alters_target: ClassVar[bool] = True
 
     widths: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (2, 3, 4, 5, 6)
     latency: Annotated[float, Interval(gt=0, le=1e3)] = 0.53
