@@ -12,6 +12,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
+from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.checkpoints.weight_files import read_config
 from repro.models.transformer.decoder import Decoder, DecoderConfig
@@ -71,9 +72,12 @@ class ExitPredictor:
 
     Attributes:
         config: its configuration.
+        digest: content hash of its folder.
     """
 
-    def __init__(self, config: PredictorConfig, decoder: Decoder, inner: Tensor, outer: Tensor) -> None:
+    def __init__(
+        self, config: PredictorConfig, decoder: Decoder, inner: Tensor, outer: Tensor, digest: str = ""
+    ) -> None:
         """A predictor for a target; `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`.
 
         Raises:
@@ -81,6 +85,7 @@ class ExitPredictor:
         """
         require_fit(config, decoder.config)
         self.config = config
+        self.digest = digest
         self._norm = decoder.ends.final_norm
         self._projection = decoder.ends.embedding
         device = self._projection.device
@@ -96,7 +101,7 @@ class ExitPredictor:
         config, stored = PredictorConfig.read(folder), StoredTensors(folder)
         inner = stored.take("inner", (config.rank, config.hidden))
         outer = stored.take("outer", (config.hidden, config.rank))
-        return cls(config, decoder, inner, outer)
+        return cls(config, decoder, inner, outer, digest(folder))
 
     @property
     def layer(self) -> int:
