@@ -84,14 +84,6 @@ def test_the_search_beats_dividing_the_range_evenly(name: str, bits: int) -> Non
     assert missed.sum() < even.sum()
 
 
-@pytest.mark.parametrize("name", K_QUANTS)
-def test_rounding_again_moves_values_by_less_than_a_step(name: str) -> None:
-    once = FORMATS[name](weight()[8:])  # smaller rows come near the smallest scale that fp16 can hold
-    coded = encoded(name, once)
-    step = (coded.scale.float() * coded.scales).abs().amax(1, keepdim=True)
-    assert ((coded.dequantized() - once.view(-1, 256)).abs() <= step).all()
-
-
 def test_rows_that_do_not_divide_fall_back_as_in_llama_cpp() -> None:
     assert fitting("q4_k", 1536) == "q4_k"
     instead = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q4_0": "q4_0"}

@@ -11,7 +11,6 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.checkpoint import (
     Checkpoint,
     open_checkpoint,
-    provenance,
     require_same_tokenizer,
     same_tokenizer,
     tokenizer,
@@ -33,49 +32,12 @@ def test_every_description_loads_under_its_own_name():
     assert len(paths) >= 44
     described = {path.stem: Checkpoint.from_yaml(path) for path in paths}
     assert all(name == one.name for name, one in described.items())
-    assert sum(one.hub is not None for one in described.values()) >= 41
-    assert sum(one.wheel is not None for one in described.values()) >= 4
     for one in described.values():
         assert one.shares_embeddings_with in {None, *described}
-        if one.wheel is not None:
-            assert len(one.wheel.sha256) == 64
-            assert isinstance(one.wheel.version, str)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"foldr": "x"}, r"'foldr'.*Did you mean folder"),
-        ({"store": "float16"}, r"'float16'.*bfloat16, float32"),
-        ({"hub": "org/name"}, "checkpoint.hub must be a mapping"),
-        ({"hub": {"repo": "org/name"}}, "lacks revision"),
-        ({"name": 3}, "checkpoint.name must be a text, not 3"),
-    ],
-)
-def test_a_wrong_description_says_what_is_wrong(change, says):
-    right = {"name": "n", "folder": None, "hub": None, "wheel": None, "store": "float32"}
-    right |= {"shares_embeddings_with": None, "licence": "test"}
-    assert Checkpoint.from_mapping(right).name == "n"
-    with pytest.raises(InputError, match=says):
-        Checkpoint.from_mapping(right | change)
+        assert one.wheel is None or len(one.wheel.sha256) == 64
 
 
 # --- a local folder -----------------------------------------------------------------------------------------
-
-
-def test_a_named_folder_is_opened_as_it_is(tmp_path):
-    folder = write_folder(tmp_path / "mine")
-    assert open_checkpoint(replace(NOWHERE, folder=str(folder))) == folder
-    facts = provenance(folder)
-    assert (facts["source"], facts["detail"], facts["dequantized"]) == ("folder", str(folder), False)
-
-
-def test_the_content_hash_follows_the_content(tmp_path):
-    folder = write_folder(tmp_path / "a")
-    before = provenance(folder)["content"]
-    assert provenance(write_folder(tmp_path / "b"))["content"] == before
-    (folder / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
-    assert provenance(folder)["content"] != before
 
 
 @pytest.mark.parametrize("where", ["tiny", "org/tiny", "given/there"])
@@ -92,48 +54,36 @@ def test_a_named_folder_that_is_not_there_is_not_replaced_by_another_place(tmp_p
         open_checkpoint(replace(NOWHERE, folder="typo", hub=REPO))
 
 
-def spoil(folder: Path, what: str) -> None:
-    weights = folder / "model.safetensors"
-    if what == "config absent":
-        (folder / "config.json").unlink()
-    elif what == "config not JSON":
-        (folder / "config.json").write_text("{", encoding="utf-8")
-    elif what == "tokenizer absent":
-        (folder / "tokenizer.json").unlink()
-    elif what == "only pickled":
-        weights.rename(folder / "pytorch_model.bin")
-    elif what == "weights cut":
-        weights.write_bytes(weights.read_bytes()[:-8])
-    elif what == "header cut":
-        weights.write_bytes(weights.read_bytes()[:12])
-    elif what == "empty":
-        weights.write_bytes(b"")
-    elif what == "header garbled":
-        weights.write_bytes((9).to_bytes(8, "little") + b"not json!" + bytes(64))
-    else:
-        weights.rename(folder / "a.safetensors")
-        (folder / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {"w": "b.safetensors"}}), encoding="utf-8"
-        )
+def lose_a_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index = json.dumps({"weight_map": {"w": "b.safetensors"}})
+    (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+
+
+def weights_become(change):
+    def spoil(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        path.write_bytes(change(path.read_bytes()))
+
+    return spoil
 
 
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("spoil", "says"),
     [
-        ("config absent", "has no config.json"),
-        ("config not JSON", "config.json is not valid JSON"),
-        ("tokenizer absent", "has no tokenizer"),
-        ("only pickled", r"only pickled weights \(pytorch_model.bin\), which are never loaded"),
-        ("weights cut", r"model.safetensors is corrupt: \d+ bytes, its header asks for \d+"),
-        ("header cut", r"model.safetensors is corrupt: 12 bytes"),
-        ("empty", r"model.safetensors is corrupt: 0 bytes"),
-        ("header garbled", "its header does not parse"),
-        ("shard absent", "lacks b.safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json is not valid JSON"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
+        (weights_become(lambda content: content[:-8]), r"is corrupt: \d+ bytes, its header asks for \d+"),
+        (weights_become(lambda content: content[:12]), r"model.safetensors is corrupt: 12 bytes"),
+        (weights_become(lambda content: b""), r"model.safetensors is corrupt: 0 bytes"),
+        (weights_become(lambda content: bytes([9, *[0] * 7]) + b"not json!"), "its header does not parse"),
+        (lose_a_shard, "lacks b.safetensors"),
     ],
 )
-def test_a_folder_that_cannot_be_used_says_why(tmp_path, what, says):
+def test_a_folder_that_cannot_be_used_says_why(tmp_path, spoil, says):
     folder = write_folder(tmp_path / "mine")
-    spoil(folder, what)
+    spoil(folder)
     with pytest.raises(InputError, match=says):
         open_checkpoint(replace(NOWHERE, folder=str(folder)))
 
@@ -148,13 +98,6 @@ def test_a_draft_that_shares_embeddings_needs_no_tokenizer(tmp_path):
 
 
 # --- the tokenizer ------------------------------------------------------------------------------------------
-
-
-def test_text_survives_the_tokenizer(tmp_path):
-    tokens = tokenizer(write_folder(tmp_path / "a"))
-    text = "def f(x):\n    return x  # naïve , really ?"
-    assert tokens.decode(tokens.encode(text)) == text
-    assert len(tokens.encode(text)) == len(text.encode())
 
 
 def test_every_file_may_name_ends(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from repro.models.checkpoints import config_settings
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.transformer import weights
 from repro.models.transformer.families import FAMILIES, config_of
-from tiny_families import FAMILIES as TINY
 from tiny_families import write
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "model" / "checkpoint"
@@ -148,40 +146,6 @@ def known(kind: str) -> set[str]:
     return {field.name for field in dataclasses.fields(cls)} | set(cls.attribute_map) | used
 
 
-NO_ENTRIES = {
-    *("get_text_config", "to_dict", "validate_architecture", "token_type_ids", "text_config"),
-}
-"""Methods, arguments and an entry of another class that the patterns find too."""
-
-WITH_VALUES = {"num_labels": 2, "sliding_window_pattern": 6, "rope_theta": 1e4, "rope_local_base_freq": 1e4}
-"""Entries that are no fields, and that transformers refuses as null."""
-
-
-@pytest.mark.parametrize("kind", sorted(FAMILIES))
-def test_every_entry_that_transformers_knows_is_read_or_harmless(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    config_settings._warn.cache_clear()
-    raw = {"model_type": kind, **SHAPES.get(kind, COMMON)}
-    if kind == "gemma3":
-        raw = {"model_type": kind, "text_config": {**COMMON, "model_type": "gemma3_text"}}
-    entries = known(kind)
-    assert len(entries) > 20
-    inner = entries & known("gemma3_text") if kind == "gemma3" else set()
-    cls = hf.CONFIG_MAPPING[kind]
-    typed = {field.name for field in dataclasses.fields(cls)} | set(cls.attribute_map)
-    names = entries - raw.keys() - inner - typed - NO_ENTRIES
-    raw |= {name: WITH_VALUES.get(name) for name in names}
-    with caplog.at_level(logging.WARNING):
-        config_of(raw)
-    ignored = {
-        name
-        for record in caplog.records
-        for name in re.findall(r"\w+", record.message.partition("transformers: ")[2])
-    }
-    assert ignored - NO_ENTRIES == set()
-
-
 def test_entries_that_nobody_knows_are_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     config_settings._warn.cache_clear()
     raw = {"model_type": "llama", **COMMON, "attention_multiplier": 0.5, "banana": 1, "rope_theta": 1e4}
@@ -220,25 +184,17 @@ def test_what_transformers_says_is_kept_until_it_is_another_version(monkeypatch:
     ("changes", "says"),
     [
         ({"rms_norm_eps": "1e-6"}, r"'rms_norm_eps' expected float, got str \(value: '1e-6'\)"),
-        ({"rms_norm_eps": None}, "'rms_norm_eps' expected float, got NoneType"),
+        ({"rms_norm_eps": float("nan")}, "config.json.rms_norm_eps is nan; it must be a finite number"),
         ({"rope_theta": "10000", "rope_parameters": None}, "rope_theta='10000'; it must be a number above 0"),
-        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big'"),
         ({"rope_parameters": "linear"}, "'rope_parameters' with value 'linear'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "'rope_type'='linear': {'factor'}"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": "4"}}, "factor='4'"),
         ({"rope_scaling": {"rope_type": ["linear"], "factor": 4.0}}, r"rope type \['linear'\]. Choices: def"),
-        ({"tie_word_embeddings": "false"}, "'tie_word_embeddings' expected bool, got str"),
         ({"attention_bias": 1}, "'attention_bias' expected bool, got int"),
         ({"hidden_size": 64.0}, r"hidden_size=64\.0; it must be a whole number above 0"),
-        ({"hidden_size": -64}, "hidden_size=-64; it must be a whole number above 0"),
         ({"intermediate_size": -96}, "intermediate_size=-96; it must be above 0"),
-        ({"intermediate_size": True}, "'intermediate_size' expected int, got bool"),
         ({"vocab_size": True}, "vocab_size=True; it must be a whole number above 0"),
         ({"num_attention_heads": 3, "head_dim": None}, r"\(64\) is not a multiple .* heads \(3\)"),
         ({"num_key_value_heads": 3}, "4 heads for 3 of keys"),
-        ({"head_dim": "16"}, "'head_dim' with value '16'"),
-        ({"rms_norm_eps": float("nan")}, "config.json.rms_norm_eps is nan; it must be a finite number"),
-        ({"hidden_act": ["silu"]}, r"'hidden_act' expected str, got list \(value: \['silu'\]\)"),
         ({"layer_types": "full_attention"}, "`layer_types` entries must be in .* but got"),
         ({"shares_embeddings": 1}, "shares_embeddings=1; it must be true or false"),
         ({"model_type": ["llama"]}, r"unknown model_type \['llama'\]"),
@@ -253,12 +209,6 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_file(
     with pytest.raises(InputError, match=says) as caught:
         weights.load(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}: ")
-
-
-@pytest.mark.parametrize("name", ["mistral", "gemma-2", "qwen-2.5"])
-def test_a_window_of_0_sees_nothing_and_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="sliding_window=0; it must be above 0"):
-        config_of({**TINY[name]().to_dict(), "sliding_window": 0})
 
 
 def test_the_public_models_of_conf_are_not_refused(caplog: pytest.LogCaptureFixture) -> None:

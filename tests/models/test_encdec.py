@@ -126,26 +126,6 @@ def test_branches_in_a_batch_equal_branches_alone(family: str) -> None:
     assert {1, 2, 3} <= batches
 
 
-def test_branches_that_are_named_are_run() -> None:
-    model, weights = made("t5")
-    network = EncoderDecoderNetwork(weights)
-    root = Prefix.of(source(0)).then(4)
-    long, short = root.extend([5, 6, 7]), root.then(8)
-    network.start(Prefix.of(source(0)))
-    wanted = [root, short, long]
-    for text, row in zip(wanted, rows(network, wanted, [short, long]), strict=True):
-        torch.testing.assert_close(row.logits, alone(model, text), atol=TOLERANCE, rtol=0)
-
-
-def test_it_must_be_told_its_prompt_and_says_nothing_of_the_prompts_own_tokens() -> None:
-    network = EncoderDecoderNetwork(made("t5")[1])
-    with pytest.raises(RuntimeError, match="told its prompt first"):
-        network.begin([Prefix.of([1, 2])])
-    network.start(Prefix.of([1, 2]))
-    with pytest.raises(RuntimeError, match="asked for nothing shorter"):
-        network.begin([Prefix.of([1])])
-
-
 def test_only_what_can_be_read_is_read(tmp_path: Path) -> None:
     assert encdec.config_of({"model_type": "llama"}) is None
     with pytest.raises(InputError, match=r"model_type in config\.json 'pegasus'"):

@@ -103,23 +103,6 @@ def test_a_streamed_decoders_encoder_is_read_once_a_request() -> None:
     ]
 
 
-def test_a_second_request_is_encoded_anew() -> None:
-    opened = session(RESIDENT)
-    once = len(served(opened, 1))
-    assert len(served(opened, 1)) == 2 * once
-    assert len([s for s in opened.device.trace.spans if s.kind == "encode"]) == 2
-
-
-def test_a_session_that_was_told_no_prompt_cannot_be_billed() -> None:
-    opened = session(RESIDENT)
-
-    async def run() -> None:
-        await opened.forward([Prefix.of([1])])
-
-    with pytest.raises(RuntimeError, match="must be told its prompt"):
-        opened.device.play(run())
-
-
 @pytest.mark.parametrize(
     ("placement", "encoder", "held"),
     [
@@ -134,24 +117,6 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     device = EmulatedDevice(toy())
     session(placement, device, tokens=PROMPT + 7).engine.reserve()
     assert device.memory.held == 4 * (tables + encoder + held + keys_and_values)
-
-
-def test_what_is_read_at_the_start_is_what_stays() -> None:
-    def loaded(placement: Placement) -> float:
-        opened = session(placement)
-        opened.device.play(opened.engine.load())
-        return opened.device.trace.spans[0].bytes
-
-    assert loaded(RESIDENT) == 4 * (2 * 8 * 10 + 2 * ENCODER_LAYER + 3 * LAYER)
-    assert loaded(Placement(resident=0.4)) == 4 * (2 * 8 * 10 + LAYER)
-
-
-def test_reading_ahead_to_a_bound_leaves_room_for_the_encoder() -> None:
-    def slots(budget: int) -> int:
-        device = EmulatedDevice(toy(dram_budget=4.0 * (2 * 8 * 10 + 2 * ENCODER_LAYER + budget)))
-        return session(Placement(resident=0.0, prefetch=1, fill=1.0), device).engine.residency.slots
-
-    assert (slots(3 * LAYER), slots(3 * LAYER - 1)) == (3, 2)
 
 
 def test_a_tree_is_verified_as_a_mini_batch_padded_to_its_longest_branch() -> None:

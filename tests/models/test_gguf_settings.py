@@ -14,7 +14,6 @@ import torch
 import transformers as hf
 
 from repro.core.errors import InputError
-from repro.models.checkpoints import gguf_file
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
@@ -169,31 +168,3 @@ def test_what_is_not_read_is_refused_before_dequantizing(
         opened(path)
     assert str(path) in str(caught.value)
     assert not [p for p in (tmp_path / "cache" / "checkpoints").iterdir() if p.is_dir()]
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError, NotImplementedError, AttributeError, TypeError, OSError, Exception]
-)
-def test_whatever_a_library_raises_of_a_file_is_one_sentence(
-    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_model(tmp_path / "tiny.gguf", noised(llama(), 0), "llama", THETA)
-
-    def fails(**_: Any) -> None:
-        raise error("a tensor of\nanother size")
-
-    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained", fails)
-    with pytest.raises(
-        InputError, match=rf"tiny.gguf is cut, or of a kind .*: {error.__name__}: a tensor of another size"
-    ):
-        opened(path)
-
-
-def test_a_pipe_is_no_gguf_file(tmp_path: Path) -> None:
-    import os
-
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "folder" / "tiny.gguf")
-    with pytest.raises(InputError, match=r"it has no config.json|must be a folder or one GGUF file"):
-        opened(tmp_path / "folder")
-    assert gguf_file.ARCHITECTURES

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
 from scripts import unpickle
@@ -69,16 +68,6 @@ def test_a_billed_head_is_a_proxy(project: Project) -> None:
     record = project.record("method=chain_sd", *billed, *head)
     assert record.status == "done", record.error
     assert record.provenance.weights == "proxy"
-
-
-def test_what_a_head_is(project: Project) -> None:
-    made = cell(project)
-    draft, target = made.draft, made.target
-    assert isinstance(draft, HeadModel)
-    assert draft.tokenizer is target.tokenizer
-    assert draft.digest.endswith(target.digest)
-    assert draft.model_cost.shape.features == 3 * target.decoder_config.hidden
-    assert draft.weights == "real"
 
 
 def test_an_entry_that_was_not_read_before_has_logits_of_its_own(project: Project, tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from repro.core.errors import InputError
-from repro.models.analysis.likelihood import Likelihood, Reader, common
+from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from tiny import decoder
@@ -63,18 +62,6 @@ def test_one_branching_pass_says_what_whole_sequences_say(family: str) -> None:
     require_same(reader.score(rows()[3]), made, rows()[3])
 
 
-def test_what_rows_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, read = decoder("llama-2"), []
-    embed = made.embed
-    monkeypatch.setattr(made, "embed", lambda tokens, at: read.append(tokens.tolist()) or embed(tokens, at))
-    reader = Reader(made)
-    shared = text(0, 20)
-    reader.score([((*shared, 5), (7, 8)), ((*shared, 5), (9, 8))])
-    reader.score([((*shared, 6), (7, 8)), ((*shared, 6), (9, 8))])
-    reader.score([((*shared, 6), (3,)), ((*shared, 6), (4,))])
-    assert read == [[*shared, 5, 7, 9], [6, 7, 9], [6]]
-
-
 def test_greedy_continuations_are_known_as_such() -> None:
     made, context = decoder("qwen-3"), text(0, 8)
     tokens = list(context)
@@ -86,22 +73,3 @@ def test_greedy_continuations_are_known_as_such() -> None:
     own = tuple(tokens[8:])
     other = (*own[:2], (own[2] + 1) % VOCAB)
     assert [one.greedy for one in Reader(made).score([(context, own), (context, other)])] == [True, False]
-
-
-def test_slices_of_the_vocabulary_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, pairs = decoder("gemma-3"), rows()[0]
-    whole = Reader(made).score(pairs)
-    monkeypatch.setattr("repro.models.analysis.likelihood.LOGITS", 1)
-    sliced = Reader(made).score(pairs)
-    assert [one.nats for one in sliced] == pytest.approx([one.nats for one in whole], abs=1e-5)
-
-
-def test_nothing_follows_nothing() -> None:
-    for pair in [((), (1,)), ((1,), ())]:
-        with pytest.raises(InputError, match="no token"):
-            Reader(decoder("llama-2")).score([pair])
-
-
-def test_common_beginnings() -> None:
-    assert common([(1, 2, 3), (1, 2), (1, 2, 4)]) == 2
-    assert common([(), (1,)]) == 0

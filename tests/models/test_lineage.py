@@ -58,15 +58,3 @@ def test_random_walk(seed: int, outside: int) -> None:
             text = rng.choice(nodes)
             model.keep(text)
             nodes = [n for n in nodes if n.starts_with(text)]
-
-
-def test_prefix_digest_depends_on_tokens_alone() -> None:
-    a, b = Prefix.of([1, 2, 3]), Prefix.of([1]).extend([2, 3])
-    assert a is not b
-    assert a.digest == b.digest
-    assert a.digest != Prefix.of([1, 2, 4]).digest
-    assert Prefix.of([1]).then(2) is not Prefix.of([1]).then(2)
-    assert a.then(5) is a.then(5)
-    assert a.tokens(1) == [2, 3]
-    with pytest.raises(ValueError, match="no start of length 9"):
-        a.up_to(9)

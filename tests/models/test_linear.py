@@ -5,11 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from repro.core.errors import InputError
-from repro.models.transformer import linear, quantize, weights
-from repro.models.transformer.cache import KVCache
-from repro.models.transformer.layer import ALIGNMENT, buffer_bytes, layout
-from repro.models.transformer.linear import Int4Linear, PackedLinear, PlainLinear, packed
-from tiny_families import VOCAB, write
+from repro.models.transformer import linear, quantize
+from repro.models.transformer.linear import PlainLinear, packed
 
 OUTPUTS, INPUTS = 100, 64
 ROWS = sorted({1, linear.INT8_ROWS, linear.INT8_ROWS + 1, linear.INT4_ROWS, linear.INT4_ROWS + 1, 40})
@@ -53,20 +50,6 @@ def test_plain_and_packed_bf16_are_the_product_within_its_rounding(weight_and_bi
         y = kind(x)
         assert y.dtype == torch.bfloat16
         assert ((y.float() - expected).abs() <= bfloat16_bound(x, weight)).all()
-
-
-def test_packing_is_used_where_torch_has_it_and_plain_weights_elsewhere(monkeypatch):
-    plain = PlainLinear(torch.randn(8, 8))
-    assert isinstance(packed(plain), PackedLinear)
-    monkeypatch.setattr(linear, "_reorder", lambda: None)
-    assert packed(plain) is plain
-
-
-def test_bf16_stays_plain_where_the_processor_cannot_reorder_it(monkeypatch):
-    monkeypatch.setattr(linear, "_has_bf16", lambda: False)
-    half, whole = PlainLinear(torch.randn(64, 32).bfloat16()), PlainLinear(torch.randn(64, 32))
-    assert packed(half) is half
-    assert isinstance(packed(whole), PackedLinear)
 
 
 @pytest.mark.parametrize("twin", [False, True])
@@ -126,89 +109,3 @@ def test_a_constant_block_and_a_zero_weight_stay_finite():
 def test_inputs_that_do_not_divide_into_groups_are_refused():
     with pytest.raises(InputError, match="whole groups of 32, got 48"):
         quantize.int4_linear(torch.randn(16, 48))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("qwen")
-    write("qwen-2.5", path)  # biases, and groups of 32 in every width
-    return path
-
-
-@pytest.mark.parametrize("dtype", weights.DTYPES)
-def test_a_layer_in_a_buffer_is_the_layer_bit_for_bit(folder, dtype):
-    decoder = weights.load(folder, dtype, packed=False)
-    tokens, positions = torch.arange(7), torch.arange(7)
-    resident = decoder.forward(tokens, positions, None, KVCache(decoder.config, 8))
-    streamed, cache = weights.load(folder, dtype, packed=False, resident=False), KVCache(decoder.config, 8)
-    assert streamed.layers == [None] * 4
-    kind = decoder.layers[0].skeleton()
-    buffer = torch.zeros(buffer_bytes(layout(kind)) + 4096, dtype=torch.uint8)
-    x = streamed.embed(tokens, positions)
-    for i, layer in enumerate(weights.layers(folder, dtype)):
-        layer.to_buffer(buffer)
-        view = kind.from_buffer(buffer)
-        first = view.qkv.tensors().popitem()[1]
-        assert buffer.data_ptr() <= first.data_ptr() < buffer.data_ptr() + buffer.nbytes  # a view, no copy
-        x = streamed.layer(i, x, positions, None, cache, view)
-    assert torch.equal(streamed.head(x), resident)
-
-
-@pytest.mark.parametrize("dtype", weights.DTYPES)
-def test_tensors_lie_aligned_and_apart(folder, dtype):
-    slots = layout(next(weights.layers(folder, dtype)))
-    assert slots[0].offset == 0
-    assert all(slot.offset % ALIGNMENT == 0 for slot in slots)
-    ends = [slot.offset + slot.nbytes for slot in slots]
-    assert all(end <= after.offset for end, after in zip(ends, slots[1:], strict=False))
-    assert 0 <= buffer_bytes(slots) - ends[-1] < ALIGNMENT
-    assert len({slot.name for slot in slots}) == len(slots)
-
-
-def test_a_skeleton_takes_no_memory_and_has_the_same_layout(folder):
-    layer = next(weights.layers(folder, "int4"))
-    assert layout(layer.skeleton()) == layout(layer)
-    assert layer.skeleton().qkv.codes.device.type == "meta"
-
-
-def test_a_buffer_that_is_too_short_is_refused(folder):
-    layer = next(weights.layers(folder))
-    need = buffer_bytes(layout(layer))
-    with pytest.raises(InputError, match=f"at least {need} bytes"):
-        layer.to_buffer(torch.zeros(need - 1, dtype=torch.uint8))
-    with pytest.raises(InputError, match="must be uint8"):
-        layer.from_buffer(torch.zeros(need))
-
-
-def test_packed_layers_cannot_be_stored(folder):
-    with pytest.raises(TypeError, match="packed=False"):
-        layout(weights.load(folder).layers[0])
-
-
-def test_a_layer_without_weights_is_named(folder):
-    decoder = weights.load(folder, resident=False)
-    with pytest.raises(InputError, match="layer 0 is not resident"):
-        decoder.forward(torch.arange(2), torch.arange(2), None, KVCache(decoder.config, 4))
-
-
-def test_a_streamed_layer_leaves_the_16_bit_twin_behind(folder):
-    layer = weights.load(folder, "int4", packed=True).layers[0]
-    assert isinstance(layer.qkv, Int4Linear)
-    assert layer.qkv.wide is not None
-    buffer = torch.zeros(buffer_bytes(layout(layer)), dtype=torch.uint8)
-    layer.to_buffer(buffer)
-    assert layer.from_buffer(buffer).qkv.wide is None
-
-
-def test_fewer_bits_lose_more(folder):
-    """Relative errors of all logits, in order; these random weights quantize worse than trained ones."""
-    tokens, positions = torch.arange(40) % VOCAB, torch.arange(40)
-    logits = {}
-    for dtype in weights.DTYPES:
-        decoder = weights.load(folder, dtype)
-        logits[dtype] = decoder.forward(tokens, positions, None, KVCache(decoder.config, 64))
-    exact = logits.pop("float32")
-    errors = [float((rounded - exact).norm() / exact.norm()) for rounded in logits.values()]
-    assert errors == sorted(errors)
-    assert 0.001 < errors[0] < 0.05
-    assert errors[-1] < 1.0  # unrelated logits would differ by 1.4

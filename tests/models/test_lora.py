@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm.submodels import UnitDecoder, reordered, submodel
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense
@@ -88,13 +88,6 @@ def test_attaching_moves_no_weight() -> None:
     assert adapted.weight_bytes == sub.weight_bytes + 4 * adapters(sub).parameters
 
 
-def test_the_paper_names_no_gate() -> None:
-    made = dense("llama-2")
-    without = adapters(made, tuple(name for name in lora.MATRICES if name != "gate"))
-    assert len(without.adapters) == 6 * made.config.layers
-    assert apart(logits(lora.attached(sub_of("llama-2"), without)), logits(sub_of("llama-2"))) > 1e-2
-
-
 def test_adapters_come_back_from_their_file(tmp_path: Path) -> None:
     made = adapters(dense("llama-2"))
     lora.save(made, tmp_path / "a.safetensors", torch.float32)
@@ -110,14 +103,3 @@ def test_adapters_of_another_level_are_refused() -> None:
     whole = reordered(made, order_of(made))
     with pytest.raises(InputError, match=r"of q in layer 0 is \(64, 32\), its matrix \(64, 64\)"):
         lora.attached(whole, adapters(made))
-
-
-def test_adapters_are_attached_once() -> None:
-    once = lora.attached(sub_of("llama-2"), adapters(dense("llama-2")))
-    with pytest.raises(InputError, match="not beside AdaptedLinear"):
-        lora.attached(once, adapters(dense("llama-2")))
-
-
-def test_adapters_stand_beside_views_alone() -> None:
-    with pytest.raises(InputError, match="beside views"):
-        lora.attached(copied(sub_of("llama-2")), adapters(dense("llama-2")))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
-from repro.methods.base import Decoding, Generation, Method, Request
+from repro.methods.base import Generation, Method, Request
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import medusa_head
@@ -24,7 +22,6 @@ from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
 from repro.methods.speculative.drafting.medusa_head import MedusaHeads
 from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
 from repro.methods.speculative.specinfer import SpecInfer
-from repro.methods.speculative.speculative import Speculative
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
@@ -35,7 +32,6 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
-from repro.models.tokens.tree import TokenTree
 from repro.models.transformer.decoder import Decoder
 from tiny import DEVICES, answer, decoder, model_cost_of, plain, toy
 from tiny_medusa import HEADS, raw_config, said, tensors_of, write_heads
@@ -106,74 +102,67 @@ def test_each_heads_row_is_that_of_the_tensors_in_the_file(
         close(row, said(stored, target(), PROMPT, head, layers))
 
 
-def test_half_precision_files_compute_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
-    half = {name: tensor.half() for name, tensor in tensors().items()}
-    made = opened(write_heads(tmp_path, half, pickled=True), "bfloat16")
-    features = torch.randn(1, target().config.hidden, generator=torch.Generator().manual_seed(0))
-    whole = opened(write_heads(tmp_path / "whole", {n: t.float() for n, t in half.items()}))
-    found, exact = (made.logits(made.hidden(features, [1]), [1]) for made in (made, whole))
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, exact, atol=0.2, rtol=0.1)
+TENSORS = tensors(layers=2)
+WIDTH = target().config.hidden
+SPOILT: list[tuple[dict[str, Tensor], str]] = [
+    (
+        {n: t for n, t in TENSORS.items() if n != "2.2.weight"},
+        r"tensor 2\.2\.weight is missing from",
+    ),
+    (
+        TENSORS | {"1.0.linear.weight": torch.zeros(3, 3)},
+        r"1\.0\.linear\.weight in .* has shape \[3, 3\], exp",
+    ),
+    ({"other": torch.zeros(1)}, r"holds no tensor 0\.0\.linear\.weight"),
+    (
+        TENSORS | {"6.0.linear.weight": torch.ones(WIDTH, WIDTH)},
+        "has tensor 6.0.linear.weight, which is no part",
+    ),
+    (TENSORS | {"0.1.linear.scale": torch.ones(1)}, "has tensor 0.1.linear.scale"),
+]
 
 
-def test_what_is_no_folder_of_heads(tmp_path: Path) -> None:
-    t = tensors()
-    lacking = {name: tensor for name, tensor in t.items() if name != "2.1.weight"}
-    with pytest.raises(InputError, match=r"tensor 2\.1\.weight is missing from .*medusa_lm_head\.pt"):
-        opened(write_heads(tmp_path / "a", lacking, pickled=True))
-    narrow = t | {"1.0.linear.weight": torch.zeros(3, 3)}
-    with pytest.raises(InputError, match=r"1\.0\.linear\.weight in .* has shape \[3, 3\], expected"):
-        opened(write_heads(tmp_path / "b", narrow, pickled=True))
-    with pytest.raises(InputError, match=r"holds no tensor 0\.0\.linear\.weight"):
-        opened(write_heads(tmp_path / "c", {"other": torch.zeros(1)}, pickled=True))
-    with pytest.raises(InputError, match="dtype 'int8'"):
-        opened(write_heads(tmp_path / "d", t), "int8")
-    with pytest.raises(InputError, match="medusa_num_layers is 0"):
-        opened(write_heads(tmp_path / "e", t, layers=0))
-    folder = write_heads(tmp_path / "f", t, pickled=True)
-    torch.save({"0.0.linear.weight": Path("x")}, folder / "medusa_lm_head.pt")
-    with pytest.raises(InputError, match="more than tensors"):
-        opened(folder)
-    (folder / "medusa_lm_head.pt").write_bytes(b"PK\x03\x04 cut")
-    with pytest.raises(InputError, match=r"medusa_lm_head\.pt"):
-        opened(folder)
+@pytest.mark.parametrize(("stored", "message"), SPOILT)
+@pytest.mark.parametrize("pickled", [False, True])
+def test_every_tensor_of_the_file_is_read_or_refused(
+    stored: dict[str, Tensor], message: str, pickled: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        opened(write_heads(tmp_path, stored, layers=2, pickled=pickled))
 
 
-def test_every_block_and_head_of_the_file_is_read_or_refused(tmp_path: Path) -> None:
-    """Blocks that the configuration does not name are applied; numbers that contradict the file are not."""
-    c, x = target().config, torch.randn(3, target().config.hidden, generator=torch.Generator().manual_seed(9))
-    two = tensors_of(c.hidden, c.vocab, layers=2)
-    folder = write_heads(tmp_path / "two", two, layers=2)
-    expected = opened(folder)
-    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+def configured(folder: Path, **changes: Any) -> MedusaHeads:
+    """Heads with two blocks each, beside a configuration with some entries more or, of None, fewer."""
+    write_heads(folder, TENSORS, layers=2)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
+    entries = {name: value for name, value in raw.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(entries), encoding="utf-8")
+    return opened(folder)
 
-    def says(**changes: Any) -> MedusaHeads:
-        said = {name: value for name, value in (raw | changes).items() if value is not None}
-        (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
-        return opened(folder)
 
-    unnamed = says(medusa_num_layers=None)
-    assert unnamed.config.layers == 2
-    torch.testing.assert_close(unnamed.hidden(x, [0, 1, 2]), expected.hidden(x, [0, 1, 2]))
-    assert says(hidden_size=c.hidden, torch_dtype="float16", medusa_fc_bias=None).config.heads == 4
-    for changes, message in (
+def test_blocks_that_the_configuration_does_not_name_are_applied(tmp_path: Path) -> None:
+    rows_in = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(9))
+    unnamed = configured(tmp_path / "unnamed", medusa_num_layers=None)
+    expected = configured(tmp_path / "named", hidden_size=WIDTH, torch_dtype="float16")
+    torch.testing.assert_close(unnamed.hidden(rows_in, [0, 1, 2]), expected.hidden(rows_in, [0, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"medusa_num_layers": 0}, "medusa_num_layers is 0"),
         ({"medusa_num_layers": 1}, r"4 heads with 2 blocks each, .* medusa_num_layers=1"),
         ({"medusa_num_heads": 5}, "medusa_num_heads=5"),
         ({"medusa_num_heads": "5"}, "medusa_num_heads is '5'"),
-        ({"hidden_size": 7}, f"hidden_size=7; its tensors have {c.hidden}"),
+        ({"hidden_size": 7}, f"hidden_size=7; its tensors have {WIDTH}"),
         ({"medusa_choices": [[0]]}, "medusa_choices"),
-    ):
-        with pytest.raises(InputError, match=message):
-            says(**changes)
-    for name, message in (
-        ("6.0.linear.weight", "has tensor 6.0.linear.weight, which is no part"),
-        ("0.1.linear.scale", "has tensor 0.1.linear.scale"),
-    ):
-        more = two | {name: torch.ones(c.hidden, c.hidden)}
-        for pickled in (False, True):
-            folder = write_heads(tmp_path / f"{name}{pickled}", more, layers=2, pickled=pickled)
-            with pytest.raises(InputError, match=message):
-                opened(folder)
+    ],
+)
+def test_numbers_that_contradict_the_file_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        configured(tmp_path, **changes)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -197,30 +186,6 @@ def test_rows_follow_the_text(heads: MedusaHeads) -> None:
         made.begin([text.extend([5] * HEADS)])
 
 
-def test_a_memo_changes_no_row(heads: MedusaHeads, tmp_path: Path) -> None:
-    memo, prompt = LogitCache(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
-
-    def walk(made: Network, filler: int) -> list[tuple[list[int], list[float]]]:
-        made.start(prompt)
-        root = prompt.then(11)
-        out = rows(made, [root.then(filler), root])
-        out += rows(made, [root.extend([filler] * head) for head in range(HEADS)])
-        made.keep(root.then(4))
-        out += rows(made, [root.extend([4, *[filler] * head]) for head in range(HEADS)])
-        return [row.ranked() for row in out]
-
-    truth = walk(network(heads), 0)
-    assert walk(MemoNetwork(network(heads, remembered(memo)), memo), 0) == truth
-    forgotten = MemoNetwork(MedusaNetwork(HEADS, never, remembered()), memo)
-    for (tokens, logps), (known, near) in zip(truth, walk(forgotten, 9), strict=True):
-        assert tokens == known
-        assert logps == pytest.approx(near, abs=1e-6)
-
-
-def never() -> MedusaHeads:
-    raise AssertionError("a memo that knows all needs no weights")
-
-
 def test_a_memo_that_knows_some_heads(heads: MedusaHeads, tmp_path: Path) -> None:
     memo, prompt = LogitCache(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
     asked = [prompt.extend([1] * (head + 1)) for head in range(HEADS)]
@@ -237,31 +202,10 @@ def test_a_memo_that_knows_some_heads(heads: MedusaHeads, tmp_path: Path) -> Non
 # --- as a draft ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RandomTrees(Speculative):
-    """Any tree whose nodes are ranks of the heads, another one each round."""
-
-    seed: int = 0
-
-    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
-        """All rows in one pass, then a tree of chance."""
-        text, rng = decoding.text, random.Random(self.seed + decoding.text.length)
-        said = await draft.forward([text.extend([0] * head) for head in range(draft.heads)])
-        tree, levels = TokenTree(text), [[0]]
-        for row in said:
-            level = []
-            for parent in levels[-1]:
-                ranks = rng.sample(range(6), rng.randint(0, 2))
-                level += [tree.grow(parent, *row.top(6)[rank]) for rank in ranks]
-            levels.append(level)
-        return tree, "chance"
-
-
 METHODS = [
     ChainSD(length=HEADS),
     SpecInfer(expansion=(2, 1, 2)),
     Corrected(),
-    *(RandomTrees(seed=seed) for seed in range(6)),
 ]
 
 
@@ -360,11 +304,6 @@ def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: 
     assert ops(session, device, chain[2]) == [("layer", 1, block), ("head", 1, projection)]
     with pytest.raises(InputError, match="token 6 was asked for"):
         ops(session, device, chain[2].extend([0] * 5))
-
-
-def test_other_models_have_no_heads() -> None:
-    device = EmulatedDevice(toy())
-    assert Session(Engine("target", device, model_cost_of(target()), NoNetwork(), RESIDENT)).heads == 0
 
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:

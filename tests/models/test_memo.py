@@ -100,22 +100,6 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     assert warm.top(2) == list(zip(tokens[:2], said[:2], strict=True))
 
 
-def test_a_small_vocabulary_has_fewer_ranks(memo: LogitCache) -> None:
-    text = Prefix.of([1])
-    memo.put([text.digest], [Logits(torch.tensor([0.0, 2.0, 1.0]))])
-    found = memo.get(text.digest)
-    assert found is not None
-    assert found.ranked()[0] == [1, 2, 0]
-
-
-def test_what_is_known_is_not_written_over(memo: LogitCache) -> None:
-    text = Prefix.of([1])
-    memo.put([text.digest], [Logits(torch.tensor([0.0, 2.0]))])
-    memo.put([text.digest, text.then(1).digest], [Logits(torch.tensor([3.0, 0.0]))] * 2)
-    found = [memo.get(text.digest), memo.get(text.then(1).digest)]
-    assert [row.choice for row in found if row] == [1, 0]
-
-
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_a_warm_memo_changes_no_byte_and_computes_nothing(
     method: Method, memos: dict[str, LogitCache]
@@ -127,19 +111,6 @@ def test_a_warm_memo_changes_no_byte_and_computes_nothing(
     asked_without, asked_cold = (sum(map(len, each[2]["target"].wanted)) for each in (without, cold))
     assert 0 < asked_cold <= asked_without  # of a tree only what the walk looks at
     assert warm[2]["target"].wanted == warm[2]["draft"].wanted == []
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("known", ["target", "draft"])
-def test_a_memo_of_one_model_alone(
-    method: Method, known: str, memos: dict[str, LogitCache], tmp_path: Path
-) -> None:
-    cold = run(method, memos)
-    other = {role: memo if role == known else LogitCache(tmp_path / "empty") for role, memo in memos.items()}
-    half = run(method, other)
-    assert half[:2] == cold[:2]
-    assert half[2][known].wanted == []
-    next(memo for role, memo in other.items() if role != known).close()
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
@@ -157,25 +128,6 @@ def test_a_memo_with_holes_catches_up(
     holed = run(method, memos)
     assert holed[:2] == cold[:2]
     assert 0 < len(holed[2]["target"].wanted) <= len(cold[2]["target"].wanted)
-
-
-def test_a_longer_answer_goes_on_where_the_memo_ends(memos: dict[str, LogitCache]) -> None:
-    run(FlashAutoregressive(), memos, Request("r", ASKED.prompt, 5))
-    tokens, trace, counted = run(FlashAutoregressive(), memos)
-    assert (tokens, trace) == run(FlashAutoregressive(), None)[:2]
-    assert counted["target"].wanted == [[length] for length in range(9, 16)]
-
-
-def test_looked_up_rows_are_computed_when_a_later_pass_needs_them(memo: LogitCache) -> None:
-    made, text = decoder(FAMILY), Prefix.of([5, 2])
-    rows(MemoNetwork(DecoderNetwork(made), memo), text, text.then(4))
-    behind = DecoderNetwork(made)
-    network = MemoNetwork(behind, memo)
-    rows(network, text, text.then(4))
-    assert behind.cache.length == 0
-    found = rows(network, text.extend([4, 6]))[0]
-    assert behind.cache.length == 4
-    assert found.choice == int(alone(made, [5, 2, 4, 6]).argmax())
 
 
 def test_sampling_never_reads_from_a_memo(memos: dict[str, LogitCache]) -> None:
@@ -227,23 +179,6 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     ]
     assert all(memo.get(Prefix.of([i, 1]).digest) for i in range(300))
     memo.close()
-
-
-def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: LogitCache) -> None:
-    counted = Counted(DecoderNetwork(decoder(FAMILY)))
-    network = MemoNetwork(counted, memo)
-    text = Prefix.of((7, 1, 9))
-    tree = [text, text.then(4), text.then(5), text.then(4).then(6)]
-    step = network.begin(tree)
-    step.layers(0, network.depth)
-    late = step.late_rows()
-    assert counted.wanted == []
-    (alone_first,) = rows(DecoderNetwork(decoder(FAMILY)), tree[3])
-    assert late[3].choice == alone_first.choice
-    assert late[3].top(5) == late[3].top(5)
-    assert counted.wanted == [[5]]
-    assert memo.get(tree[3].digest) is not None
-    assert memo.get(tree[1].digest) is None
 
 
 @pytest.mark.parametrize("method", METHODS[1:], ids=["chain_sd", "edgellm"])

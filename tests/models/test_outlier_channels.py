@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch import Tensor
@@ -39,18 +37,6 @@ def test_counts_are_those_of_the_inputs_that_were_seen() -> None:
         assert 0 < got.at_once <= got.a_pass <= got.inputs
 
 
-def test_no_element_is_beyond_the_largest() -> None:
-    small, largest = decoder("vicuna"), dict[Place, float]()
-
-    def look(place: Place, x: Tensor) -> None:
-        largest[place] = max(largest.get(place, 0.0), float(x.abs().max()))
-
-    read(watched(small, look), TEXTS)
-    found = count(small, largest, TEXTS).values()
-    assert (channels.share_at_once(found), channels.a_pass(found), channels.share_ever(found)) == (0, 0, 0)
-    assert (channels.caused(found, 0.5), channels.needed(found, 0.5)) == (0, 0)
-
-
 def test_by_hand() -> None:
     two = [linear(8, 2, 0, 0, outputs=3), linear(0, 0, 0, 0, 5, 5, outputs=1)]
     assert channels.at_once(two) == pytest.approx((1.0 + 1.0) / 2)
@@ -64,23 +50,3 @@ def test_by_hand() -> None:
     assert channels.needed(two, 0.9) == pytest.approx(0.3)
     assert channels.weights(two) == 4 * 3 + 6
     assert channels.hot_weights(two, 0.2) == 3 + 1
-
-
-def test_a_channel_that_is_met_in_one_pass_of_two_counts_half() -> None:
-    once, ever = linear(3, 4, rows=20, passes=2, met=3), linear(3, 4, rows=10)
-    assert (channels.share_a_pass([once]), channels.share_ever([once])) == (0.75, 1.0)
-    assert channels.share_a_pass([ever]) == channels.share_ever([ever])
-
-
-def test_more_hot_channels_have_more_of_the_outliers_and_of_the_weights() -> None:
-    linears = [linear(9, 0, 4, 1, outputs=2), linear(0, 7, 2, 2, outputs=5)]
-    shares = [i / 8 for i in range(9)]
-    caused = [channels.caused(linears, hot) for hot in shares]
-    weights = [channels.hot_weights(linears, hot) for hot in shares]
-    assert caused[0] == weights[0] == 0
-    assert (caused[-1], weights[-1]) == (1, channels.weights(linears))
-    assert all(a <= b for a, b in pairwise(caused))
-    assert all(a < b for a, b in pairwise(weights))
-    for outliers in (0.1, 0.5, 0.8, 1.0):
-        hot = channels.needed(linears, outliers)
-        assert channels.caused(linears, hot) >= outliers > channels.caused(linears, hot - 1 / 8)

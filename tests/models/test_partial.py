@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -32,7 +32,6 @@ from tiny_dense import CORPUS, TOKENS, dense, logits, silent
 from tiny_families import FAMILIES
 
 LAYERS = 4
-SLIDING = ("qwen-2.5", "gemma-2", "gemma-3")
 TEXT = TOKENS.tolist()
 
 
@@ -43,20 +42,6 @@ def test_a_decoder_of_some_layers_goes_through_these(family: str, kept: tuple[in
     made = dense(family)
     rows = through(made, kept, made.embed(TOKENS, torch.arange(len(TOKENS))))[-1]
     assert torch.equal(logits(of_layers(made, kept)), made.head(rows))
-
-
-@pytest.mark.parametrize("family", SLIDING)
-def test_layers_of_both_kinds_keep_theirs(family: str) -> None:
-    kinds = dense(family).config.sliding
-    assert set(kinds) == {True, False}
-    for kept in ([0, 2, 3], [1]):
-        assert of_layers(dense(family), kept).config.sliding == tuple(kinds[i] for i in kept)
-
-
-def test_layers_that_there_are_not_cannot_be_kept() -> None:
-    for kept in ([], [4]):
-        with pytest.raises(InputError, match="of 4; name at least one"):
-            of_layers(dense("llama-2"), kept)
 
 
 HALVES = (("out", without_attention), ("down", without_mlp))
@@ -72,14 +57,6 @@ def test_a_layer_without_a_half_is_one_whose_half_adds_nothing(
     layers = made.resident_layers()
     layers[0] = without(layers[0])
     assert torch.equal(logits(partial_decoder(made, layers)), logits(silent(made, 0, part)))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_layer_without_both_halves_is_no_layer(family: str) -> None:
-    made = dense(family)
-    layers = made.resident_layers()
-    layers[2] = without_mlp(without_attention(layers[2]))
-    assert torch.equal(logits(partial_decoder(made, layers)), logits(of_layers(made, (0, 1, 3))))
 
 
 @pytest.mark.parametrize("family", ["llama-2", "gemma-3", "opt"])
@@ -127,16 +104,6 @@ def test_a_loss_is_the_mean_over_all_predicted_tokens() -> None:
     assert loss(made, CORPUS) == pytest.approx(sum(nats) / (len(CORPUS[0]) + len(CORPUS[1]) - 2), rel=1e-6)
 
 
-def test_losses_and_ranks_need_texts() -> None:
-    made = dense("llama-2")
-    for corpus in ([], [TOKENS[:1]]):
-        with pytest.raises(InputError, match="at least two tokens"):
-            losses_without(made, corpus)
-    for measure in (block_influences, half_similarities):
-        with pytest.raises(InputError, match="at least 1"):
-            measure(made, [])
-
-
 def cosine(x: Tensor, y: Tensor) -> Tensor:
     """Of each row."""
     return (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
@@ -147,22 +114,6 @@ def test_a_layer_that_passes_rows_on_turns_none(family: str) -> None:
     influences = block_influences(silent(dense(family), 2, "out", "down"), CORPUS)
     assert influences[2] == pytest.approx(0.0, abs=1e-6)
     assert all(influences[i] > 0.01 for i in (0, 1, 3))
-
-
-def test_influence_is_a_mean_over_tokens() -> None:
-    made = dense("llama-2")
-    rows = [rows_by_layer(made, tokens) for tokens in CORPUS]
-    mean = torch.cat([cosine(one[1], one[2]) for one in rows]).mean()
-    assert block_influences(made, CORPUS)[1] == pytest.approx(1.0 - float(mean), abs=1e-6)
-
-
-@pytest.mark.parametrize("family", ["llama-2", "gemma-2", "phi-2"])
-@pytest.mark.parametrize(("half", "part"), [(0, "out"), (1, "down")])
-def test_a_half_that_adds_nothing_is_as_similar_as_can_be(family: str, half: int, part: str) -> None:
-    similar = half_similarities(silent(dense(family), 1, part), CORPUS)
-    assert similar[half][1] == pytest.approx(1.0, abs=1e-6)
-    others: Sequence[float] = [*similar[1 - half], *(similar[half][i] for i in (0, 2, 3))]
-    assert max(others) < 0.99
 
 
 def test_similarities_follow_the_rows_through_a_layer() -> None:

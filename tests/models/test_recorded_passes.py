@@ -105,18 +105,6 @@ def test_a_recorded_network_says_what_an_ordinary_one_says(family: str, device: 
 
 
 @both
-def test_greedy_text_is_that_of_ordinary_passes(device: torch.device) -> None:
-    plain, recorded = networks("llama-2", device)
-    texts = []
-    for network in (plain, recorded):
-        text = Prefix.of([1, 2, 3])
-        for _ in range(24):
-            text = text.then(int(logits(network, [text])[0].argmax()))
-        texts.append(text.tokens())
-    assert texts[0] == texts[1]
-
-
-@both
 def test_rows_that_are_dropped_in_the_middle(device: torch.device) -> None:
     pair = networks("llama-2", device)
     text = Prefix.of(range(1, 7))
@@ -184,24 +172,3 @@ def test_usual_passes_are_recorded_before_the_first_and_no_more_than_fit(
     torch.testing.assert_close(
         step.rows()[0].logits, logits(DecoderNetwork(decoder("llama-2")), [text])[0], **CLOSE
     )
-
-
-def test_a_record_says_which_passes_are_replayed() -> None:
-    from types import SimpleNamespace
-
-    event = SimpleNamespace(wait=lambda: None, seconds_since=lambda earlier: 0.0)
-    stream = SimpleNamespace(record=lambda: event)
-    from repro.device.local import LocalDevice, LocalMachine
-    from repro.scenarios.generation.scenario import pass_forms
-
-    replayed = RecordedNetwork(decoder("llama-2"), 8, as_it_is)
-    sessions = {
-        role: SimpleNamespace(engine=SimpleNamespace(network=network))
-        for role, network in (("draft", DecoderNetwork(decoder("llama-2"))), ("target", replayed))
-    }
-    machine = LocalMachine("here", frozenset({"cpu", "gpu", "flash"}), 1e9)
-    for there, said in ((None, []), (stream, ["kernel by kernel", "recorded and replayed"])):
-        device = LocalDevice(machine, there)
-        notes = [*pass_forms(device, sessions)]  # type: ignore[arg-type]
-        assert [note.split(" were ")[1].removeprefix("launched ") for note in notes] == said
-        device.close()

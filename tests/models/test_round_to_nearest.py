@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repro.core.errors import InputError
 from repro.methods.elastilm import elastic_profile
-from repro.methods.elastilm.submodels import reordered
 from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.quantization import round_to_nearest
 from repro.models.quantization.round_to_nearest import nearest, rounded
 from repro.models.transformer.linear import plain
 from repro.scenarios.serving.asked import read_model
-from tiny_dense import dense, logits
-from tiny_elastic import order_of
+from tiny_dense import dense
 
 
 def test_the_largest_of_a_row_is_its_largest_code() -> None:
@@ -35,19 +32,6 @@ def test_weights_are_off_by_half_a_step_at_most(bits: int) -> None:
         codes = found / step
         assert torch.allclose(codes, codes.round(), atol=1e-3)
         assert plain(after).bias is plain(before).bias
-
-
-def test_units_may_be_reordered_before_or_behind() -> None:
-    made = dense("llama-2")
-    whole = rounded(made, 4)
-    assert torch.allclose(logits(reordered(whole, order_of(made))), logits(whole), atol=1e-4)
-    assert not torch.allclose(logits(whole), logits(made), atol=1e-2)
-
-
-@pytest.mark.parametrize("bits", [1, 9])
-def test_other_bits_are_refused(bits: int) -> None:
-    with pytest.raises(InputError, match=f"2 to 8 bits, not to {bits}"):
-        rounded(dense("llama-2"), bits)
 
 
 @pytest.mark.slow

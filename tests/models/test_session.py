@@ -24,7 +24,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.layer import LayerWeights
-from tiny import MODEL_COST, SHAPE, alone, decoder, here, model_cost_of, processor, toy
+from tiny import MODEL_COST, SHAPE, decoder, here, model_cost_of, processor, toy
 
 # hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32
 LAYER_WEIGHTS = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
@@ -199,12 +199,6 @@ def test_each_streamed_layer_is_read_once_a_pass_into_few_slots(
         assert load.end <= layer.start
 
 
-def test_without_prefetch_reading_and_computing_take_turns() -> None:
-    spans = chains(session(replace(STREAMED, prefetch=0)), 2, 1)
-    assert most_at_once(spans) == 1
-    assert most_at_once(chains(session(STREAMED), 2, 1)) == 2
-
-
 AHEAD = replace(STREAMED, prefetch=3, preload=True)
 
 
@@ -272,16 +266,6 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
     assert network.ran == [list(range(real))] * 2
     moved = sum(s.bytes for s in spans if s.kind == "layer")
     assert moved == billed * (2 * LAYER_BYTES + 32 * 3 + 32 * 4)
-
-
-@pytest.mark.parametrize("billed", [1, 2, 6, 11])
-def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None:
-    made = decoder("llama-2")
-    model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
-    opened = Session(Engine("target", EmulatedDevice(toy()), model_cost, DecoderNetwork(made), STREAMED))
-    tokens = [5, 3, 8, 1]
-    (row,) = opened.device.play(opened.forward([Prefix.of(tokens)]))
-    assert torch.equal(row.logits, alone(made, tokens))
 
 
 def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
@@ -366,15 +350,6 @@ def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
     started = sorted(device.trace.spans[seen:], key=lambda s: s.start)
     names = [s.name for s in started if s.rows == 1 and s.kind == "embed"]
     assert names == ["target embed", "draft embed"]
-
-
-def test_an_engine_that_keeps_no_tables_reads_the_projection_like_one_more_layer() -> None:
-    device = EmulatedDevice(toy(keeps_tables=False))
-    spans = chains(session(Placement(resident=0.0, prefetch=0), device), 1)
-    head_bytes = TABLE_BYTES / 2
-    assert [s.bytes for s in spans if s.kind == "load"] == [LAYER_BYTES] * 4 + [head_bytes]
-    assert [s.name for s in spans[-2:]] == ["target load 4", "target head"]
-    assert session(STREAMED, device).engine.resident_bytes == 2 * LAYER_BYTES
 
 
 @pytest.mark.parametrize(("short", "loads"), [(0, 0), (1, 4)])

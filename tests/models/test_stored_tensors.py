@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import StoredTensors
 
 
@@ -28,10 +26,3 @@ def test_a_file_that_the_index_does_not_name_is_not_read(tmp_path: Path) -> None
     stored = StoredTensors(tmp_path)
     assert stored.take("w", (2,)).tolist() == [1.0, 1.0]
     assert "v" not in stored
-
-
-def test_a_tensor_in_two_files_without_an_index_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "a.safetensors", w=1.0)
-    write(tmp_path, "b.safetensors", v=1.0, w=2.0)
-    with pytest.raises(InputError, match=r"tensor w is in a\.safetensors and in b\.safetensors"):
-        StoredTensors(tmp_path)

@@ -69,23 +69,6 @@ def test_what_lies_below_a_node_is_a_tree_of_its_own(naive: Naive) -> None:
         assert part.logps[1:] == [naive.logps[naive.paths.index(path + p)] for p in expected[1:]]
 
 
-def test_below_a_sequence_that_no_node_ends_in_there_is_only_the_root() -> None:
-    tree = TokenTree(Prefix.of([1]))
-    tree.grow(0, 2)
-    part = tree.below(tree.root.extend([3, 4]))
-    assert len(part) == 1
-    assert part.root is tree.root.extend([3, 4])
-    assert tree.find(part.root) is None
-
-
-def test_a_copy_grows_apart() -> None:
-    tree = TokenTree(Prefix.of([1]))
-    tree.grow(0, 2)
-    copy = tree.below(tree.root)
-    copy.grow(1, 3)
-    assert (len(tree), len(copy)) == (2, 3)
-
-
 def test_a_drawn_token_is_a_node_of_its_own_each_time() -> None:
     tree, drawn = TokenTree(Prefix.of([1])), torch.tensor([0.25, 0.75])
     first = tree.grow(0, 1, drawn=drawn)

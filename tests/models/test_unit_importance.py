@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from repro.core.errors import InputError
-from repro.core.typed import typed
 from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
 from repro.methods.elastilm.submodels import Kept, reordered, submodel
 from repro.methods.elastilm.unit_importance import Measure, importance
@@ -136,14 +134,3 @@ def test_the_order_is_descending_and_changes_nothing() -> None:
     for worth, ranked in ((found.units, order.units), (found.neurons, order.neurons)):
         assert all((w[r].diff() <= 0).all() for w, r in zip(worth, ranked, strict=True))
     assert all(p.weight.grad is None for w in made.layers if w for p in map(plain, w.linears))
-
-
-@pytest.mark.parametrize(("corpus", "said"), [((), "no sequence"), ((TOKENS[:1],), "at least two")])
-def test_a_corpus_that_predicts_nothing_is_refused(corpus: tuple[Tensor, ...], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        importance(dense("llama-2"), corpus)
-
-
-def test_an_unknown_measure_is_refused() -> None:
-    with pytest.raises(InputError, match="abs_sum, sum_abs"):
-        typed(Measure, {"aggregate": "max"}, "measure")

