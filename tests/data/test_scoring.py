@@ -61,9 +61,3 @@ def test_choices_may_be_numbers_and_more_than_letters() -> None:
     lettered = Choice(choices=("years",), answer="answer", continuation=" {letter}")
     with pytest.raises(InputError, match="there are no letters after Z"):
         lettered.target({"years": [*range(1990, 2020)], "answer": 0}, "It was")
-
-
-def test_labels_are_a_list() -> None:
-    scoring = Choice(choices=("colours",), answer="label", answer_is="label", labels="text")
-    with pytest.raises(InputError, match=r"a row's 'text' is 'blue'; it must be a list of labels"):
-        scoring.options(ROW)

@@ -28,16 +28,6 @@ def test_a_larger_alpha_relaxes_a_trace() -> None:
     assert counts(600, -0.25, 6) == (171, 133, 103, 81, 63, 49)
 
 
-def test_what_rounding_leaves_goes_to_the_largest_remainders() -> None:
-    assert counts(10, 0.0, 6) == (2, 2, 2, 2, 1, 1)
-    assert sum(int(600 * share) for share in _shares(0.25)) == 596, "what rounding down alone loses"
-
-
-def _shares(alpha: float) -> list[float]:
-    weights = np.exp(alpha * np.arange(1, 7))
-    return list(weights / weights.sum())
-
-
 @given(st.integers(1, 2000), st.floats(-2, 2), st.integers(1, 8))
 def test_counts_sum_up_and_follow_alpha(requests: int, alpha: float, apps: int) -> None:
     found = counts(requests, alpha, apps)

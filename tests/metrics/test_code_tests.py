@@ -22,20 +22,6 @@ def consent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ALLOW_CODE_EVAL", "1")
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```", "x = 1\n"),
-        ("```\nx = 1\nx += 1", "x = 1\nx += 1"),
-        ("    return 1", "    return 1"),
-        ("```Python\r\nx = 1\n```", "x = 1\n"),
-        ("```\nx = 1```\nDone.", "x = 1"),
-    ],
-)
-def test_the_first_fenced_block_is_the_code(text: str, code: str) -> None:
-    assert code_of(text) == code
-
-
 def test_an_answer_continues_the_prompt_unless_it_defines_the_function() -> None:
     def code(text: str, before: str, function: str) -> str:
         return program(text, before, function, TESTS)
@@ -64,18 +50,6 @@ def test_an_answer_continues_the_prompt_unless_it_defines_the_function() -> None
 )
 def test_an_answer_passes_or_not(text: str, score: float) -> None:
     assert PassAt1().score(text, [BEFORE, "up", TESTS]) == score
-
-
-@pytest.mark.parametrize(
-    ("code", "tests"),
-    [
-        ("def sum(a, b): return a - b", "assert sum(5, 3) == 2"),
-        ("def f(xs): return sorted(xs)", "assert f([2, 1]) == [1, 2]\nassert f([]) == []"),
-        ("class P:\n    def __init__(self, a): self.a = a", "assert P(3).a == 3"),
-    ],
-)
-def test_tests_without_a_function_name_are_run_as_they_are(code: str, tests: str) -> None:
-    assert PassAt1().score(code, ("", "", tests)) == 100.0
 
 
 def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 
 from repro.core.errors import InputError
-from repro.core.registry import discover, registered
+from repro.core.registry import registered
 from repro.metrics.acceptance import Acceptance, DraftCorrectness
 from repro.metrics.accuracy import Accuracy, MultipleChoice, PairedDifference
-from repro.metrics.base import Metric, score
+from repro.metrics.base import score
 from repro.metrics.text import ExactMatch, RougeL, RougeLTokens, tokens
 
 NAMES = [
@@ -52,24 +52,12 @@ def accept(accepted: list[list[int]], emitted: list[list[int]]) -> dict[str, Any
     return scores
 
 
-def test_every_metric_is_registered() -> None:
-    discover("repro.metrics")
-    ours = {name: cls for name, cls in registered("metric").items() if cls.__module__.startswith("repro.")}
-    assert sorted(ours) == NAMES
-    assert all(issubclass(cls, Metric) for cls in ours.values())
-    assert all(cls.unit and cls.inputs for cls in ours.values())
-
-
 # Text
 
 
 def test_rouge_l_is_the_f_measure_over_words_in_percent() -> None:
     # "the red ball" and "the ball flew away" share "the ball": precision 2/3, recall 2/4, F = 4/7.
     assert rouge(["the red ball"], ["the ball flew away"]) == pytest.approx(400 / 7)
-
-
-def test_rouge_l_averages_over_prompts() -> None:
-    assert rouge(["a b", "c"], ["a b", "d"]) == pytest.approx(50.0)
 
 
 def test_rouge_l_drops_punctuation_and_case_where_token_ids_do_not() -> None:
@@ -127,13 +115,6 @@ def test_acceptance_by_position_follows_from_the_histogram() -> None:
     assert scores["acceptance_histogram"] == [1, 2, 0, 1]
     assert scores["acceptance_by_position"] == [0.75, 0.25, 0.25]
     assert sum(scores["acceptance_by_position"]) == pytest.approx(scores["accepted_draft_tokens"])
-
-
-def test_decoding_without_a_draft_has_acceptance_length_one() -> None:
-    scores = accept([[0, 0, 0]], [[1, 1, 1]])
-    assert scores["acceptance_length"] == 1.0
-    assert scores["acceptance_histogram"] == [3]
-    assert scores["acceptance_by_position"] == []
 
 
 def test_an_output_that_ends_before_the_bonus_token_emits_none() -> None:
@@ -215,26 +196,12 @@ def test_a_paired_difference_ignores_what_both_share() -> None:
     assert scores == PairedDifference().compute(values=ours, baseline_values=hard)
 
 
-def test_a_constant_difference_has_no_spread() -> None:
-    scores = PairedDifference().compute(
-        values=[2.0, 5.0, 9.0, 1.0, 3.0], baseline_values=[1.0, 4.0, 8.0, 0.0, 2.0]
-    )
-    low, high = scores["difference_low"], scores["difference_high"]
-    assert (scores["difference"], scores["difference_stderr"], low, high) == (1.0, 0.0, 1.0, 1.0)
-
-
 def test_fewer_than_five_pairs_have_no_interval() -> None:
     ends = ("difference_low", "difference_high")
     four = PairedDifference().compute(values=[100.0] * 4, baseline_values=[0.0] * 4)
     assert [four[end] for end in ends] == [None, None]
     five = PairedDifference().compute(values=[100.0] * 5, baseline_values=[0.0] * 5)
     assert [five[end] for end in ends] == [100.0, 100.0]
-
-
-def test_a_single_pair_has_no_interval() -> None:
-    scores = PairedDifference().compute(values=[2.0], baseline_values=[1.5])
-    assert scores["difference"] == 0.5
-    assert (scores["difference_stderr"], scores["difference_low"], scores["difference_high"]) == (None,) * 3
 
 
 # Several at once
@@ -264,8 +231,3 @@ def test_nothing_to_average_is_refused(name: str) -> None:
     inputs = registered("metric")[name].inputs  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=f"metric '{name}' has no rows"):
         score([name], {key: [] for key in inputs})
-
-
-def test_sides_of_different_length_are_refused() -> None:
-    with pytest.raises(InputError, match=r"predictions \(1\), references \(2\)"):
-        ExactMatch().compute(predictions=[[1]], references=[[1], [2]])

@@ -75,28 +75,3 @@ def test_the_next_pass_says_what_it_says_after_a_tree_mask(family: str, place: P
     for _, _, network in (trees, branches):
         assert network.cache.length == network.lineage.length == network.lineage.trunk.length
         assert network.cache.positions.tolist() == list(range(network.cache.length))
-
-
-def rows_of(network: DecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> list[Logits]:
-    step = network.begin(wanted, branches)
-    step.layers(0, network.depth)
-    return step.rows()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_that_is_not_in_the_cache_is_computed_once_for_all_branches(family: str) -> None:
-    """As where a memo answered all passes before."""
-    made = decoder(family)
-    network, root = DecoderNetwork(made), Prefix.of(PROMPT)
-    tree = tree_after(root, [1, 2], random.Random(5))
-    branches = [tree.prefixes[leaf] for leaf in tree.leaves()]
-    before = len(PROMPT) - 1
-    for prefix, row in zip(tree.prefixes, rows_of(network, tree.prefixes, branches), strict=True):
-        expected = alone(made, prefix.tokens())
-        torch.testing.assert_close(row.logits, expected, atol=TOLERANCE, rtol=0)
-    assert network.lineage.length == before + sum(branch.length - before for branch in branches)
-    text = branches[-1].then(7)
-    network.keep(text)
-    assert network.cache.length == text.length - 1
-    (row,) = rows_of(network, [text], [])
-    torch.testing.assert_close(row.logits, alone(made, text.tokens()), atol=TOLERANCE, rtol=0)

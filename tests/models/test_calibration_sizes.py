@@ -102,17 +102,3 @@ def test_where_only_launches_can_be_measured_the_file_says_so(monkeypatch: pytes
     assert set(timings.notes) == {Kernels("float32"), BF16}
     assert "of all passes only launches could be measured: layers of width 256 to" in timings.notes[BF16]
     assert all(part.rate for part in fit(timings.parts).layers.values())
-
-
-def test_a_wide_pass_shows_weights_where_one_row_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_files, "memory_of", lambda on: 1e9)
-
-    class Computing(InventedProbe):
-        def time(self, rows: int, context: int) -> Iterator[PartTiming]:
-            for part in super().time(rows, context):
-                yield part._replace(seconds=part.seconds + 2 * rows * part.weights / 1e13)
-
-    gpu = Invented(200e-6, 4e12)
-    timings = time_probes(GPU, EFFORT, lambda *asked: Computing(gpu, *asked[:3]))
-    assert "of passes of fewer than 4096 rows only launches" in timings.notes[BF16]
-    assert dict(fit(timings.parts).layers[BF16].rate)[4096] == pytest.approx(1e13, rel=0.05)

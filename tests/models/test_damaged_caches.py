@@ -301,15 +301,3 @@ def refuse_writing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr(FileLock, "acquire", refuse)
     monkeypatch.setattr(os, "fsync", refuse)
-
-
-def test_a_row_file_goes_on_when_the_disk_fills_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What is put after the disk is full can be read until the file is closed."""
-    with closing(LogitCache(tmp_path / "m.sqlite")) as cache:
-        cache.file._file.execute("pragma max_page_count = 1")
-        others = [Prefix.of([i]).digest for i in range(200)]
-        cache.put(others, [RANKS] * 200)
-        assert all(cache.get(one) is not None for one in others)
-    assert f"cannot use the cache {tmp_path}/m.sqlite" in capsys.readouterr().err

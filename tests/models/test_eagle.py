@@ -34,7 +34,6 @@ from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.models.tokens.sampling import Sampling
 from repro.models.transformer.decoder import Decoder
 from tiny import DEVICES, SHAPE, answer, decoder, model_cost_of, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
@@ -173,21 +172,6 @@ def test_features_that_the_target_leaves_behind(head: EagleHead, method: Method,
     assert own.tokens == apart.tokens == plain(target(), Request("", PROMPT, 12))
     if place == "emulated":
         assert own.rounds == apart.rounds
-
-
-def test_sampled(head: EagleHead) -> None:
-    request = Request("", PROMPT, 6, sampling=Sampling(temperature=1.0))
-    networks: dict[str, Network] = {"target": DecoderNetwork(target()), "draft": network(head)}
-    generation = answer(ChainSD(length=2), request, EmulatedDevice(toy()), networks, model_costs())
-    assert len(generation.tokens) == 6
-    known = set((torch.arange(DRAFT_VOCAB) + tensors()["d2t"]).tolist())
-    (row,) = rows(started(network(head)), [Prefix.of(PROMPT)])
-    assert set(row.logits.isfinite().nonzero().flatten().tolist()) == known
-
-
-def started(made: EagleNetwork) -> EagleNetwork:
-    made.start(Prefix.of(PROMPT))
-    return made
 
 
 # --- what it costs ------------------------------------------------------------------------------------------

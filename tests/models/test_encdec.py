@@ -109,7 +109,6 @@ def test_token_by_token_it_says_what_generate_says(family: str) -> None:
 def test_branches_in_a_batch_equal_branches_alone(family: str) -> None:
     model, weights = made(family)
     network, chance = EncoderDecoderNetwork(weights), random.Random(family)
-    batches = set()
     for seed in range(3):
         prompt = Prefix.of(source(seed))
         network.start(prompt)
@@ -120,23 +119,16 @@ def test_branches_in_a_batch_equal_branches_alone(family: str) -> None:
             wanted = chance.sample(nodes, chance.randint(1, 7))
             for text, row in zip(wanted, rows(network, wanted), strict=True):
                 torch.testing.assert_close(row.logits, alone(model, text), atol=TOLERANCE, rtol=0)
-            batches.add(len(encdec._ends(wanted)))
             if chance.random() < 0.4:
                 network.keep(chance.choice(nodes))
-    assert {1, 2, 3} <= batches
 
 
-def test_only_what_can_be_read_is_read(tmp_path: Path) -> None:
+def test_only_what_can_be_read_is_read() -> None:
     assert encdec.config_of({"model_type": "llama"}) is None
     with pytest.raises(InputError, match=r"model_type in config\.json 'pegasus'"):
         encdec.config_of({"model_type": "pegasus", "is_encoder_decoder": True})
     with pytest.raises(InputError, match=r"config\.json of bart lacks 'decoder_attention_heads'"):
         encdec.config_of({"model_type": "bart", "is_encoder_decoder": True})
-    write("bart", tmp_path)
-    config = encdec.config_of(read_config(tmp_path))
-    assert config is not None
-    with pytest.raises(InputError, match="dtype of an encoder-decoder 'q4_0'"):
-        encdec.load(tmp_path, config, "q4_0")
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +184,6 @@ def generated(family: str, seed: int) -> list[int]:
     return greedy(made(family)[0], source(seed), 12)
 
 
-def test_lossless_methods_are_known() -> None:
-    assert {"std", "flash_ar", "chain_sd", "sp", "specinfer", "edgellm"} <= set(LOSSLESS)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drafts_are_partly_right(family: str, pairs: dict[str, dict[str, Model]]) -> None:
     """Else the texts above would not depend on what becomes of a branch."""
@@ -210,18 +198,17 @@ def test_a_memo_changes_no_token_and_tells_prompt_from_answer(
     memos = {role: models[role].memo(tmp_path) for role in models}
     for _ in ("cold", "warm"):
         assert answered(EdgeLLM(), models, 0, memos).tokens == greedy(made("t5")[0], source(0), 12)
-    network = models["target"].network(memos["target"])
-    rows_of = []
+    network, text = models["target"].network(memos["target"]), Prefix.of(source(0))
+    ranked = []
     for length in (8, 9):
-        text = Prefix.of(source(0))
         network.start(text.up_to(length))
-        rows_of.append(rows(network, [text])[0].ranked())
-    assert rows_of[0] != rows_of[1]
+        ranked.append(rows(network, [text])[0].ranked())
+    assert ranked[0] != ranked[1]
     for memo in memos.values():
         memo.close()
 
 
-def test_a_models_own_shape_is_the_shape_files(tmp_path: Path) -> None:
+def test_a_models_own_shape_is_the_shape_files() -> None:
     """What real checkpoints say of themselves equals what is billed, so that they count as real."""
     published = {
         "t5_small": hf.T5Config(decoder_start_token_id=0).to_dict(),
@@ -231,11 +218,8 @@ def test_a_models_own_shape_is_the_shape_files(tmp_path: Path) -> None:
     for name, raw in published.items():
         config = encdec.config_of(raw)
         assert config is not None
-        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text(encoding="utf-8")))
-
-
-def shape_file(name: str) -> Path:
-    return conf_dir() / "model" / "shape" / f"{name}.yaml"
+        billed = (conf_dir() / "model" / "shape" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert config.shape == Shape.parse(yaml.safe_load(billed))
 
 
 @pytest.fixture(scope="module")

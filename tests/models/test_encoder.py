@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
-from repro.methods.base import Method, Request
-from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
-from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.models.tokens.tree import TokenTree
-from tiny import DEVICES, NoisedNetwork, answer, decoder, model_cost_of, plain, toy
+from tiny import toy
 
 # Decoder: 3 layers, rows of 8, 2 heads of 4, an MLP of 16 with two matrices, 10 tokens, fp32. Encoder: 2
 # layers, an MLP of 12.
@@ -92,17 +84,6 @@ def test_the_encoder_runs_once_and_the_decoder_starts_with_one_row() -> None:
     ]
 
 
-def test_a_streamed_decoders_encoder_is_read_once_a_request() -> None:
-    spans = served(session(STREAMED), 1)
-    assert model_costs(spans, "encode") == [(f"target encoder layer {i}", *ENCODED) for i in range(2)]
-    encoder = [(f"target encoder load {i}", 4 * ENCODER_LAYER) for i in range(2)]
-    decoder = [(f"target load {i}", 4 * LAYER) for i in range(3)]
-    assert [(s.name, s.bytes) for s in spans if s.kind == "load"] == encoder + 2 * decoder
-    assert model_costs(spans, "layer")[3:] == [
-        (f"target layer {i}", *layers(1, 1, first=False)) for i in range(3)
-    ]
-
-
 @pytest.mark.parametrize(
     ("placement", "encoder", "held"),
     [
@@ -117,50 +98,3 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     device = EmulatedDevice(toy())
     session(placement, device, tokens=PROMPT + 7).engine.reserve()
     assert device.memory.held == 4 * (tables + encoder + held + keys_and_values)
-
-
-def test_a_tree_is_verified_as_a_mini_batch_padded_to_its_longest_branch() -> None:
-    opened = session(RESIDENT)
-
-    async def run() -> None:
-        text = Prefix.of([1] * PROMPT)
-        opened.start(text)
-        await opened.forward([text])
-        tree = TokenTree(text.then(0))
-        for parent, token in [(0, 0), (0, 1), (1, 0)]:
-            tree.grow(parent, token)
-        await opened.forward(tree.prefixes, [tree.prefixes[leaf] for leaf in tree.leaves()])
-
-    opened.device.play(run())
-    # Two branches, of three tokens and of two, root included.
-    assert model_costs(opened.device.trace.spans, "layer")[-1][1:] == times(3, layers(6, 1, first=False))
-
-
-METHODS: list[Callable[[], Method]] = [
-    lambda: ChainSD(length=3),
-    lambda: EdgeLLM(choices=3, limit=4, ahead=3),
-    lambda: SpecInfer(expansion=(1, 3, 1)),
-]
-
-
-@pytest.mark.parametrize("kind", DEVICES)
-@pytest.mark.parametrize("make", METHODS, ids=["chain_sd", "edgellm", "specinfer"])
-def test_a_decoder_computes_its_own_text_whatever_is_billed(make: Callable[[], Method], kind: str) -> None:
-    """A proxy computes the prompt's rows itself; the bill knows one decoder row and an encoder."""
-    made = decoder("llama-2")
-    asked = Request("r", (7, 1, 9, 3, 3), 12)
-    shape = model_cost_of(made).shape
-    model_cost = ModelCost(
-        replace(shape, kv_heads=shape.heads, encoder=EncoderShape(2, 16)), precision("fp32")
-    )
-    for strength in (0.0, 0.3):
-        networks: dict[str, Network] = {
-            "target": DecoderNetwork(made),
-            "draft": NoisedNetwork(DecoderNetwork(made), strength),
-        }
-        device = DEVICES[kind]()
-        found = answer(make(), asked, device, networks, dict.fromkeys(networks, model_cost))
-        device.close()
-        assert found.tokens == plain(made, asked)
-        encoded = [s for s in device.trace.spans if s.kind == "encode"]
-        assert {s.rows for s in encoded} == {5}

@@ -71,13 +71,6 @@ READ: dict[str, tuple[hf.PreTrainedConfig, str, Fields, dict[str, np.ndarray]]] 
         scaled("linear", lambda w: w.add_rope_scaling_factor(4.0)),
         {},
     ),
-    "linear without a type": (
-        llama(rope_parameters=LINEAR),
-        "llama",
-        (*THETA, lambda w: w.add_float32("llama.rope.scale_linear", 4.0)),
-        {},
-    ),
-    "a factor of no type": (llama(), "llama", scaled("none", lambda w: w.add_rope_scaling_factor(4.0)), {}),
     "qwen2": (hf.Qwen2Config(**SHAPE | {"vocab_size": VOCAB}), "qwen2", THETA, {}),
     "qwen3 with narrow heads": (
         hf.Qwen3Config(**SHAPE | {"vocab_size": VOCAB}, head_dim=24),
@@ -132,7 +125,6 @@ def test_a_converted_file_gives_the_logits_of_its_model(name: str, tmp_path: Pat
 REFUSED: dict[str, tuple[str, Fields, dict[str, np.ndarray], str]] = {
     "phi3": ("phi3", THETA, {}, r"architecture 'phi3', which is not converted here; choices: llama, qwen2"),
     "yarn": ("llama", scaled("yarn"), {}, r"llama.rope.scaling.type='yarn'"),
-    "longrope": ("llama", scaled("longrope"), {}, r"llama.rope.scaling.type='longrope'"),
     "long factors": (
         "llama",
         THETA,
@@ -142,14 +134,12 @@ REFUSED: dict[str, tuple[str, Fields, dict[str, np.ndarray], str]] = {
     "factors of a qwen": ("qwen2", THETA, {"rope_freqs.weight": np.ones(8, np.float32)}, "for qwen2"),
     "experts": ("llama", (*THETA, lambda w: w.add_expert_count(8)), {}, "llama.expert_count=8"),
     "part rotated": ("llama", (*THETA, lambda w: w.add_rope_dimension_count(8)), {}, "heads of 8 and 16"),
-    "scale": ("llama", (*THETA, lambda w: w.add_logit_scale(0.5)), {}, r"llama.logit_scale=0\.5"),
     "window": (
         "llama",
         (*THETA, lambda w: w.add_sliding_window(64)),
         {},
         "llama.attention.sliding_window=64",
     ),
-    "not causal": ("llama", (*THETA, lambda w: w.add_causal_attention(False)), {}, "attention.causal=False"),
     "next year's": ("llama", (*THETA, lambda w: w.add_bool("llama.novel", True)), {}, "llama.novel=True"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
 from scripts import unpickle
-from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project
 
@@ -111,12 +108,6 @@ def test_a_head_for_another_target(project: Project, tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="is for a target of 12"):
         _ = cell(project, override("draft.checkpoint.folder", folder)).draft
-
-
-def test_a_head_is_not_streamed(project: Project) -> None:
-    draft = cell(project).draft
-    with closing(here()) as device, pytest.raises(InputError, match="stays in memory"):
-        draft.local_session("draft", device, STREAMED)
 
 
 def test_pickled_heads_are_refused_until_they_are_written_anew(

@@ -26,10 +26,7 @@ from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
-from repro.models.runtime.engine import Engine
-from repro.models.runtime.placement import RESIDENT
-from repro.models.runtime.session import Session
+from repro.models.forward.network import DecoderNetwork, Logits, Network
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
@@ -253,9 +250,6 @@ def test_more_tokens_than_heads(heads: MedusaHeads) -> None:
 
 # --- what it costs ------------------------------------------------------------------------------------------
 
-SHARED = Shape.of_medusa(5, hidden=8, vocab=10, tied=True, blocks=2)
-OWN = Shape.parse({"medusa": 5, "hidden": 8, "vocab": 10, "tied": False})
-
 
 def test_the_public_heads_parameters() -> None:
     """739 million in fp16, as the file of Vicuna-7B's five heads has."""
@@ -264,46 +258,6 @@ def test_the_public_heads_parameters() -> None:
     )
     assert shape.parameters == 5 * (4096**2 + 4096 * 32000)
     assert round(ModelCost(shape, precision("fp16")).model_bytes / 1e9, 2) == 1.48
-
-
-def test_heads_are_billed_by_their_own_blocks_and_projections() -> None:
-    shared, own = ModelCost(SHARED, precision("fp32")), ModelCost(OWN, precision("fp32"))
-    assert SHARED.parameters == 5 * 2 * 64
-    assert OWN.parameters == 5 * (64 + 80)
-    assert shared.layers(1, rows=3, context=99) == (2 * 3 * 128, 4 * 3 * 128)
-    assert own.layers(1, rows=3, context=99) == (2 * 3 * 64, 4 * 3 * 64)
-    assert shared.head(3) == (2 * 3 * 80, 4 * 80)
-    assert own.head(3) == (2 * 3 * 80, 4 * 3 * 80)
-    assert shared.cache_bytes(1000) == own.cache_bytes(1000) == 0
-
-
-def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple[str, int, float]]:
-    """Kind, rows that meet the same weights, and FLOPs of each op of one call."""
-    before = len(device.trace.spans)
-    device.play(session.forward(wanted))
-    return [(span.kind, span.rows, span.flops) for span in device.trace.spans[before:]]
-
-
-@pytest.mark.parametrize(("shape", "together"), [(SHARED, (3, 2)), (OWN, (1, 1))])
-def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: tuple[int, int]) -> None:
-    device = EmulatedDevice(toy())
-    session = Session(Engine("draft", device, ModelCost(shape, precision("fp32")), NoNetwork(), RESIDENT))
-    assert session.heads == 5
-    prompt = Prefix.of(PROMPT)
-    session.start(prompt)
-    root, block, projection = prompt.then(1), 2 * shape.blocks * 64, 2 * 80
-    chain = [root.extend([0] * head) for head in range(3)]
-    found = ops(session, device, *chain)
-    assert found == [("layer", 1, 3 * block), ("head", together[0], 3 * projection)]
-    assert session.passes[-1].rows == 3
-    assert ops(session, device, root.extend((4, 4)), root.then(9)) == [], "twins of what is known"
-    assert session.known(root.extend((4, 4))) is session.known(chain[2])
-    further = ops(session, device, root.extend((1, 1, 1)), root.extend((2, 1, 1)), root.extend([1] * 4))
-    assert further == [("layer", 1, 2 * block), ("head", together[1], 2 * projection)]
-    session.keep(chain[2])
-    assert ops(session, device, chain[2]) == [("layer", 1, block), ("head", 1, projection)]
-    with pytest.raises(InputError, match="token 6 was asked for"):
-        ops(session, device, chain[2].extend([0] * 5))
 
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:

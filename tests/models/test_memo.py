@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from repro import __file__ as package
 from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
@@ -22,11 +19,12 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
-from tiny import NoisedNetwork, TableNetwork, alone, answer, decoder, model_cost_of, toy
+from tiny import NoisedNetwork, alone, answer, decoder, model_cost_of, toy
 
 FAMILY = "qwen-3"
 ASKED = Request("r", (7, 1, 9, 3), 12)
-METHODS = [FlashAutoregressive(), ChainSD(length=3), EdgeLLM(limit=4, ahead=3, choices=3)]
+TREES = [EdgeLLM(limit=4, ahead=3, choices=3, verification=form) for form in ("tree", "branches")]
+METHODS = [FlashAutoregressive(), ChainSD(length=3), *TREES]
 
 
 class Counted:
@@ -42,7 +40,7 @@ class Counted:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         self.wanted.append([text.length for text in wanted])
-        return self._network.begin(wanted)
+        return self._network.begin(wanted, branches)
 
     def keep(self, text: Prefix) -> None:
         self._network.keep(text)
@@ -100,7 +98,7 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     assert warm.top(2) == list(zip(tokens[:2], said[:2], strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", METHODS, ids=str)
 def test_a_warm_memo_changes_no_byte_and_computes_nothing(
     method: Method, memos: dict[str, LogitCache]
 ) -> None:
@@ -113,7 +111,7 @@ def test_a_warm_memo_changes_no_byte_and_computes_nothing(
     assert warm[2]["target"].wanted == warm[2]["draft"].wanted == []
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("every", [2, 3])
 def test_a_memo_with_holes_catches_up(
     method: Method, every: int, memos: dict[str, LogitCache], tmp_path: Path
@@ -137,51 +135,7 @@ def test_sampling_never_reads_from_a_memo(memos: dict[str, LogitCache]) -> None:
             run(ChainSD(length=2), memos, sampled)
 
 
-OTHER = """
-import sys
-from pathlib import Path
-from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.tokens.prefix import Prefix
-from tiny import TableNetwork
-
-memo = LogitCache(Path(sys.argv[1]))
-print("open", flush=True)
-input()
-for i in range(200):
-    MemoNetwork(TableNetwork(10), memo).begin([Prefix.of([i, 1])]).rows()
-print(sum(memo.get(Prefix.of([i, 1]).digest) is not None for i in range(200)))
-memo.close()
-"""
-
-
-def test_two_processes_share_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "memo.sqlite"
-    paths = f"{Path(package).parents[1]}:{Path(__file__).parents[1]}"
-    other = subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(path)],
-        env={"PYTHONPATH": paths},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-    assert other.stdout is not None
-    assert other.stdout.readline() == "open\n"
-    memo = LogitCache(path)
-    assert other.stdin is not None
-    other.stdin.write("\n")
-    other.stdin.flush()
-    mine = [MemoNetwork(TableNetwork(10), memo).begin([Prefix.of([i, 1])]).rows()[0] for i in range(100, 300)]
-    out, _ = other.communicate(timeout=60)
-    assert (other.returncode, out) == (0, "200\n")
-    assert [row.ranked() for row in mine[:3]] == [
-        Logits(TableNetwork(10).logits(Prefix.of([i, 1]))).ranked() for i in (100, 101, 102)
-    ]
-    assert all(memo.get(Prefix.of([i, 1]).digest) for i in range(300))
-    memo.close()
-
-
-@pytest.mark.parametrize("method", METHODS[1:], ids=["chain_sd", "edgellm"])
+@pytest.mark.parametrize("method", METHODS[1:3], ids=str)
 def test_a_memo_that_knows_the_text_computes_no_tree(method: Method, memos: dict[str, LogitCache]) -> None:
     """The target's own text is all that a verification looks at."""
     own = run(FlashAutoregressive(), memos)

@@ -12,7 +12,6 @@ import torch
 
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderNetwork, Network
-from repro.models.runtime import recorded_passes
 from repro.models.runtime.cuda import GraphRecorder, Work, as_it_is
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.tokens.prefix import Prefix
@@ -147,28 +146,3 @@ def test_features_for_a_head_are_those_of_ordinary_passes(device: torch.device) 
             logits(network, asked)
         seen.append(captured.of([text, text.then(1), text.then(1).then(2)]))
     torch.testing.assert_close(seen[1], seen[0], **CLOSE)
-
-
-def test_usual_passes_are_recorded_before_the_first_and_no_more_than_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record = Replayed()
-    network = RecordedNetwork(decoder("llama-2"), 64, record)
-    before = record.recorded
-    assert before == 3 * len(recorded_passes.ROWS)
-    text = Prefix.of(range(1, 70))
-    for count in (69, 1, 3, 8):  # more rows than any recording has, then replays
-        wanted = [text]
-        while len(wanted) < min(count, 8):
-            wanted.append(wanted[-1].then(len(wanted)))
-        logits(network, wanted)
-        text = wanted[-1].then(9)
-    assert record.recorded == before
-    monkeypatch.setattr(recorded_passes, "MOST_RECORDINGS", before)
-    step = network.begin([text])
-    for layer in range(network.depth):  # layers one by one have no recording, and get none any more
-        step.layers(layer, layer + 1)
-    assert record.recorded == before
-    torch.testing.assert_close(
-        step.rows()[0].logits, logits(DecoderNetwork(decoder("llama-2")), [text])[0], **CLOSE
-    )

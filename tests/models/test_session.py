@@ -13,9 +13,8 @@ from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
-from repro.models.costs.model_cost import ModelCost, precision
-from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
+from repro.models.costs.model_cost import ModelCost
+from repro.models.forward.network import DecoderNetwork, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
@@ -23,8 +22,7 @@ from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
-from repro.models.transformer.layer import LayerWeights
-from tiny import MODEL_COST, SHAPE, decoder, here, model_cost_of, processor, toy
+from tiny import MODEL_COST, decoder, here, model_cost_of, processor, toy
 
 # hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32
 LAYER_WEIGHTS = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
@@ -75,81 +73,6 @@ def test_a_resident_pass_to_the_last_byte() -> None:
         layers(1, 5),
         ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
     ]
-
-
-def test_a_tree_is_verified_in_one_pass_of_all_its_rows() -> None:
-    opened = session(RESIDENT)
-
-    async def run() -> None:
-        text = Prefix.of([1, 2, 3])
-        await opened.forward([text])
-        tree = TokenTree(text.then(0))
-        for parent, token in [(0, 0), (0, 1), (1, 0), (1, 2)]:
-            tree.grow(parent, token)
-        verification = await opened.verify(tree, Greedy())
-        assert verification.path == [0, 1, 3]
-        assert verification.rows == 5
-        assert verification.text is text.extend([0, 0, 0, 0])
-        await opened.forward([verification.text])
-
-    opened.device.play(run())
-    rows = [(s.kind, s.rows) for s in opened.device.trace]
-    assert rows[:3] == [("embed", 3), ("layer", 3), ("head", 1)]
-    assert rows[3:6] == [("embed", 5), ("layer", 5), ("head", 5)]
-    assert rows[6:] == [("embed", 1), ("layer", 1), ("head", 1)]
-    contexts = [(s.bytes / 4 - LAYER_BYTES) / 32 for s in opened.device.trace if s.kind == "layer"]
-    assert contexts == [3, 8, 7]  # what was rejected has left the cache: 3 + root and two accepted + bonus
-    assert [p.rows for p in opened.passes] == [3, 5, 1]
-
-
-def test_what_was_answered_costs_nothing_the_second_time() -> None:
-    opened = session(RESIDENT)
-
-    async def run() -> None:
-        text = Prefix.of([1, 2])
-        first = await opened.forward([text, text])
-        assert await opened.forward([text]) == [first[0]]
-        assert opened.known(text) is first[1]
-
-    opened.device.play(run())
-    assert len(opened.passes) == 1
-    assert [s.rows for s in opened.device.trace if s.kind == "head"] == [1]
-
-
-def test_quantized_weights_are_read_as_stored_and_computed_as_their_arithmetic() -> None:
-    device = EmulatedDevice(toy(processors={"cpu": processor(peak={"int8": 4e9})}))
-    chains(session(RESIDENT, device, ModelCost(SHAPE, precision("q4_0"))), 1)
-    layer = next(s for s in device.trace if s.kind == "layer")
-    assert layer.bytes == 4 * (LAYER_WEIGHTS * 4.5 / 8 + 2 * 1 * 4 * 2)
-
-
-def test_processors_are_the_placements() -> None:
-    device = EmulatedDevice(toy())
-    chains(session(Placement(on="npu", head="gpu"), device), 1)
-    assert [(s.kind, s.on) for s in device.trace] == [("embed", "npu"), ("layer", "npu"), ("head", "gpu")]
-
-
-def test_an_engine_may_verify_on_another_processor_than_it_decodes_on() -> None:
-    """Where the placement names none: passes over several rows, with their output projection."""
-    for placement, several in ((Placement(), "npu"), (Placement(on="gpu"), "gpu")):
-        device = EmulatedDevice(toy(verifies="npu"))
-        opened, text = session(placement, device), Prefix.of([1, 2, 3])
-
-        async def run(opened: Session = opened, text: Prefix = text) -> None:
-            await opened.forward([text])
-            await opened.forward([text.then(4)])
-
-        device.play(run())
-        ons = [[s.on for s in device.trace if s.kind == kind] for kind in ("embed", "layer", "head")]
-        alone = placement.on or "cpu"
-        assert ons == [[several, alone], [several, alone], [alone, alone]]
-
-
-def test_small_runs_are_ops_of_their_own_and_cost_the_same() -> None:
-    coarse, fine = (chains(session(Placement(run=run)), 3) for run in (0, 3))
-    assert [s.name for s in fine if s.kind == "layer"] == ["target layers 0-2", "target layer 3"]
-    assert sum(s.flops for s in fine) == sum(s.flops for s in coarse)
-    assert sum(s.bytes for s in fine) == sum(s.bytes for s in coarse)
 
 
 def loads(spans: Sequence[Span]) -> list[int]:
@@ -230,44 +153,6 @@ def test_reading_goes_on_between_passes_only_with_preload() -> None:
     assert first_layer_waits(preload=False) > read_seconds
 
 
-class Counting:
-    """A network that notes which of its layers ran."""
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.ran: list[list[int]] = []
-
-    def start(self, prompt: Prefix) -> None:
-        """Nothing is held."""
-
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        self.ran.append([])
-        ran = self.ran[-1]
-
-        class Noting(KnownStep):
-            def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-                ran.extend(range(first, last))
-
-        return Noting([Logits(None, ([0], [0.0])) for _ in wanted])
-
-    def keep(self, text: Prefix) -> None:
-        """Nothing is held."""
-
-
-@pytest.mark.parametrize("placement", [RESIDENT, STREAMED, Placement(resident=0.4, run=2)])
-@pytest.mark.parametrize("billed", [1, 3, 4, 5, 9, 32])
-@pytest.mark.parametrize("real", [0, 1, 4, 7])
-def test_each_real_layer_runs_once_whatever_depth_is_billed(
-    real: int, billed: int, placement: Placement
-) -> None:
-    network, device = Counting(real), EmulatedDevice(toy())
-    model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
-    spans = chains(Session(Engine("target", device, model_cost, network, placement)), 3, 1)
-    assert network.ran == [list(range(real))] * 2
-    moved = sum(s.bytes for s in spans if s.kind == "layer")
-    assert moved == billed * (2 * LAYER_BYTES + 32 * 3 + 32 * 4)
-
-
 def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
     need = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 100 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=need))
@@ -329,27 +214,6 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     device.close()
     streamed.engine.close()
     assert reader.bytes_read >= 4 * 4 * file.layer_bytes
-
-
-def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
-    device = EmulatedDevice(toy())
-    target = Session(Engine("target", device, MODEL_COST, NoNetwork(), RESIDENT))
-    draft = Session(Engine("draft", device, MODEL_COST, NoNetwork(), Placement(background=True)))
-    hold = [device.spawn(session(RESIDENT, device).forward([Prefix.of([0] * 50)])) for _ in range(2)]
-
-    async def both() -> None:
-        tasks = [
-            device.spawn(draft.forward([Prefix.of([1])])),
-            device.spawn(target.forward([Prefix.of([1])])),
-        ]
-        for task in [*tasks, *hold]:
-            await task
-
-    seen = len(device.trace.spans)
-    device.play(both())
-    started = sorted(device.trace.spans[seen:], key=lambda s: s.start)
-    names = [s.name for s in started if s.rows == 1 and s.kind == "embed"]
-    assert names == ["target embed", "draft embed"]
 
 
 @pytest.mark.parametrize(("short", "loads"), [(0, 0), (1, 4)])

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from repro.models.streaming import layer_streaming
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
-from repro.records import build_cache
 
 LAYERS = 5
 
@@ -37,10 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
-
-
-def files_in(cache: Path) -> list[str]:
-    return sorted(p.name for p in cache.rglob("*") if p.is_file() and p.suffix != ".lock")
 
 
 def streamed_logits(folder: Path, reader: LayerReader, device: LocalDevice, dtype: str) -> torch.Tensor:
@@ -114,16 +108,6 @@ def test_another_runtime_builds_again(folder: Path, cache: Path, monkeypatch: py
     before = layer_file(folder, "float32", cache).path.read_bytes()
     monkeypatch.setattr(layer_streaming, "VERSION", layer_streaming.VERSION + 1)
     assert layer_file(folder, "float32", cache).path.read_bytes() != before
-
-
-def test_a_full_disk_is_said_before_building(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(InputError, match="disk too full"):
-        layer_file(folder, "float32", cache)
-    assert files_in(cache) == []
 
 
 def test_without_direct_io_pages_are_dropped(

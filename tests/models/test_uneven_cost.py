@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.elastilm.elastic_levels import kept_at
-from repro.methods.elastilm.lora import RANK, Adapter, Lora, Site, shapes
-from repro.methods.elastilm.submodels import Kept
 from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.methods.serving.slo import LEVELS
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.transformer.config import DecoderConfig
-from tiny import model_cost_of
-from tiny_dense import dense
-
-FAMILY = "llama-3.1"
 
 
 def shape(name: str) -> Shape:
@@ -54,24 +46,3 @@ def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
     assert [getattr(model_cost, name) for name in same] == [getattr(SEVEN, name) for name in same]
     with pytest.raises(InputError, match="3 layers are billed"):
         UnevenCost(SEVEN.shape, SEVEN.stored, (SEVEN.shape,) * 3)
-
-
-def test_adapters_are_billed_as_they_are() -> None:
-    made = dense(FAMILY)
-    kept = kept_at(made.config, 0.5, (1,))
-    model_cost = sub_cost(model_cost_of(made), kept)
-    adapters = lora_of(made.config, kept)
-    assert model_cost.adapters == adapters.parameters > 0
-    bare = sub_cost(model_cost_of(made), kept, adapted=False)
-    layers = made.config.layers
-    assert model_cost.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * model_cost.adapters
-
-
-def lora_of(config: DecoderConfig, kept: Kept) -> Lora:
-    """Random adapters beside all matrices of a sub-model."""
-    chance = torch.Generator().manual_seed(2)
-    adapters: dict[Site, Adapter] = {}
-    for site, (inputs, outputs) in shapes(config, kept).items():
-        narrow = torch.randn(RANK, inputs, generator=chance)
-        adapters[site] = Adapter(narrow, 0.05 * torch.randn(outputs, RANK, generator=chance))
-    return Lora(adapters, kept, "order")

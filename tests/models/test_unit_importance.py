@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
+from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from repro.methods.elastilm.submodels import Kept, reordered, submodel
 from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import plain
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
 
@@ -41,55 +40,6 @@ def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
 
 def importance_of(family: str, **measure: str):  # type: ignore[no-untyped-def]
     return importance(dense(family), CORPUS, Measure(**measure))
-
-
-def scaled(made: Decoder, layer: int, unit: int | None, neuron: int | None, by: float) -> Decoder:
-    """All weights of one unit or neuron times `by`."""
-    c, layers = made.config, list(made.layers)
-    w = layers[layer]
-    assert w is not None
-    qkv, out, up, down = (
-        PlainLinear(p.weight.double(), None if p.bias is None else p.bias.double())
-        for p in map(plain, w.linears)
-    )
-    rows, width = torch.ones(len(qkv.weight)).double(), c.groups * c.head_dim
-    columns, ups, downs = (
-        torch.ones(n).double() for n in (out.weight.shape[1], len(up.weight), c.intermediate)
-    )
-    if unit is not None:
-        queries, keys, _ = matrices(c, "qkv")
-        rows[unit * width : (unit + 1) * width] = columns[unit * width : (unit + 1) * width] = by
-        for start in (queries, queries + keys):
-            rows[start + unit * c.head_dim : start + (unit + 1) * c.head_dim] = by
-    if neuron is not None:
-        downs[neuron] = by
-        ups.view(-1, c.intermediate)[:, neuron] = by
-    grown = [
-        PlainLinear((p.weight * r[:, None] * k).float(), None if p.bias is None else (p.bias * r).float())
-        for p, r, k in (
-            (qkv, rows, torch.ones(1)),
-            (out, torch.ones(1).expand(len(out.weight)), columns),
-            (up, ups, torch.ones(1)),
-            (down, torch.ones(1).expand(len(down.weight)), downs),
-        )
-    ]
-    layers[layer] = replace(w, **dict(zip(("qkv", "out", "up", "down"), grown, strict=True)))
-    return Decoder(c, layers, made.ends)
-
-
-@torch.no_grad()
-def loss_of(made: Decoder) -> float:
-    return sum(float(next_token_loss(passing(made), tokens)) for tokens in CORPUS) / len(CORPUS)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_sum_over_a_unit_is_how_the_loss_answers_to_its_scale(family: str) -> None:
-    made, found = dense(family), importance_of(family, aggregate="abs_sum")
-    step = 2e-3
-    for unit, neuron, said in ((1, None, found.units[2][1]), (None, 5, found.neurons[1][5])):
-        layer = 2 if neuron is None else 1
-        up, down = (loss_of(scaled(made, layer, unit, neuron, 1 + s)) for s in (step, -step))
-        assert float(said) == pytest.approx(abs(up - down) / (2 * step), rel=0.05, abs=2e-3)
 
 
 @pytest.mark.parametrize("family", GROUPED)

@@ -94,30 +94,6 @@ def test_a_heads_rows_are_those_of_passes_of_their_own(head: EagleHead) -> None:
             assert close(row, said(network, prefix)), (one.root, prefix)
 
 
-def test_which_continuations_are_likely(head: EagleHead) -> None:
-    """First choices down to `chain`, and what is reached with enough probability down to `depth`."""
-    for one in ahead.of_decoder(target(), roots()[:4], LIKELY):
-        first = one.root
-        for level in range(LIKELY.chain):
-            assert first in one.rows, level
-            first = first.then(one.rows[first].choice)
-        assert first not in one.rows
-        for prefix in one.rows:
-            depth = prefix.length - one.root.length
-            assert depth < LIKELY.depth or prefix in on_first_choices(one)
-            for token, logp in one.rows[prefix].top(LIKELY.width):
-                reach = one.reach[prefix] * torch.tensor(logp).exp()
-                if depth + 1 < LIKELY.depth and reach > 1.001 * LIKELY.reach:
-                    assert prefix.then(token) in one.rows
-
-
-def on_first_choices(one: Ahead) -> set[Prefix]:
-    line = [one.root]
-    while line[-1] in one.rows:
-        line.append(line[-1].then(one.rows[line[-1]].choice))
-    return set(line)
-
-
 def predictor(seed: int = 0) -> ExitPredictor:
     shape = target().config
     config = PredictorConfig({"name": "tiny"}, shape.layers, 1, shape.hidden, shape.vocab, 4, {})

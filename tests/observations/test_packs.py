@@ -14,9 +14,8 @@ from repro.core.errors import InputError
 from repro.models.forward.logit_cache import LogitCache, row_key
 from repro.models.forward.network import NotFiniteError
 from repro.models.forward.side_by_side import GreedyText
-from repro.models.observations import own_text, transfer
+from repro.models.observations import transfer
 from repro.models.observations.pack import Facts, ObservedRow, Pack, digests, read, read_facts
-from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
@@ -24,7 +23,7 @@ from repro.scenarios.generation.real_passes import RealPasses, UnfaithfulRowErro
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 from workshop.packs import __main__ as command
-from workshop.packs.compute import Paused, Piece, compute, export
+from workshop.packs.compute import Piece, compute, export
 from workshop.packs.plan import Planned, planned
 from workshop.packs.verify import verify
 
@@ -156,30 +155,6 @@ def test_no_changed_byte_of_a_pack_is_believed(tmp_path: Path, bit: int) -> None
     assert refused > len(content) / 11 / 2
 
 
-def test_computing_pauses_between_groups_and_goes_on(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_text, "TOGETHER", 1)
-    groups = own_text.groups
-    monkeypatch.setattr(own_text, "groups", lambda prompts: groups(prompts, 1))
-    calls: list[int] = []
-    made = Model.compute_texts
-
-    def counted(self: Model, prompts: list[object], *rest: object) -> object:
-        calls.append(len(prompts))
-        return made(self, prompts, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Model, "compute_texts", counted)
-    with pytest.raises(Paused):
-        compute(plan(project), Piece(0), lambda done, total: None)
-    assert calls == [1]
-    told: list[tuple[int, int]] = []
-    texts = compute(plan(project), Piece(10), lambda done, total: told.append((done, total)))
-    assert calls == [1, 1]
-    assert [len(text.tokens) for text in texts] == [28, 28]
-    assert told[-1] == (56, 56)
-
-
 def test_a_longer_text_continues_a_shorter_one(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,24 +167,6 @@ def test_a_longer_text_continues_a_shorter_one(
     at_once = compute(longer, Piece(10), lambda done, total: None)
     assert [text.tokens for text in texts] == [text.tokens for text in at_once]
     assert all([row.choice for row in text.rows] == text.tokens for text in texts)
-
-
-def test_rows_of_a_pack_know_their_prefixes(project: Project) -> None:
-    _, drafted = packed(project)
-    prompts = {prompt.digest: prompt for prompt in plan(project).prompts}
-    pack = read(drafted)
-    children = [row for row in pack.rows if row.parent >= 0]
-    assert children
-    found = list(digests(pack))
-    for row, (digest, number) in zip(pack.rows, found, strict=True):
-        prompt = prompts[bytes.fromhex(pack.facts.prompts[row.prompt][0])]
-        tokens = list(pack.facts.texts[row.prompt][: row.at])
-        assert digest == prompt.extend([*tokens, *path_of(pack, row)]).digest
-        assert number == 0
-
-
-def path_of(pack: Pack, row: ObservedRow) -> list[int]:
-    return [] if row.parent < 0 else [*path_of(pack, pack.rows[row.parent]), row.token]
 
 
 def test_a_row_is_reached_by_rows_of_another_source(tmp_path: Path) -> None:
@@ -252,26 +209,10 @@ def test_no_prompt_is_in_a_pack(project: Project) -> None:
     assert not any(stored[i : i + len(prompt)] == prompt for i in range(len(stored)))
 
 
-def test_export_needs_the_texts(project: Project) -> None:
-    with pytest.raises(InputError, match="2 of 2 texts are not computed"):
-        export(plan(project), project.out / "packs")
-
-
 def test_an_unknown_name_is_told_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"smollm2_135m\.humaneval"):
         planned(["smollm2_135m.humanevl"])
     assert {one.name for one in planned(["smollm2_135m"])} >= {"smollm2_135m.gsm8k"}
-
-
-def test_the_gpu_is_asked_for_in_vain_with_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert command.main(["compute", "--host", "cuda"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: host=cuda needs a CUDA device, and torch sees none; choose host=cpu\n"
-    )
 
 
 def test_committed_packs_are_small_and_current_in_form() -> None:
