@@ -173,7 +173,7 @@ def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0])
 
 
-def test_temperature() -> None:
+def test_logits_are_divided_by_the_temperature() -> None:
     assert torch.equal(Sampling(1.0).probabilities(LOGITS), LOGITS.softmax(-1))
     assert torch.equal(Sampling(0.5).probabilities(LOGITS), (2 * LOGITS).softmax(-1))
     hot = Sampling(1e6).probabilities(LOGITS)

@@ -255,7 +255,7 @@ SILENT = ("memo", "own texts", "answers")
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES])
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_a_disk_that_cannot_be_written(
+def test_a_disk_that_cannot_be_written_is_named(
     kind: str,
     code: int,
     tmp_path: Path,

@@ -86,7 +86,7 @@ def require_rows(made: Network, wanted: list[Prefix], boundary: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_random_walk(head: EagleHead, seed: int) -> None:
+def test_rows_are_the_references_wherever_trees_grow_and_texts_are_kept(head: EagleHead, seed: int) -> None:
     """Trees grow anywhere below the text, and texts are kept anywhere in them."""
     rng, made = random.Random(seed), network(head)
     text = Prefix.of(rng.randrange(131) for _ in range(rng.randint(1, 6)))
@@ -108,7 +108,7 @@ def test_a_random_walk(head: EagleHead, seed: int) -> None:
             boundary, nodes = text.length - 1, [text]
 
 
-def test_a_memo_that_knows_a_part(head: EagleHead, tmp_path: Path) -> None:
+def test_a_memo_that_knows_some_rows_changes_none(head: EagleHead, tmp_path: Path) -> None:
     """What was looked up is caught up with when something else is asked for."""
     memo = LogitCache(tmp_path / "memo.sqlite")
     prompt = Prefix.of(PROMPT)
@@ -151,7 +151,9 @@ def served(method: Method, device: Device, draft: Network, main: Network | None 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("probability", [0.0, 0.6, 1.0])
-def test_lossless(head: EagleHead, method: Method, probability: float) -> None:
+def test_every_method_emits_the_targets_own_tokens(
+    head: EagleHead, method: Method, probability: float
+) -> None:
     """A random head accepts nothing by itself; where the target's choice is put first, paths are accepted."""
     draft = MatchedNetwork(network(head), DecoderNetwork(target()), probability, seed=1)
     generation = served(method, EmulatedDevice(toy()), draft)
@@ -162,7 +164,9 @@ def test_lossless(head: EagleHead, method: Method, probability: float) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("place", DEVICES)
-def test_features_that_the_target_leaves_behind(head: EagleHead, method: Method, place: str) -> None:
+def test_features_captured_on_the_way_make_the_same_rounds(
+    head: EagleHead, method: Method, place: str
+) -> None:
     """Captured in the target's own passes they make the same rounds as computed apart."""
     captured = Captured(config().depths(target().config.layers))
     main = DecoderNetwork(target(), captured=captured)
@@ -233,7 +237,7 @@ def test_guesses_are_dropped_and_computed_again() -> None:
     assert ops(session, device, text.extend((6, 7))) == [("embed", 2), ("fuse", 2), ("layer", 2), ("head", 1)]
 
 
-def test_levels_that_are_guessed_one_after_the_other() -> None:
+def test_each_level_of_guesses_is_a_pass_of_its_own() -> None:
     device = EmulatedDevice(toy())
     session = Session(Engine("draft", device, HEAD_BILL, NoNetwork(), RESIDENT))
     session.start(Prefix.of((1, 2)))
@@ -268,7 +272,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("prefixed", [False, True])
 @pytest.mark.parametrize("embeds", [False, True])
-def test_public_formats(variant: str, prefixed: bool, embeds: bool, tmp_path: Path) -> None:
+def test_every_public_format_gives_the_rows_of_its_tensors(
+    variant: str, prefixed: bool, embeds: bool, tmp_path: Path
+) -> None:
     raw = raw_config(target(), **VARIANTS[variant])
     held = tensors_of(raw, seed=3)
     if embeds:
@@ -322,7 +328,7 @@ def test_d2t_must_lead_somewhere(tmp_path: Path) -> None:
         ({"eagle_aux_hidden_state_layer_ids": "0,1,2"}, "must be one list of layers"),
     ],
 )
-def test_a_head_of_another_build(changes: dict[str, Any], message: str) -> None:
+def test_a_head_of_another_build_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config(**changes)
 

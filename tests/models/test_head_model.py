@@ -88,7 +88,7 @@ def test_an_entry_that_was_not_read_before_has_logits_of_its_own(project: Projec
         (("method=draft",), "runs no target"),
     ],
 )
-def test_what_cannot_work(project: Project, overrides: tuple[str, ...], message: str) -> None:
+def test_what_cannot_work_is_refused(project: Project, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         cell(project, *overrides).check()
 
@@ -99,7 +99,7 @@ def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
         _ = cell(project, folder, "+model/shape@draft.shape=eagle3_qwen3_8b").draft
 
 
-def test_a_head_for_another_target(project: Project, tmp_path: Path) -> None:
+def test_a_head_for_another_target_is_refused(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(project.root / "head", folder)
     config = (folder / "config.json").read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def test_pickled_heads_are_refused_until_they_are_written_anew(
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_pickle_that_holds_more_than_tensors(tmp_path: Path) -> None:
+def test_a_pickle_that_holds_more_than_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"a": Path("b")}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="more than tensors"):
         unpickle.unpickle(tmp_path)

@@ -37,7 +37,7 @@ def test_counts_are_those_of_the_inputs_that_were_seen() -> None:
         assert 0 < got.at_once <= got.a_pass <= got.inputs
 
 
-def test_by_hand() -> None:
+def test_shares_of_two_linears_are_those_worked_out_by_hand() -> None:
     two = [linear(8, 2, 0, 0, outputs=3), linear(0, 0, 0, 0, 5, 5, outputs=1)]
     assert channels.at_once(two) == pytest.approx((1.0 + 1.0) / 2)
     assert channels.share_at_once(two) == pytest.approx(20 / (10 * 10))

@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.core.errors import InputError
 from repro.models.analysis.layer_dropping import (
-    Absent,
-    block_elements,
     of_layers,
     partial_decoder,
     without_attention,
@@ -25,7 +22,6 @@ from repro.models.analysis.layer_importance import (
     through,
 )
 from repro.models.analysis.likelihood import Reader
-from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from tiny_dense import CORPUS, TOKENS, dense, logits, silent
 from tiny_families import FAMILIES
@@ -71,21 +67,6 @@ def test_a_decoder_without_attention_in_some_layers_reads_branches_like_any_othe
         for (context, tail), said in zip(pairs, reader.score(pairs), strict=True):
             rows = logits(thin, torch.tensor(context + tail)).log_softmax(-1)[len(context) - 1 : -1]
             assert said.nats == pytest.approx(float(rows[range(len(tail)), tail].sum()), abs=1e-4)
-
-
-def test_what_is_gone_weighs_nothing_and_is_not_called() -> None:
-    made = dense("llama-2")
-    layers = made.resident_layers()
-    mlp = 3 * 64 * 96
-    assert block_elements(made) == LAYERS * (mlp + 2 * 64 * 64 + 2 * 32 * 64)
-    layers[1] = without_attention(layers[1])
-    assert block_elements(partial_decoder(made, layers)) == block_elements(made) - (2 * 64 * 64 + 2 * 32 * 64)
-    layers[1] = without_mlp(layers[1])
-    assert block_elements(partial_decoder(made, layers)) == (LAYERS - 1) * block_elements(made) // LAYERS
-    with pytest.raises(TypeError, match="PartialDecoder"):
-        Absent()(torch.zeros(1, 64))
-    with pytest.raises(InputError, match="not resident"):
-        Decoder(made.config, [None] * LAYERS, made.ends).resident_layers()
 
 
 @pytest.mark.parametrize("family", ["llama-2", "gemma-3", "phi-2", "opt-350m"])

@@ -104,7 +104,7 @@ def test_a_recorded_network_says_what_an_ordinary_one_says(family: str, device: 
 
 
 @both
-def test_rows_that_are_dropped_in_the_middle(device: torch.device) -> None:
+def test_rows_may_be_dropped_in_the_middle(device: torch.device) -> None:
     pair = networks("llama-2", device)
     text = Prefix.of(range(1, 7))
     alike(pair, [text])

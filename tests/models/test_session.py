@@ -23,6 +23,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from tiny import MODEL_COST, decoder, here, model_cost_of, processor, toy
+from tiny_families import write
 
 # hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32
 LAYER_WEIGHTS = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
@@ -173,25 +174,25 @@ def test_loading_reads_once_what_stays() -> None:
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.0, 0), (0.24, 0), (0.25, 1), (0.3, 1), (0.99, 3), (1.0, 4)])
-def test_a_share_of_the_layers(share: float, held: int) -> None:
+def test_a_share_of_the_layers_is_rounded_down(share: float, held: int) -> None:
     assert Placement(resident=share).held(4) == held
     assert Placement(resident=0.29).held(100) == 29  # as a float, 0.29 * 100 lies below 29
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 5])
-@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "prefetch", "preload"),
+    [*((dtype, 1, True) for dtype in weights.DTYPES), ("float32", 0, False), ("float32", 5, True)],
+)
 def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
-    tmp_path: Path, prefetch: int, preload: bool
+    dtype: str, prefetch: int, preload: bool, tmp_path: Path
 ) -> None:
-    from tiny_families import write
-
-    write("qwen-3", tmp_path / "checkpoint")
+    write("qwen-2.5", tmp_path / "checkpoint")
     folder, device = tmp_path / "checkpoint", here()
-    file = layer_file(folder, cache=tmp_path / "cache")
+    file = layer_file(folder, dtype, tmp_path / "cache")
     reader = LayerReader(file, slots=prefetch + 1)
-    model_cost = model_cost_of(decoder("qwen-3"))
+    model_cost = model_cost_of(decoder("qwen-2.5"))
     placement = Placement(resident=0.0, prefetch=prefetch, preload=preload)
-    bare, whole = (weights.load(folder, packed=False, resident=resident) for resident in (False, True))
+    bare, whole = (weights.load(folder, dtype, packed=False, resident=held) for held in (False, True))
     streamed = Session(Engine("target", device, model_cost, DecoderNetwork(bare), placement, reader))
     resident = Session(Engine("target", device, model_cost, DecoderNetwork(whole), RESIDENT))
 
