@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -168,16 +167,6 @@ def test_a_setting_of_a_future_release_is_refused_unless_it_has_its_default(
     assert config_of({**raw, "attention_sinks": 0}) == config_of(raw)
     with pytest.raises(InputError, match="llama with attention_sinks=4 is not supported; only 0 is"):
         config_of({**raw, "attention_sinks": 4})
-
-
-def test_what_transformers_says_is_kept_until_it_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = {"model_type": "llama", **COMMON, "rope_theta": 123.0}
-    first = config_of(raw)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert config_of(raw) == first
-    monkeypatch.setattr(config_settings, "version", lambda package: "of tomorrow")
-    with pytest.raises(ImportError):
-        config_of(raw)
 
 
 @pytest.mark.parametrize(

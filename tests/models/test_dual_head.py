@@ -20,8 +20,8 @@ from repro.methods.elastilm import trained_heads
 from repro.methods.elastilm.dual_head_network import LEVELS, PARTS, DualHead, HeadSettings
 from repro.methods.elastilm.elastic_profile import Parts
 from repro.methods.elastilm.score_head import MODEL_COSTS
-from repro.methods.elastilm.tlm import decision_head, score_head, told
-from repro.methods.elastilm.token_spans import TextSpan, located
+from repro.methods.elastilm.tlm import decision_head, fitting, score_head, told
+from repro.methods.elastilm.token_spans import TextSpan, carried, located
 from repro.methods.elastilm.trained_heads import COMMITTED, committed, fingerprint, head_file
 from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
 from repro.methods.serving.deciders import ServiceRequest
@@ -73,6 +73,18 @@ def test_before_training_both_heads_read_what_the_encoder_says(encoder: Path) ->
     assert torch.allclose(model, net.model(hidden[:, 0]), atol=1e-4)
     alone = net.decide(rows[1:, :3])[0]
     assert torch.allclose(alone[0], prompt[1], atol=1e-4), "filling up changes nothing"
+
+
+@torch.no_grad()
+def test_every_level_of_an_objective_says_something_else(encoder: Path) -> None:
+    net = DualHead(load_encoder(encoder), RANK)
+    told_in = {net.objective_ids(a, b) for a in LEVELS for b in LEVELS}
+    assert len(told_in) == 81
+    assert min(map(min, told_in)) == net.words
+    first, second = (net.decide(torch.tensor([[2, *net.objective_ids(a, 0.5), 7, 3]]))[0] for a in (0.2, 0.9))
+    assert not torch.equal(first, second)
+    with pytest.raises(InputError, match=r"0\.25"):
+        net.objective_ids(0.25, 0.5)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -178,6 +190,23 @@ def test_spans_of_tokens_make_up_the_text(text: str) -> None:
     assert all(a == b or b.start in (a.start, a.stop) for a, b in pairwise(spans))
 
 
+def test_a_tokenizer_that_drops_the_first_blank_is_followed() -> None:
+    words = ["\u2581the", "\u2581cat", "s", "\u2581sat"]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return "".join(words[i] for i in tokens).replace("\u2581", " ").removeprefix(" ")
+
+    whole, spans = located([0, 1, 2, 3], decode)
+    assert whole == "the cats sat"
+    assert spans == [TextSpan(0, 3), TextSpan(3, 7), TextSpan(7, 8), TextSpan(8, 12)]
+
+
+def test_values_are_carried_to_the_spans_that_share_a_character() -> None:
+    at = [TextSpan(0, 2), TextSpan(2, 4), TextSpan(5, 8)]
+    to = [TextSpan(*ends) for ends in ((0, 4), (3, 4), (4, 5), (4, 6), (6, 7), (8, 8), (8, 9))]
+    assert carried([1.0, 3.0, 7.0], at, to, -1.0) == [2.0, 3.0, -1.0, 7.0, 7.0, -1.0, -1.0]
+
+
 @torch.no_grad()
 def test_a_token_scores_what_its_pieces_do(encoder: Path, heads: Path) -> None:
     scorer, text = score_head(TEXT, str(encoder), heads=heads), "the cat sat\n"
@@ -234,6 +263,7 @@ def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, h
 def test_a_long_prompt_is_decided_by_its_end(encoder: Path, heads: Path) -> None:
     decider = decision_head(TEXT, str(encoder), heads=heads)
     end = " ".join(["cat"] * 20)
+    assert fitting(range(30), 24) == list(range(10, 30))
     same = [decider.decide(request(f"{front} {end}"), ()) for front in ("the sat", "question ? on on")]
     assert same[0] == same[1]
     (op,) = decider.ops(request(f"the {end}"), "cpu")

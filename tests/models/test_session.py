@@ -76,6 +76,22 @@ def test_a_resident_pass_to_the_last_byte() -> None:
     ]
 
 
+def test_an_engine_may_verify_on_another_processor_than_it_decodes_on() -> None:
+    """Where the placement names none: passes over several rows, with their output projection."""
+    for placement, several in ((Placement(), "npu"), (Placement(on="gpu"), "gpu")):
+        device = EmulatedDevice(toy(verifies="npu"))
+        opened, text = session(placement, device), Prefix.of([1, 2, 3])
+
+        async def run(opened: Session = opened, text: Prefix = text) -> None:
+            await opened.forward([text])
+            await opened.forward([text.then(4)])
+
+        device.play(run())
+        ons = [[s.on for s in device.trace if s.kind == kind] for kind in ("embed", "layer", "head")]
+        alone = placement.on or "cpu"
+        assert ons == [[several, alone], [several, alone], [alone, alone]]
+
+
 def loads(spans: Sequence[Span]) -> list[int]:
     return [int(s.name.split()[-1]) for s in spans if s.kind == "load"]
 

@@ -94,17 +94,11 @@ def test_each_tensor_is_read_from_the_file_that_the_index_names(tmp_path: Path) 
 
 def test_without_either_a_name_in_two_files_is_refused(tmp_path: Path) -> None:
     write("llama-2", tmp_path)
-    write_tokenizer(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "new.safetensors")
-    expected = logits(tmp_path)  # one file of any name is the model
+    same(tmp_path)  # one file of any name is the model
     shutil.copy(tmp_path / "new.safetensors", tmp_path / "old.safetensors")
-    for opens in (lambda: open_checkpoint(replace(NOWHERE, folder=str(tmp_path))), lambda: logits(tmp_path)):
-        with pytest.raises(
-            InputError, match=r"is in new.safetensors and in old.safetensors of .*, and neither"
-        ):
-            opens()
-    (tmp_path / "old.safetensors").rename(tmp_path / "model.safetensors")
-    torch.testing.assert_close(logits(tmp_path), expected, atol=0, rtol=0)
+    with pytest.raises(InputError, match=r"is in new.safetensors and in old.safetensors of .*, and neither"):
+        logits(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
@@ -140,16 +134,6 @@ def test_an_output_projection_in_the_file_decides_against_the_tie(name: str, tmp
         assert Model(ModelConfig.parse(facts | {"dtype": "float32"})).own_shape.tied == tied
 
 
-def header_of(folder: Path, length: int, content: bytes) -> Path:
-    """A safetensors file whose header has that many bytes, of which only some are on the disk."""
-    folder.mkdir()
-    path = folder / "model.safetensors"
-    with path.open("wb") as file:
-        file.write(length.to_bytes(8, "little") + content)
-        file.truncate(8 + length)
-    return path
-
-
 @pytest.mark.parametrize(
     ("length", "content", "said"),
     [
@@ -159,7 +143,9 @@ def header_of(folder: Path, length: int, content: bytes) -> Path:
     ids=["large", "deep"],
 )
 def test_a_header_is_read_under_limits(tmp_path: Path, length: int, content: bytes, said: str) -> None:
-    path = header_of(tmp_path / "a", length, content)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + content)
+    os.truncate(path, 8 + length)
     with pytest.raises(InputError) as caught:
         header(path)
     assert said in str(caught.value)
