@@ -52,7 +52,7 @@ class Written:
 def written_commands() -> list[Written]:
     """All commands, each once a file."""
     found = []
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "workshop" / "studies" / "README.md"):
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("workshop/**/README.md")):
         found += [Written(text, path) for text in _of_page(path.read_text(encoding="utf-8"))]
     for path in ROOT.glob("conf/**/*.yaml"):
         comments = re.findall(r"(?:^|\s)# ?(.*)", path.read_text(encoding="utf-8"))

@@ -134,7 +134,7 @@ def _answered(
 class Labels:
     """The rule that gives the label of a row under an objective.
 
-    Deviation: where no feasible decision is correct, the release takes an infeasible one.
+    Deviation: where no feasible decision is correct, the release takes an infeasible one, ours the heaviest.
 
     Attributes:
         margin: subtracted from objectives below 1 for costs that are equal at every level: on a phone's

@@ -142,7 +142,7 @@ def matched(text: str, compressed: str) -> Marked:
     """Marks the words of a text that its compressed form kept, matched greedily in order, ignoring case.
 
     A compressed word is searched after the last match; if it is not found it was reworded and is skipped.
-    Deviation: in the release it blocks all later matches.
+    Deviation: in the release a reworded word blocks all later matches.
     """
     spans = words(text)
     spelled = [text[start:stop].lower() for start, stop in spans]

@@ -27,7 +27,7 @@ from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
-"""Upper bound of alpha. Deviation: the paper gives none; above 1 no tree could grow."""
+"""Upper bound of alpha. Deviation: the paper does not bound alpha; above 1 no tree could grow."""
 
 
 class Branch(NamedTuple):

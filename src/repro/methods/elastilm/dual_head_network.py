@@ -4,8 +4,8 @@ Owns the network, its trainable parameters, and the file of a trained head. Must
 stored, which tokenizer is used, what a request is, or how labels are made.
 
 A request's SLO is encoded as two special tokens: [02] to [10] for TTFT, <02> to <10> for TPOT, with
-orthogonal initial embeddings. Deviation: the paper needs <05> to <10> only; time and energy objectives (5.6)
-go down to 0.2, so every level has both tokens.
+orthogonal initial embeddings. Deviation: for TPOT the paper needs <05> to <10> only; time and energy
+objectives (5.6) go down to 0.2, so every level has both tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HeadSettings:
     Attributes:
         shared: fraction of layers that both heads share; these are frozen.
         rank: rank of the low-rank updates to the upper layers; 0 trains these layers fully, as in the paper.
-            Deviation: low-rank heads are small enough to be stored in the repository.
+            Deviation: heads of low rank are small enough to be stored in the repository.
         seed: seed of the random initialization.
     """
 

@@ -97,7 +97,7 @@ class ScoreHead(Scorer):
         model_cost: key of `MODEL_COSTS`.
         stored: precision in which the encoder is billed.
         shares_bottom: the cost of the shared lower layers is counted in the decision head's pass.
-            Deviation: they are computed again here, without the SLO tokens.
+            Deviation: the shared layers are computed again here, without SLO tokens.
     """
 
     heads: str

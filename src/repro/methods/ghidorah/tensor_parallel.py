@@ -136,7 +136,7 @@ class DividedDecoder(Decoder):
         """
         rows, config, there, other = len(queries), self.config, shared.there, self._other
         own = slice(keys.shape[1] - rows, None)
-        # Deviation: the tree's own part runs on the CPU, whatever the split's other device is.
+        # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
         tree = queries.to(CPU), keys[:, own].to(CPU), values[:, own].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
         sent = (queries.to(other), keys[:, :there].to(other), values[:, :there].to(other)) if there else None

@@ -36,7 +36,8 @@ class LatencyProfile:
     - Beyond the largest row count: the mean cost per row plus the penalty per further row.
     - Below the smallest row count: as the smallest.
 
-    Deviation: LEVER says "nearby observed shapes with a conservative penalty" and gives no formula.
+    Deviation: for unseen shapes LEVER takes "nearby observed shapes with a conservative penalty", without a
+    formula.
     """
 
     def __init__(

@@ -67,8 +67,8 @@ def calibrate(probabilities: Sequence[float], reliability: float) -> list[float]
     If the candidates' total probability exceeds `r`, all are scaled by one factor so that they sum to `r`;
     otherwise they stay. This keeps their ranking and ratios, and changes nothing as r approaches 1.
 
-    Deviation: the paper gives properties but no formula. Multiplying by r has them too, but would also lower
-    totals that are already below r.
+    Deviation: the paper gives properties of Calibrate but no formula. Multiplying by r has them too, but
+    would also lower totals that are already below r.
 
     Args:
         probabilities: the draft's probabilities of one node's candidates; they sum to at most 1.

@@ -90,8 +90,8 @@ def published_accuracies() -> list[list[float]]:
 def cumulative(heads: Accuracies) -> list[list[float]]:
     """Extrapolate cumulative accuracies to `TOP` ranks.
 
-    Deviation: nothing is published beyond rank 5. The accuracy that a rank adds is extrapolated as a power of
-    the rank, with the exponent given by the published ranks 2 and 5.
+    Deviation: no accuracy is published beyond rank 5. The accuracy that a rank adds is extrapolated as a
+    power of the rank, with the exponent given by the published ranks 2 and 5.
     """
     out = []
     for head in heads:
