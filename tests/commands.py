@@ -25,6 +25,9 @@ STARTS = (
 COMMAND = re.compile(STARTS)
 WRITTEN = re.compile(rf"{STARTS}(?:[^\n`\\]|\\+\n)*")
 """A command in running text: to the end of its line, code or string, or to what explains it."""
+FURTHER = ("results/errata.md", "workshop/studies/README.md")
+"""Pages beside those at the top and in docs/."""
+
 SETTING = r"[+~]?[a-z]\w*(?:/\w+)*(?:@\w+(?:\.\w+)*)?(?:\.\w+)*=(?:'[^']*'|\[[^\]]*\]|[^\s`,;)}\]\"']+)"
 SETTING = rf"(?:{SETTING}|'[+~]?[a-z][\w./@ ]*(?:=[^'`]*|\.\.\.)'|~[a-z][\w./@]*)"
 """Also quoted as a whole, as a shell takes one with blanks, and one that deletes."""
@@ -52,7 +55,7 @@ class Written:
 def written_commands() -> list[Written]:
     """All commands, each once a file."""
     found = []
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "workshop" / "studies" / "README.md"):
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *(ROOT / name for name in FURTHER)):
         found += [Written(text, path) for text in _of_page(path.read_text(encoding="utf-8"))]
     for path in ROOT.glob("conf/**/*.yaml"):
         comments = re.findall(r"(?:^|\s)# ?(.*)", path.read_text(encoding="utf-8"))

@@ -14,7 +14,8 @@ core). `papers` repeats every fit of conf/fit without each of its cells in turn 
 calibrates this machine, predicts passes of real models and measures them. `baselines` sets the engines of
 README's and the comparisons' tables beside the best public rows, and writes what is far from them into these
 pages. `bands` says how far the papers' headline figures move with what is assumed of their machines.
-`summary` writes the tables' headlines into docs/emulator.md, docs/phones.md and README.md.
+`summary` writes accuracy.md beside the tables, and their headlines into docs/emulator.md and the repository's
+README.md.
 """
 
 from __future__ import annotations
