@@ -176,10 +176,10 @@ def errors(papers: Sequence[str], results: Path, out: Path | None) -> None:
     """List a paper's predicted values with their errors over all existing tables, worst first.
 
     repro errors edgellm             of one paper
-    repro errors --results results   of all papers, and the page over them, fidelity.md
+    repro errors --results results   of all papers, and the pages over them
 
-    Reads the tables' CSV files and conf/reference/; writes <results>/<paper>/errors/ and
-    <results>/fidelity.md.
+    Reads the tables' CSV files and conf/reference/; writes <results>/<paper>/errors/, <results>/fidelity.md
+    and <results>/errata.md.
     """
     from repro.experiments.recorded_tables import write_errors
 
@@ -200,7 +200,7 @@ def cells(results: Path, experiment: str | None, out: Path) -> None:
     repro cells --experiment lever/fig10               those of an experiment, a paper or a sweep's table
     repro cells --out cells.csv                        as CSV, without units
 
-    One row a cell: labels, values and their units, settings (docs/python.md); `repro.cells()` is the same
+    One row a cell: labels, values and their units, settings (docs/run.md); `repro.cells()` is the same
     frame.
     """
     from repro.experiments.python_interface import cells as all_cells
@@ -426,7 +426,7 @@ def calibrate(
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
-    docs/local.md explains the figures.
+    docs/emulator.md explains the figures.
     """
     from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
 

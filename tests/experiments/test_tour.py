@@ -1,4 +1,4 @@
-"""Each command of docs/tour.md is taken; those that must compute something do so with tiny models."""
+"""Each command of the tour in docs/start.md is taken; those that must compute do so with tiny models."""
 
 import re
 import shlex
@@ -22,10 +22,11 @@ from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario
 from tiny_project import composed, write_project
 
-PAGE = project_root() / "docs" / "tour.md"
+PAGE = project_root() / "docs" / "start.md"
+TOUR = PAGE.read_text(encoding="utf-8").partition("\n## A tour\n")[2].partition("\n## ")[0]
 COMMANDS = [
     shlex.split(line)
-    for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", TOUR, re.DOTALL)
     for line in block.splitlines()
 ]
 CELLS = {"method=edgellm": 4, "service=elastilm": 1, "method=chain_sd": 10, "resident": 6, "FOLDER": 2}

@@ -54,10 +54,46 @@ def test_the_quickstarts_table_can_be_made_without_any_record(
     assert not [*tmp_path.rglob("figure.*")], "there is nothing to show"
 
 
-def test_files_that_the_readme_links_to_are_there() -> None:
-    named = set(re.findall(r"\]\(([^)#:]+)\)", README)) - {"results/quickstart/figure.png"}
-    assert len(named) >= 8
-    assert [name for name in sorted(named) if not (project_root() / name).exists()] == []
+PAGES = ("*.md", "docs/*.md", "workshop/**/*.md", "conf/reference/*.md", "results/*.md", "results/real/*.md")
+NAMING = ("src/**/*", "conf/**/*", "workshop/**/*", "scripts/*", "tests/**/*.py", "results/**/*.md", "*.toml")
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of a page is called, as GitHub makes it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_of_pages_lead_to_files_and_headings_that_are_there() -> None:
+    links = [
+        (page, link, anchor)
+        for pattern in PAGES
+        for page in project_root().glob(pattern)
+        for link, anchor in re.findall(
+            r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")
+        )
+    ]
+    broken = []
+    for page, link, anchor in links:
+        linked = page.parent / link if link else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(f"{page.relative_to(project_root())}: {link}#{anchor}")
+    assert broken == []
+    assert len(links) > 150
+
+
+def test_pages_that_code_and_tables_name_are_there() -> None:
+    paths = {path for pattern in NAMING for path in project_root().glob(pattern) if path.is_file()}
+    paths -= {*project_root().glob("conf/reference/phones*.csv")}  # they cite other people's pages
+    named = {
+        (page, path.relative_to(project_root()))
+        for path in paths
+        if path.suffix in (".py", ".yaml", ".csv", ".md", ".jinja", ".j2", ".toml", ".sh")
+        for page in re.findall(r"(?<![\w/])docs/\w+\.(?:md|json)", path.read_text(encoding="utf-8"))
+    }
+    assert [(page, path) for page, path in named if not (project_root() / page).exists()] == []
+    assert len(named) > 50
 
 
 def test_the_index_of_results_counts_errors_as_the_error_pages_and_lists_real_runs(tmp_path: Path) -> None:

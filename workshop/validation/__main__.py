@@ -13,8 +13,8 @@ by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure
 core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
 calibrates this machine, predicts passes of real models and measures them. `baselines` sets the engines of
 README's and the comparisons' tables beside the best public rows, and names what is far from them. `bands`
-says how far the papers' headline figures move with what is assumed of their machines. `summary` writes the
-tables' headlines into docs/emulator.md, docs/phones.md and README.md.
+says how far the papers' headline figures move with what is assumed of their machines. `summary` writes
+accuracy.md beside the tables, and their headlines into docs/emulator.md and the repository's README.md.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, ol
 from repro.records.members import Member
 from repro.records.results import Results, open_results
 from repro.reports.claims.claims import CommittedDraws
+from repro.reports.fidelity.errata import read_errata, write_errata
 from repro.reports.fidelity.errors_page import Evidence, report, write_report
 from repro.reports.fidelity.errors_page import page as errors_page
 from repro.reports.fidelity.evidence import read_choices, read_headlines, read_reasons, readings
@@ -211,7 +212,7 @@ def tables_of(names: Sequence[str], results: Results) -> list[str]:
 
 
 def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[str]:
-    """Write the pages of papers' errors and, for all papers, the page over them. Yields what they say.
+    """Write the pages of papers' errors and, for all papers, the pages over them. Yields what they say.
 
     Args:
         papers: their names; all that have tables by default.
@@ -246,3 +247,5 @@ def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[st
             reports, comparisons, cells, headlines, choices, others, records, older, drawn, out
         )
         yield f"{page_over}"
+        errata = read_errata(reference / "errata.csv")
+        yield f"{write_errata(errata, cells, headlines.systems, out)}"

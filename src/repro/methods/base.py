@@ -190,7 +190,7 @@ class Method(ABC, Serving):
     """Base class of decoding methods.
 
     Attributes:
-        version: raised by hand when the method's outcomes change (docs/identity.md).
+        version: raised by hand when the method's outcomes change (docs/tables.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
         arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
             with the target's. "" if a run computes what the method would.

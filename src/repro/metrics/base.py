@@ -37,7 +37,7 @@ class Metric:
     """Input types by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one of them."""
 
     version: ClassVar[int] = 1
-    """Raised by hand when the metric's figures change (docs/identity.md)."""
+    """Raised by hand when the metric's figures change (docs/tables.md)."""
 
     unit: ClassVar[str]
     """The unit of the metric's figures: `%`, `share`, `tokens`."""

@@ -1,6 +1,6 @@
 """A folder of results: the records of cells, and the tables that have them.
 
-Must not know what a table shows. The layout and its rules are described in docs/results.md.
+Must not know what a table shows. The layout and its rules are described in docs/tables.md.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Scenario(ABC):
     The constructor checks what is cheap to check; `check` also looks at checkpoints and examples.
 
     Attributes:
-        version: the scenario's version, raised by hand when its outcomes change (docs/identity.md).
+        version: the scenario's version, raised by hand when its outcomes change (docs/tables.md).
         group: the Hydra and registry group of the scenario's component.
         emulated: True if the cell runs on the virtual clock.
         config: the resolved configuration as plain dictionaries.

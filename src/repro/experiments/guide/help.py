@@ -43,7 +43,7 @@ MORE = """\
   repro fetch, device, calibrate, errors     checkpoints; devices; this machine; errors of figures
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`
-  README.md, docs/sweeps.md                  examples; launchers, progress, going on after a stop"""
+  README.md, docs/run.md                     examples; launchers, progress, going on after a stop"""
 
 
 def help_text() -> str:
@@ -63,5 +63,5 @@ def help_text() -> str:
         value = "" if "{" in setting.default else setting.default
         meaning = setting.meaning.partition(";")[0].rstrip(".")
         lines.append(f"  {f'{setting.name}={value}':<25} {meaning}")
-    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/sweeps.md", "", "More:", MORE]
+    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/run.md", "", "More:", MORE]
     return "\n".join(lines)

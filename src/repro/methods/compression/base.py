@@ -36,7 +36,7 @@ class Compressed:
 class Compression(Protocol):
     """Compresses a decoder.
 
-    A class may have a `version`, raised by hand when its outcomes change (docs/identity.md), and `inputs`,
+    A class may have a `version`, raised by hand when its outcomes change (docs/tables.md), and `inputs`,
     the content hashes of files that it reads by itself (`identity.ReadsFiles`).
 
     Attributes:

@@ -98,7 +98,7 @@ class Service(ABC):
 
     family: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
-    """Raised by hand when a service's decisions or costs change (docs/identity.md)."""
+    """Raised by hand when a service's decisions or costs change (docs/tables.md)."""
 
     @abstractmethod
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:

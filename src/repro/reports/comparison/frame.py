@@ -132,7 +132,7 @@ def sentences(frame: pd.DataFrame) -> list[str]:
         without = median(of_group(frame, "relative"))
         said.append(
             f"Of {_times(aside, 'figure')} the paper's own numbers exclude the printed value "
-            "(docs/errata.md)"
+            "(results/errata.md)"
             + ("." if without is None else f"; without them the median error is {without:.1%}.")
         )
     words = {"inside": "inside a published range", "kept": "bound met", "broken": "bound broken"}

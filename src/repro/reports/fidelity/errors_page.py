@@ -146,7 +146,7 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
             (*words[:-2], words[-1], one.compared.cell.contradicted)
             for one, words in zip(aside.itertuples(), map(_words, aside.itertuples()), strict=True)
         ]
-        grids.append(Grid.of({**headings, "proof in docs/errata.md": "l"}, lines))
+        grids.append(Grid.of({**headings, "proof in results/errata.md": "l"}, lines))
     if len(sure := of_group(own, "certain")):
         headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}
         grids.append(Grid.of(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
@@ -178,7 +178,7 @@ def _notes(found: Report) -> list[str]:
         below = int((floored["size"] <= floored["floor"].astype(float)).sum())
         said.append(
             f"Of {len(floored)} with a relative error the paper's own numbers contradict the printed one "
-            f"(`floor`, docs/errata.md): {below} are off by no more than that."
+            f"(`floor`, results/errata.md): {below} are off by no more than that."
         )
     said.append(f"{len(of_group(own, 'absent'))} lines have no figure of ours.")
     return said

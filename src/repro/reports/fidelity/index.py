@@ -42,7 +42,7 @@ PREFACE = """# Results
 Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
 `table.csv`), its picture (`figure.png`), and a list of its cells (`members.jsonl`), whose records lie in
 `records/`. A value's `cell` in `table.csv` is the beginning of a `key` there;
-[docs/results.md](../docs/results.md) describes the rest. `repro table NAME --results results --format tex pdf
+[docs/tables.md](../docs/tables.md) describes the rest. `repro table NAME --results results --format tex pdf
 bib --out FOLDER` makes LaTeX, PDF and BibTeX.
 
 `python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;

@@ -162,7 +162,7 @@ STATUSES = {
     "predicted": "a prediction that can miss stands beside it",
     "certain": "a figure that cannot miss, or one that repeats or follows from others",
     "bound": "only a bound is printed; ours stands beside it",
-    "contradicted": "the paper's own numbers exclude it (docs/errata.md); ours stands beside it",
+    "contradicted": "the paper's own numbers exclude it (results/errata.md); ours stands beside it",
     "fitted": "ours was used in a fit or follows from one",
     "elsewhere": "only a figure for another workload or model stands beside it",
     "absent": "a table or page says why there is none",

@@ -42,7 +42,7 @@ class PublishedCell:
         note: doubts about it.
         same_as: id of a cell of an earlier version of the paper that prints the same value.
         determined: what makes ours for it follow from a fit or a setting; "" if it can miss.
-        contradicted: the entry of docs/errata.md that proves that the paper's other numbers exclude it.
+        contradicted: the entry of `errata.csv` that proves that the paper's other numbers exclude it.
     """
 
     id: str

@@ -289,7 +289,7 @@ class DatasetRequests:
         if not scoring_of(self.dataset).scores_continuations:
             raise InputError(
                 f"the answers of dataset {self.dataset.name!r} are generated, and requests are answered by a "
-                "choice; take a dataset whose scoring is a choice (docs/datasets.md lists them)"
+                "choice; take a dataset whose scoring is a choice, such as hellaswag (`repro list datasets`)"
             )
 
     @cached_property
