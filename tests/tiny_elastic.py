@@ -10,7 +10,7 @@ from torch import Tensor
 from repro.methods.elastilm.submodels import Kept, Order
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import PlainLinear, as_plain
 
 TOKENS = torch.arange(40) * 7 % 131
 
@@ -53,12 +53,14 @@ def masked(made: Decoder, order: Order, kept: Kept) -> Decoder:
     width = c.groups * c.head_dim
     for i, w in enumerate(made.layers):
         assert w is not None
-        out, down = plain(w.out).weight.clone(), plain(w.down).weight.clone()
+        out, down = as_plain(w.out).weight.clone(), as_plain(w.down).weight.clone()
         for unit in order.units[i][kept.units[i] :].tolist():
             out[:, unit * width : (unit + 1) * width] = 0
         down[:, order.neurons[i][kept.neurons[i] :]] = 0
         layers.append(
-            replace(w, out=PlainLinear(out, plain(w.out).bias), down=PlainLinear(down, plain(w.down).bias))
+            replace(
+                w, out=PlainLinear(out, as_plain(w.out).bias), down=PlainLinear(down, as_plain(w.down).bias)
+            )
         )
     return Decoder(c, layers, made.ends)
 

@@ -28,7 +28,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.linear import PlainLinear, fastest_linear
 from tiny import alone, here, model_cost_of
 from tiny_families import FAMILIES, write
 
@@ -106,9 +106,9 @@ def test_what_cannot_be_divided_says_so() -> None:
         split_linear(whole, halves, by="heads")
     with pytest.raises(TypeError, match="cannot be stored"):
         split_linear(whole, halves).tensors()
-    if not isinstance(packed(whole), PlainLinear):
+    if not isinstance(fastest_linear(whole), PlainLinear):
         with pytest.raises(InputError, match="packed=False"):
-            split_linear(packed(whole), halves)
+            split_linear(fastest_linear(whole), halves)
 
 
 @both

@@ -17,7 +17,7 @@ from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 from tiny_dense import dense as decoder
 from tiny_elastic import TOKENS, apart, logits, masked, order_of, uneven
 from tiny_families import FAMILIES
@@ -32,7 +32,7 @@ def test_a_reordered_decoder_is_the_original(family: str) -> None:
     assert first is not None
     assert made.layers[0] is not None
     rows = matrices(made.config, "qkv")[0]
-    assert not torch.equal(first.qkv.tensors()["0.weight"], plain(made.layers[0].qkv).weight[:rows])
+    assert not torch.equal(first.qkv.tensors()["0.weight"], as_plain(made.layers[0].qkv).weight[:rows])
     assert apart(logits(whole), logits(made)) < 1e-4
     assert torch.equal(logits(submodel(whole, Kept.whole(made.config))), logits(whole))
 

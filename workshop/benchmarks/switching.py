@@ -23,7 +23,7 @@ from repro.methods.elastilm.submodels import Kept, Order, UnitDecoder, copied, r
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.linear import PlainLinear, fastest_linear
 from workshop.benchmarks.alternating import checkpoint_folder, command_line, show, take_turns, timed
 
 Arms = Mapping[str, Callable[[], object]]
@@ -40,7 +40,7 @@ def matrix_arms(size: int, dtype: torch.dtype) -> Arms:
     return {
         "pointer": lambda: weight.narrow(0, 0, size),
         "gather": lambda: weight.index_select(0, rows),
-        "relay": lambda: packed(PlainLinear(weight.index_select(0, rows))),
+        "relay": lambda: fastest_linear(PlainLinear(weight.index_select(0, rows))),
     }
 
 

@@ -26,7 +26,7 @@ from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
@@ -95,7 +95,7 @@ def fingerprint(decoder: Decoder) -> str:
     Defaults are left out so that settings added later do not change existing hashes.
     """
     rows = [decoder.ends.embedding[0]]
-    rows += [plain(linear).weight[0] for layer in decoder.resident_layers() for linear in layer.linears]
+    rows += [as_plain(linear).weight[0] for layer in decoder.resident_layers() for linear in layer.linears]
     content = f"{settings_text(decoder.config)} {_hash(row.float().cpu() for row in rows)}"
     return hashlib.sha256(content.encode()).hexdigest()
 

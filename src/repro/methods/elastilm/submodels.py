@@ -28,7 +28,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 from repro.models.transformer.norm import RMSNorm
 
 
@@ -191,8 +191,8 @@ def _check(config: DecoderConfig, order: Order) -> None:
 
 
 def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:
-    qkv = split_outputs(plain(w.qkv), matrices(config, "qkv"))
-    up = split_outputs(plain(w.up), matrices(config, "up"))
+    qkv = split_outputs(as_plain(w.qkv), matrices(config, "qkv"))
+    up = split_outputs(as_plain(w.up), matrices(config, "up"))
     norm = w.qk_norm
     if norm is not None:
         queries, keys = norm.weight[: config.heads], norm.weight[config.heads :]
@@ -200,9 +200,9 @@ def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: T
     return replace(
         w,
         qkv=JoinedLinear(tuple(_outputs(part, units) for part in qkv)),
-        out=_inputs(plain(w.out), units),
+        out=_inputs(as_plain(w.out), units),
         up=JoinedLinear(tuple(_outputs(part, neurons) for part in up)),
-        down=_inputs(plain(w.down), neurons),
+        down=_inputs(as_plain(w.down), neurons),
         qk_norm=norm,
     )
 
@@ -237,7 +237,7 @@ def _beginning(config: DecoderConfig, w: LayerWeights, units: int, neurons: int)
 def _joined_beginning(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     assert isinstance(linear, JoinedLinear), "submodel takes what reordered gives"
     return JoinedLinear(
-        tuple(first_outputs(plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
+        tuple(first_outputs(as_plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
     )
 
 
@@ -251,6 +251,6 @@ def _dense(linear: Linear) -> PlainLinear:
     if isinstance(linear, TransposedLinear):
         return PlainLinear(linear.weight.t().contiguous(), linear.bias)
     assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"
-    parts = [plain(part) for part in linear.parts]
+    parts = [as_plain(part) for part in linear.parts]
     biases = [part.bias for part in parts if part.bias is not None]
     return PlainLinear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

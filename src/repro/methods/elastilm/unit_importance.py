@@ -19,7 +19,7 @@ from repro.models.analysis.hooks import matrices
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 
 Aggregate = Literal["sum_abs", "abs_sum"]
 Pairing = Literal["shared", "folded"]
@@ -84,7 +84,7 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
 
 def _with_gradients(linear: Linear) -> PlainLinear:
     """A linear that shares memory with a dense one and whose weights require gradients."""
-    dense = plain(linear)
+    dense = as_plain(linear)
     bias = None if dense.bias is None else dense.bias.detach().requires_grad_()
     return PlainLinear(dense.weight.detach().requires_grad_(), bias)
 
@@ -92,8 +92,10 @@ def _with_gradients(linear: Linear) -> PlainLinear:
 def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> tuple[Tensor, Tensor]:
     """Importance of a layer's units and neurons, after the backward pass."""
     absolute = measure.aggregate == "sum_abs"
-    queries, keys, values = torch.split(_by_output(plain(layer.qkv), absolute), list(matrices(config, "qkv")))
-    heads = (queries + _by_input(plain(layer.out), absolute)).view(config.heads, -1).sum(1)
+    queries, keys, values = torch.split(
+        _by_output(as_plain(layer.qkv), absolute), list(matrices(config, "qkv"))
+    )
+    heads = (queries + _by_input(as_plain(layer.out), absolute)).view(config.heads, -1).sum(1)
     # folded: query head h counts for unit h % kv_heads; shared: for its own key-value head.
     paired = (
         heads.view(-1, config.kv_heads).t()
@@ -101,8 +103,8 @@ def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> t
         else heads.view(config.kv_heads, -1)
     )
     units = paired.sum(1) + (keys + values).view(config.kv_heads, -1).sum(1)
-    up = _by_output(plain(layer.up), absolute).view(-1, config.intermediate).sum(0)
-    return units.abs(), (up + _by_input(plain(layer.down), absolute)).abs()
+    up = _by_output(as_plain(layer.up), absolute).view(-1, config.intermediate).sum(0)
+    return units.abs(), (up + _by_input(as_plain(layer.down), absolute)).abs()
 
 
 def _by_output(linear: PlainLinear, absolute: bool) -> Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
-from repro.models.transformer.linear import Linear, PlainLinear, packed, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
 WAYS = ("columns", "rows")
 
@@ -106,7 +106,7 @@ def split_linear(
     Raises:
         InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
     """
-    dense = plain(linear)
+    dense = as_plain(linear)
     if by not in WAYS:
         raise InputError(unknown("way to divide a linear", by, WAYS))
     shares = [part.share for part in parts]
@@ -139,4 +139,4 @@ def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int
 
 def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
     here = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
-    return LinearPart(packed(here), device, first, last)
+    return LinearPart(fastest_linear(here), device, first, last)

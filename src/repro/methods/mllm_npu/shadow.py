@@ -20,8 +20,8 @@ from repro.methods.compression.base import Compressed
 from repro.methods.mllm_npu.subgraphs import layers_at_ends
 from repro.models.analysis import outlier_channels
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
-from repro.models.analysis.hooks import Place, matrices
-from repro.models.quantization.w8a8 import HIGH, static
+from repro.models.analysis.hooks import LinearId, matrices
+from repro.models.quantization.w8a8 import HIGH, quantize_static
 from repro.models.transformer.decoder import Decoder
 
 RELEASE = 5.0
@@ -68,10 +68,10 @@ class Shadow:
         }
         rounded = _output_steps(decoder, corpus) if self.outputs else None
         figures = {"bits_per_weight": 8, "shadowed_linears": len(kept), "linears": len(profiles)}
-        made = static(decoder, steps, kept, self.weights == "row", rounded)
+        made = quantize_static(decoder, steps, kept, self.weights == "row", rounded)
         return Compressed(made, figures, {place: shares[place] for place in profiles if place in kept})
 
-    def kept(self, profiles: Mapping[Place, OutlierProfile], layers: int) -> frozenset[Place]:
+    def kept(self, profiles: Mapping[LinearId, OutlierProfile], layers: int) -> frozenset[LinearId]:
         """The linears that keep their outliers, of a decoder of `layers` layers."""
         if self.keeps == "ends":
             near = layers_at_ends(layers, self.pruned)
@@ -81,13 +81,13 @@ class Shadow:
         return important(profiles, self.pruned)
 
 
-def important(profiles: Mapping[Place, OutlierProfile], pruned: float) -> frozenset[Place]:
+def important(profiles: Mapping[LinearId, OutlierProfile], pruned: float) -> frozenset[LinearId]:
     """The linears that keep their outliers: all but the least important share `pruned`."""
     ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
     return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])
 
 
-Measured = tuple[dict[Place, OutlierProfile], dict[Place, float]]
+Measured = tuple[dict[LinearId, OutlierProfile], dict[LinearId, float]]
 
 _known: WeakKeyDictionary[Decoder, dict[tuple[object, ...], Measured]] = WeakKeyDictionary()
 """What was measured of a decoder on a corpus: reading it takes longer than all else of a compression."""
@@ -110,7 +110,7 @@ def _measured(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Me
     return known[asked]
 
 
-def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place, Tensor]:
+def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[LinearId, Tensor]:
     """Steps of the outputs of every linear, fp32 `[outputs]`: the largest of its matrix over the corpus."""
     steps = {}
     for place, largest in largest_by_channel(decoder, corpus, outputs=True).items():

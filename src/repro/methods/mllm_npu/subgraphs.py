@@ -31,7 +31,7 @@ UP, DOWN = "ffn_up", "ffn_down"
 """The FFN's linears. Where one keeps outliers of its own, the FFN is two subgraphs, `UP` and `FFN`."""
 
 STAGE_OF = {"qkv": QKV, "out": OUTPUT, "up": UP, "down": DOWN}
-"""The stage of each of a decoder layer's linears, as `analysis.hooks.Place` calls them."""
+"""The stage of each of a decoder layer's linears, as `analysis.hooks.LinearId` calls them."""
 
 Shadowed = Mapping[tuple[int, str], float]
 """The linears that keep outliers, by layer and stage: the share of their input channels that have one."""

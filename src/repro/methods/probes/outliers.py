@@ -21,8 +21,8 @@ from repro.core.registry import register
 from repro.methods.probes.base import Texts
 from repro.models.analysis import outlier_channels as channels
 from repro.models.analysis.activations import OutlierProfile, profile
-from repro.models.analysis.hooks import Place, places
-from repro.models.analysis.outlier_channels import Counted
+from repro.models.analysis.hooks import LinearId, linears_of
+from repro.models.analysis.outlier_channels import ChannelCounts
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
@@ -35,8 +35,8 @@ ENOUGH = 0.8
 class _Seen:
     """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
-    profiles: Mapping[Place, OutlierProfile]
-    counted: Mapping[Place, Counted]
+    profiles: Mapping[LinearId, OutlierProfile]
+    counted: Mapping[LinearId, ChannelCounts]
 
 
 @register("probe", "outliers")
@@ -78,7 +78,7 @@ class Outliers:
             bits: mean of its log2: bits of resolution lost to a scale that covers the largest input.
         """
         seen = _seen(decoder, corpus, texts, self.quantile)
-        chosen = [place for place, _ in places(decoder) if self._wants(place, decoder.config.layers)]
+        chosen = [place for place, _ in linears_of(decoder) if self._wants(place, decoder.config.layers)]
         linears = [seen.counted[place] for place in chosen]
         ratios = [seen.profiles[place].importance for place in chosen]
         all_, hot = channels.weights(linears), channels.hot_weights(linears, self.hot)
@@ -89,15 +89,15 @@ class Outliers:
             "channels_a_pass": channels.a_pass(linears),
             "share_a_pass": channels.share_a_pass(linears),
             "share_ever": channels.share_ever(linears),
-            "hot_outliers": channels.caused(linears, self.hot),
-            "hot_enough": channels.needed(linears, ENOUGH),
+            "hot_outliers": channels.hot_outliers(linears, self.hot),
+            "hot_enough": channels.hot_share_for(linears, ENOUGH),
             "copy_saved": 1 - hot / all_,
             "memory_saved": (all_ - hot) / (2 * all_ + _ends(decoder)),
             "importance": _finite(fmean(ratios)),
             "bits": _finite(fmean(map(log2, ratios))),
         }
 
-    def _wants(self, place: Place, layers: int) -> bool:
+    def _wants(self, place: LinearId, layers: int) -> bool:
         layer = None if self.depth is None else round(self.depth * (layers - 1))
         return layer in (None, place.layer) and self.part in (ALL, place.part)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
-from repro.models.quantization.dictionary_rounding import WeightPiece, narrowed, rewritten
+from repro.models.quantization.dictionary_rounding import WeightPiece, map_shards, round_shards
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
@@ -100,7 +100,7 @@ class _Profile:
         whole = self._rest(x, layers)
         inputs = [x, *self._decoder.states(x, self._positions, None, self._cache())]
         for i, (layer, x) in enumerate(zip(layers, inputs[:-1], strict=True)):
-            narrow = narrowed(layer, self._config, [narrowest] * self._config.kv_heads)
+            narrow = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
             mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
             rows.append([_divergence(whole, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
         return rows
@@ -122,7 +122,7 @@ def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, sha
         weight: Tensor = getattr(other, piece.linear).weight
         return weight[piece.rows, piece.columns]
 
-    return rewritten(layer, config, {shard: theirs})
+    return map_shards(layer, config, {shard: theirs})
 
 
 def _divergence(whole: Tensor, other: Tensor) -> float:

@@ -20,7 +20,7 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore
-from repro.models.quantization.dictionary_rounding import narrowed, packed_layer, require_dense
+from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -160,7 +160,7 @@ def sharded_decoder(
         config: configuration of the checkpoint.
     """
     whole = weights.layers(folder, dtype, device=ends.embedding.device)
-    rounded = (narrowed(layer, config, row) for layer, row in zip(whole, widths, strict=True))
+    rounded = (round_shards(layer, config, row) for layer, row in zip(whole, widths, strict=True))
     return Decoder(config, [packed_layer(layer) for layer in rounded], ends)
 
 

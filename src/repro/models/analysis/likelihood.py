@@ -80,7 +80,7 @@ class Reader:
         likelihoods = self._likelihoods(hidden, set(chain.from_iterable(choices)))
         scores: dict[tuple[tuple[int, ...], tuple[int, ...]], Likelihood] = {}
         for (context, continuation), tokens in zip(pairs, choices, strict=True):
-            score = _joined([likelihoods[token] for token in tokens])
+            score = _sum_tokens([likelihoods[token] for token in tokens])
             scores.setdefault((tuple(context), tuple(continuation)), score)
         return [scores[tuple(context), tuple(continuation)] for context, continuation in pairs]
 
@@ -118,7 +118,7 @@ class Reader:
         return likelihoods
 
 
-def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
+def _sum_tokens(tokens: Sequence[Likelihood]) -> Likelihood:
     """Combine token likelihoods to that of the continuation."""
     nats, greedy = sum(token.nats for token in tokens), all(token.greedy for token in tokens)
     return Likelihood(nats, greedy, tokens[-1].greedy)

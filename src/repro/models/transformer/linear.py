@@ -27,8 +27,8 @@ class TensorFields:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name, in field order."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """The same operator with other tensors of the same names and shapes."""
@@ -73,7 +73,7 @@ class PlainLinear(TensorFields):
         return self.weight.nbytes
 
 
-def plain(linear: Linear) -> PlainLinear:
+def as_plain(linear: Linear) -> PlainLinear:
     """The linear itself; InputError if its weight is not stored densely, and so cannot be changed or cut."""
     if not isinstance(linear, PlainLinear):
         raise InputError(
@@ -98,15 +98,15 @@ def _reorder() -> Any:
 @cache
 def _has_bf16() -> bool:
     """Whether oneDNN supports bf16 on this CPU, which requires AVX-512."""
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return asked is not None and bool(asked())
+    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return is_supported is not None and bool(is_supported())
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear(TensorFields):
     """A dense weight in oneDNN's blocked layout, which cannot be read back or stored.
 
-    `packed` creates one if this build of torch supports it.
+    `fastest_linear` creates one if this build of torch supports it.
     """
 
     blocked: Tensor
@@ -137,7 +137,7 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
-def packed(dense: PlainLinear) -> Linear:
+def fastest_linear(dense: PlainLinear) -> Linear:
     """The fastest linear for this weight: reordered if torch can, else plain."""
     return PackedLinear.of(dense) if can_pack(dense.weight) else dense
 

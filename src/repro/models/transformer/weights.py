@@ -24,7 +24,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.families import config_of, family_of
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import LayerNorm, Norm, RMSNorm
 from repro.models.transformer.rope import interleave
 from repro.models.transformer.tensor_names import Names
@@ -198,7 +198,7 @@ def builders(dtype: str, pack: bool, device: torch.device) -> Builders:
 
 def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) -> Linear:
     plain = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
-    return packed(plain) if pack else plain
+    return fastest_linear(plain) if pack else plain
 
 
 class _Source:

@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
-from repro.models.analysis.hooks import Place, watched
+from repro.models.analysis.hooks import LinearId, with_observer
 from repro.models.analysis.layer_dropping import block_elements, elements, without_mlp
 from repro.models.analysis.layer_importance import through
 from repro.models.transformer.decoder import Decoder
@@ -115,10 +115,10 @@ def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
     """Inputs and magnitudes layer by layer over a corpus; only one layer is in memory at a time."""
     found: dict[str, list[Tensor]] = {}
 
-    def note(place: Place, x: Tensor) -> None:
+    def note(place: LinearId, x: Tensor) -> None:
         found.setdefault(place.part, []).append(x)
 
-    seeing = watched(decoder, note)
+    seeing = with_observer(decoder, note)
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]
     for i in range(decoder.config.layers):
         found.clear()

@@ -19,14 +19,14 @@ from repro.core.bounds import Tokens
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import Sample, samples
-from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
+from repro.models.analysis.hooks import PARTS, LinearId, matrices, with_linears
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
-from repro.models.quantization.scale_folding import feeds, folded, scaled_inputs, scaled_outputs
+from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, groups_of, split_groups
+from repro.models.quantization.scale_folding import feeds, fold_scales, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, plain
+from repro.models.transformer.linear import Linear, as_plain
 
 GRID = 20
 """Grid steps: exponents of the scales, and fractions by which a range is clipped."""
@@ -68,13 +68,13 @@ class Awq:
         """See `Compression`."""
         seen = samples(decoder, corpus, self.rows)
         config, layers = decoder.config, decoder.resident_layers()
-        made: dict[Place, BlockLinear] = {}
+        made: dict[LinearId, BlockLinear] = {}
         for i, layer in enumerate(layers):
-            scaled, inputs = self.scaled(config, layer, {part: seen[Place(i, part)] for part in PARTS})
+            scaled, inputs = self.scaled(config, layer, {part: seen[LinearId(i, part)] for part in PARTS})
             layers[i] = scaled
             for part in PARTS:
-                made[Place(i, part)] = self._rounded(config, part, getattr(scaled, part), inputs[part])
-        compressed = replaced(decoder.with_layers(layers), made)
+                made[LinearId(i, part)] = self._rounded(config, part, getattr(scaled, part), inputs[part])
+        compressed = with_linears(decoder.with_layers(layers), made)
         return Compressed(compressed, {"bits_per_weight": bits_per_weight(made.values())})
 
     def scaled(
@@ -84,7 +84,7 @@ class Awq:
         result, moved = layer, dict(inputs)
         for norm, parts in feeds(config).items():
             by = self._scales(layer, parts, inputs)
-            result = folded(result, norm, parts, by)
+            result = fold_scales(result, norm, parts, by)
             moved |= {part: inputs[part].over(by) for part in parts}
         for source, part in (("qkv", "out"), ("up", "down")):
             first = _passing(config, source)
@@ -100,7 +100,7 @@ class Awq:
     def _scales(self, layer: LayerWeights, parts: tuple[str, ...], inputs: Mapping[str, Sample]) -> Tensor:
         """Scales of the input columns of linears that share their inputs, fp32 `[inputs]`."""
         sample = inputs[parts[0]]
-        weight = torch.cat([plain(getattr(layer, part)).weight for part in parts])
+        weight = torch.cat([as_plain(getattr(layer, part)).weight for part in parts])
         best, least = torch.ones_like(sample.magnitude), float("inf")
         for step in range(GRID):
             by = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
@@ -119,7 +119,7 @@ class Awq:
         return error
 
     def _rounded(self, config: DecoderConfig, part: str, linear: Linear, sample: Sample) -> BlockLinear:
-        dense, outputs = plain(linear), matrices(config, part)
+        dense, outputs = as_plain(linear), matrices(config, part)
         names = ("q", "k", "v") if part == "qkv" else (part,) * len(outputs)
         pieces = [
             self.clipped(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
@@ -137,7 +137,7 @@ class Awq:
             weight: fp32 `[outputs, inputs]`.
             rows: sample inputs, fp32 `[rows, inputs]`.
         """
-        groups = grouped(weight, self.group)
+        groups = split_groups(weight, self.group)
         x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
         # sum over rows of (x . lost)^2 = lost . (x^T x) . lost, so the loop needs only the Gram matrix.
         gram = x.permute(1, 2, 0) @ x.transpose(0, 1)

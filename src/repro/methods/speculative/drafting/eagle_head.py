@@ -23,7 +23,7 @@ from repro.models.transformer import families
 from repro.models.transformer.attention import attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.rope import frequencies, interleave, rotations
 from repro.records.provenance import count_layers
@@ -352,4 +352,4 @@ class _Stored:
         return lent
 
     def _built(self, weight: Tensor) -> Linear:
-        return packed(PlainLinear(weight.to(self._dtype, copy=True)))
+        return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))

@@ -18,7 +18,7 @@ from repro.models.runtime.model import STORED, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, plain
+from repro.models.transformer.linear import Linear, as_plain
 from repro.records.record import content_hash
 
 VERSION = 1
@@ -110,7 +110,7 @@ def interpolated(layer: LayerWeights, share: float, seed: Sequence[int]) -> Laye
     drawn = np.random.default_rng(list(seed))
 
     def changed(linear: Linear) -> Linear:
-        dense = plain(linear)
+        dense = as_plain(linear)
         weight = dense.weight.float()
         noise = torch.from_numpy(drawn.standard_normal(tuple(weight.shape), dtype=np.float32))
         noise = noise.to(weight.device)

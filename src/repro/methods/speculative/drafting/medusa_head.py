@@ -24,7 +24,7 @@ from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
 from repro.models.costs.model_cost import Shape
 from repro.models.transformer.decoder import EmbeddingAndHead
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
@@ -186,7 +186,7 @@ def load(
     def linear(weight: str, outputs: int, bias: str = "") -> Linear:
         own = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
         added = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
-        return packed(PlainLinear(own, added))
+        return fastest_linear(PlainLinear(own, added))
 
     blocks = [
         [linear(f"{k}.{layer}.linear.weight", width, f"{k}.{layer}.linear.bias") for k in range(c.heads)]
