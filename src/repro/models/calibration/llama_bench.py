@@ -83,15 +83,15 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     offered = sorted({row.threads for row in rows})
     if threads is not None and threads not in offered:
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, offered))}")
-    chosen = threads if threads is not None else _fastest(rows)
-    used = [row for row in rows if row.threads == chosen]
+    thread_count = threads if threads is not None else _fastest(rows)
+    used_rows = [row for row in rows if row.threads == thread_count]
     parts: dict[str, PartCost] = {}
     single: list[str] = []
     errors: list[float] = []
     generation, bandwidth = [0.0], [0.0]
-    for arithmetic in dict.fromkeys(row.arithmetic for row in used):
+    for arithmetic in dict.fromkeys(row.arithmetic for row in used_rows):
         models: dict[tuple[str, float, float], list[BenchRow]] = {}
-        for row in (row for row in used if row.arithmetic == arithmetic):
+        for row in (row for row in used_rows if row.arithmetic == arithmetic):
             models.setdefault((row.model, row.size, row.layers), []).append(row)
         passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
         timings = [
@@ -116,16 +116,16 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         parts,
         max(generation),
         max(bandwidth),
-        chosen,
-        used[0].on,
-        tuple(dict.fromkeys(row.model for row in used)),
+        thread_count,
+        used_rows[0].on,
+        tuple(dict.fromkeys(row.model for row in used_rows)),
         tuple(single),
-        {arithmetic: unknown for arithmetic in parts if (unknown := _unmatched(used, arithmetic))},
+        {arithmetic: unknown for arithmetic in parts if (unknown := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
 
 
-def _unmatched(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
+def _shapeless(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
     """The models of a precision whose shape is not known, sorted by name."""
     return tuple(sorted({row.model for row in rows if row.arithmetic == arithmetic and not row.head}))
 
@@ -156,13 +156,13 @@ def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
     """
     points = [0, *smaller, test.rows]
     rows, counts = np.array(test.passes).T
-    others = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
+    other_seconds = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
     share = counts @ np.interp(rows, points, [0.0] * (len(points) - 1) + [1.0])
-    if others >= test.seconds:
+    if other_seconds >= test.seconds:
         raise InputError(
             f"{test.model}: {rows.sum()} rows took less time than fewer rows did; leave a test out"
         )
-    return float((test.seconds - others) / share)
+    return float((test.seconds - other_seconds) / share)
 
 
 def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
@@ -177,10 +177,10 @@ def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
 
 @dataclass(frozen=True)
 class ChipMemory:
-    """What is known of a machine's memory: its bandwidth in bytes a second, and who says so."""
+    """What is known of a machine's memory: its bandwidth in bytes a second, and what states it."""
 
     bandwidth: float
-    source: str
+    origin: str
 
 
 def bench_device(
@@ -241,17 +241,17 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
         return bandwidth, {**bandwidth, "note": "what the processor reaches alone"}
     if bench.generation > memory.bandwidth:
         raise InputError(
-            f"{file}: generation reads {bench.generation / GIGA:.4g} GB/s of weights, and {memory.source} "
+            f"{file}: generation reads {bench.generation / GIGA:.4g} GB/s of weights, and {memory.origin} "
             f"gives {memory.bandwidth / GIGA:.4g} GB/s: a field is wrong, or a pass does not read all "
             "weights (--active-parameters)"
         )
-    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.source)
+    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
     if not bench.bandwidth:
         return shared, shared
     without_start = bench.unmatched.keys() - {*bench.single}  # less a start that is assumed
     kind = "assumed" if without_start else "measured"
     most = min(bench.bandwidth, memory.bandwidth)
-    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.source}"), shared
+    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.origin}"), shared
 
 
 def bench_engine(name: str, bench: BenchFit, file: str) -> Section:

@@ -156,7 +156,7 @@ class Sizes(NamedTuple):
         )
 
 
-def grown(config: DecoderConfig) -> DecoderConfig:
+def double_width(config: DecoderConfig) -> DecoderConfig:
     """A layer of twice the width, hence four times the weights."""
     widths = {name: 2 * getattr(config, name) for name in ("hidden", "heads", "kv_heads", "intermediate")}
     return replace(config, **widths)
@@ -173,7 +173,7 @@ def deciding_sizes(
         InputError: times of the same pass differ by more than sizes make of them.
     """
 
-    def opened(shape: DecoderConfig) -> LayerProbe:
+    def open_shape(shape: DecoderConfig) -> LayerProbe:
         config = probe_config(shape, kernels, effort.footprint)
         return open_probe(config, kernels, effort.contexts, local)
 
@@ -181,14 +181,14 @@ def deciding_sizes(
         configs = [*(probe.config for probe in probes), probe_config(shape, kernels, effort.footprint)]
         return sum(cost_of(c, kernels.dtype).model_bytes for c in configs) <= ROOM * memory_of(on)
 
-    probes = [opened(SHAPES[name]) for name in effort.shapes]
-    while not _decides(probes, 1) and fits(larger := grown(probes[-1].config)):
-        probes.append(opened(larger))
+    probes = [open_shape(SHAPES[name]) for name in effort.shapes]
+    while not _decides(probes, 1) and fits(larger := double_width(probes[-1].config)):
+        probes.append(open_shape(larger))
     if _decides(probes, 1):
         return Sizes(probes, effort.rows, 0)
-    for more in MORE_ROWS:
-        if _decides(probes, more):
-            return Sizes(probes, (*effort.rows, more), more)
+    for rows in MORE_ROWS:
+        if _decides(probes, rows):
+            return Sizes(probes, (*effort.rows, rows), rows)
     _require_steady(probes)
     return Sizes(probes, effort.rows, None)
 
@@ -198,8 +198,8 @@ def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
         return next(t.seconds for t in probe.time(rows, probe.contexts[0]) if t.part == LAYER)
 
     seconds()  # kernels are chosen, memory is taken
-    taken = sorted(seconds() for _ in range(TRIES))
-    return taken[TRIES // 4], taken[-1 - TRIES // 4]
+    durations = sorted(seconds() for _ in range(TRIES))
+    return durations[TRIES // 4], durations[-1 - TRIES // 4]
 
 
 def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
@@ -208,10 +208,10 @@ def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
 
 
 def _require_steady(probes: Sequence[LayerProbe]) -> None:
-    spread = [_quartiles(probe, 1) for probe in probes]
-    if all(upper < NOISE * lower for lower, upper in spread):
+    quartiles = [_quartiles(probe, 1) for probe in probes]
+    if all(upper < NOISE * lower for lower, upper in quartiles):
         return
-    low, high = min(lower for lower, _ in spread), max(upper for _, upper in spread)
+    low, high = min(lower for lower, _ in quartiles), max(upper for _, upper in quartiles)
     raise InputError(
         f"layers of width {probes[0].config.hidden} to {probes[-1].config.hidden}, in passes of 1 to "
         f"{MORE_ROWS[-1]} rows, did not take longer the larger they were, and equal passes took "
@@ -242,11 +242,11 @@ def flash_section(folder: Path, effort: Effort) -> Section:
     folder.mkdir(parents=True, exist_ok=True)
     require_space(folder, 2 * effort.file, "the file that is read to measure the disk")
     say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
-    with measure.scratch_file(folder, effort.file) as source:
+    with measure.scratch_file(folder, effort.file) as file:
         rates = [
-            measure.read_rate(source, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
+            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
         ]
-        way = source.way
+        way = file.way
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
     points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)

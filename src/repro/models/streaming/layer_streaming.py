@@ -181,9 +181,9 @@ class LayerReader:
         if slots < 1:
             raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
         self._memory = memory
-        self._what = f"{slots} slots for streamed layers of {file.path.name}"
+        self._purpose = f"{slots} slots for streamed layers of {file.path.name}"
         if memory:
-            memory.reserve(slots * file.layer_bytes, self._what)
+            memory.reserve(slots * file.layer_bytes, self._purpose)
         self.file = file
         self.bytes_read = 0
         self._source = DirectFile(file.path)
@@ -258,7 +258,7 @@ class LayerReader:
         self._free.clear()
         self._held.clear()
         if self._memory:
-            self._memory.release(self._what)
+            self._memory.release(self._purpose)
 
 
 class _Slot:
