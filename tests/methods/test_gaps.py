@@ -81,7 +81,7 @@ def test_a_gap_is_what_is_left_of_a_read() -> None:
         device.spawn(target.forward([text.then(0)]))
         told.append(target.engine.gap)
         while told[-1] < inf:
-            await target.engine.moved
+            await target.engine.gap_change
             told.append(target.engine.gap)
 
     device.play(look())

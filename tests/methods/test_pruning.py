@@ -93,7 +93,7 @@ def test_a_pruning_that_leaves_too_little_is_rejected() -> None:
 def test_draws_of_one_token_share_its_fate() -> None:
     tree = TokenTree(Prefix.of([7]))
     for _ in range(2):
-        tree.grow(0, 1, drawn=torch.ones(10) / 10)
+        tree.grow(0, 1, distribution=torch.ones(10) / 10)
     assert BARE.values(tree, [(1, 2), (), ()], [shares(0.4, 0.6), [], []]) == pytest.approx([1, 0.4, 0.4])
 
 

@@ -194,10 +194,10 @@ def test_a_layer_without_weights_is_named(folder):
 def test_a_streamed_layer_leaves_the_16_bit_twin_behind(folder):
     layer = weights.load(folder, "int4", packed=True).layers[0]
     assert isinstance(layer.qkv, Int4Linear)
-    assert layer.qkv.wide is not None
+    assert layer.qkv.twin is not None
     buffer = torch.zeros(buffer_bytes(layout(layer)), dtype=torch.uint8)
     layer.to_buffer(buffer)
-    assert layer.from_buffer(buffer).qkv.wide is None
+    assert layer.from_buffer(buffer).qkv.twin is None
 
 
 def test_fewer_bits_lose_more(folder):

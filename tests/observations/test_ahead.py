@@ -63,7 +63,7 @@ def said(network: Network, prefix: Prefix) -> Logits:
 
 def close(one: Logits, other: Logits) -> bool:
     """Whether two rows have the same first ranks, ties of rounding aside."""
-    (ours, logps), (theirs, others) = one.ranked(), other.ranked()
+    (ours, logps), (theirs, others) = one.top_ranks(), other.top_ranks()
     known = dict(zip(theirs, others, strict=True))
     return all(abs(known.get(t, others[-1]) - p) < TOLERANCE for t, p in zip(ours, logps, strict=True))
 

@@ -133,11 +133,11 @@ def test_one_id_is_an_agreement_as_before() -> None:
 
 def test_a_token_comes_to_its_rank_and_the_others_keep_their_order() -> None:
     row = Logits(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
-    assert with_rank(row, 8, 0).ranked() == ([8, 5, 3, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 5, 2).ranked() == ([3, 8, 5, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 9, 1).ranked() == ([5, 9, 3, 8], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 3, None).ranked() == ([5, 8, 1], [-0.1, -2.0, -3.0])
-    assert with_rank(row, 9, None).ranked() == row.ranked()
+    assert with_rank(row, 8, 0).top_ranks() == ([8, 5, 3, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 5, 2).top_ranks() == ([3, 8, 5, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 9, 1).top_ranks() == ([5, 9, 3, 8], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 3, None).top_ranks() == ([5, 8, 1], [-0.1, -2.0, -3.0])
+    assert with_rank(row, 9, None).top_ranks() == row.top_ranks()
 
 
 def test_coins_are_uniform_and_independent_of_head_and_seed() -> None:

@@ -188,7 +188,7 @@ class OfflineScenario(Scenario):
             "clock": "virtual",
             "weights": self.target.weights,
             "costs": "predicted",
-            "dequantized": self.target.dequantized,
+            "dequantized": self.target.is_dequantized,
             "notes": (UNBILLED, *stored_notes(self.target.folder)),
         }
 

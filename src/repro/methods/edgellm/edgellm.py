@@ -173,7 +173,7 @@ class EdgeLLM(Method):
         choices = self.choices if self.navigation else 1
         for node in range(len(tree)):
             open_tokens = {tree.token(child) for child in tree.children(node)}
-            for rank, (token, logp) in enumerate(draft.known(tree.prefixes[node]).top(choices)):
+            for rank, (token, logp) in enumerate(draft.logits_of(tree.prefixes[node]).top(choices)):
                 if token not in open_tokens:
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
@@ -188,7 +188,7 @@ class EdgeLLM(Method):
 async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:
     """Wait until a draft's op would end before the target goes on, if it takes as long as the last one."""
     while target.gap < draft.took.get(kind, 0.0):
-        await target.moved
+        await target.gap_change
 
 
 UPDATES: dict[str, Callable[[float, float, float], float]] = {

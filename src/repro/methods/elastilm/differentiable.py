@@ -20,7 +20,7 @@ from repro.models.transformer.layer import LayerWeights
 class DifferentiableDecoder(UnitDecoder):
     """Same outputs as `UnitDecoder`, differentiable in all weights that require gradients."""
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         return AttentionMask(

@@ -29,7 +29,7 @@ def divide(session: Session, split: Split | None) -> None:
     """
     engine, division = session.engine, session.engine.arrangement
     shape = engine.model_cost.shape
-    if split and (engine.residency.held < shape.layers or shape.encoder):
+    if split and (engine.residency.layers < shape.layers or shape.encoder):
         raise InputError(f"{engine.name} is divided between processors only if it is a decoder in memory")
     if isinstance(engine.network, DecoderNetwork) and not isinstance(engine.device, EmulatedDevice):
         if not isinstance(division, RealDivision):

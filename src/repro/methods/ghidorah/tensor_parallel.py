@@ -95,7 +95,7 @@ class DividedDecoder(Decoder):
         keys = torch.ones(config.kv_heads, slots, config.head_dim, device=self.device)
         self._mix(queries, keys, keys, self._divided(None, seen))
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         cached = cache.length_of(i)

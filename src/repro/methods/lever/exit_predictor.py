@@ -148,7 +148,7 @@ def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
             f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {ours}; "
             f"this target has {theirs}"
         )
-    if not shape.tied or shape.projected or shape.logit_cap is not None:
+    if not shape.tied or shape.projects or shape.logit_cap is not None:
         raise InputError(
             "a predictor reads an output projection that is the embedding table itself, "
             "without a projection before it or a cap on logits; this target's is not"

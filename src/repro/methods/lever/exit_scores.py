@@ -52,7 +52,7 @@ class ExitScores:
         """See `SideNetwork`."""
         return variant_of(self.digest)
 
-    def compared(self, memo: LogitCache, judge: Callable[[int, float], None]) -> ComparedScores:
+    def compare(self, memo: LogitCache, judge: Callable[[int, float], None]) -> ComparedScores:
         """See `SideNetwork`."""
         return ComparedScores(self, memo, judge)
 
@@ -100,7 +100,7 @@ class ComparedScores(ExitScores):
     """Scores computed anew, each compared with the cached one, if there is one."""
 
     def __init__(self, scores: ExitScores, cache: LogitCache, judge: Callable[[int, float], None]) -> None:
-        """See `SideNetwork.compared`."""
+        """See `SideNetwork.compare`."""
         super().__init__(scores.layer, scores.predictor, digest=scores.digest)
         self._cache = cache
         self._judge = judge

@@ -266,7 +266,7 @@ class _Serving(Serving):
             return Drafted(grown.tree, grown.reason, grown.candidates)
         tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
         expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
-        sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
+        sets = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in expanded}
         return Drafted(tree, reason, sets)
 
 

@@ -47,24 +47,22 @@ class SparingVerifier:
     pruner: Pruner | None = None
     on_demand: bool = False
 
-    async def accepted(
-        self, session: Session, tree: TokenTree, chooser: Chooser
-    ) -> tuple[TokenTree, Accepted]:
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
         """See `Verifier`.
 
         Raises:
             RuntimeError: a pruned tree has branches apart, or a token that was drawn twice.
         """
         if self.pruner is None and not self.on_demand:
-            return await MASKED.accepted(session, tree, chooser)
+            return await MASKED.accept(session, tree, chooser)
         branches = branches_of(tree) if session.verifies_apart else []
         nodes = list(dict.fromkeys(tree.prefixes))
         if self.pruner and (branches or len(nodes) < len(tree)):
             raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
         exit_point = _exit_point(self.pruner, tree) if self.pruner else None
         async with session.running(nodes, branches, exit_point) as forward_pass, session.engine.head():
-            if forward_pass.kept is not None:
-                tree = tree.only(forward_pass.kept)
+            if forward_pass.survivors is not None:
+                tree = tree.only(forward_pass.survivors)
                 nodes = tree.prefixes
             index = {prefix: i for i, prefix in enumerate(nodes)}
             if not self.on_demand:

@@ -102,5 +102,5 @@ def merge(trees: Iterable[TokenTree]) -> TokenTree:
         for node in range(1, len(tree)):
             parent = merged.find(tree.prefixes[tree.parents[node]])
             assert parent is not None, "parents come before children"
-            merged.grow(parent, tree.token(node), tree.logps[node], tree.drawn[node])
+            merged.grow(parent, tree.token(node), tree.logps[node], tree.distributions[node])
     return merged

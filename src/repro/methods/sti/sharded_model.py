@@ -18,7 +18,7 @@ from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace,
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
+from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
 from repro.models.runtime.model import Model
@@ -98,9 +98,9 @@ class ShardedModel:
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
         return MemoNetwork(network, memo, ranks) if memo else network
 
-    def observed(self) -> str:
+    def outputs_key(self) -> str:
         """Identity of what the checkpoint computes at these widths; see `Model`."""
-        return self._model.observed(self._variant)
+        return self._model.outputs_key(self._variant)
 
     def memo(self, root: Path) -> LogitCache:
         """Logit cache file of the checkpoint at these widths."""
@@ -120,7 +120,7 @@ class ShardedModel:
         """Open the model on an emulated device; see `Model.session`."""
         return self._model.session(role, device, placement, network, tokens, self.plan)
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
         """The greedy texts of the rounded weights; see `Model`."""
         return greedy_texts(self._decoder(), prompts, tokens, told)
 

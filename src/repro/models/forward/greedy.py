@@ -13,7 +13,7 @@ def greedy_tokens(
     prompt: Prefix,
     max_tokens: int,
     stop: Container[int],
-    seen: Callable[[Logits], object] = lambda row: None,
+    note_row: Callable[[Logits], object] = lambda row: None,
 ) -> list[int]:
     """The greedy answer to a prompt.
 
@@ -29,7 +29,7 @@ def greedy_tokens(
     network.start(prompt)
     while len(tokens) < max_tokens:
         (logits,) = rows_of(network, [text])
-        seen(logits)
+        note_row(logits)
         tokens.append(logits.choice)
         if logits.choice in stop:
             break

@@ -51,12 +51,12 @@ class InOrder(Arrangement):
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`."""
-        exit_point, held = forward_pass.exit_point, engine.residency.held
+        exit_point, resident = forward_pass.exit_point, engine.residency.layers
         look = _exit_before(engine, exit_point.layer) if exit_point else 0
         for first, last in _runs(engine, look):
             if exit_point and first == look:
                 await _prune(engine, forward_pass, exit_point)
-            weights = None if first < held else await engine.take(first)
+            weights = None if first < resident else await engine.take(first)
             streamed = None if weights is None else [weights]
             # With fewer costed layers than real ones, no costed layer may end where the predictor reads.
             begin, end = (
@@ -70,7 +70,7 @@ class InOrder(Arrangement):
             on = engine.lay_on(forward_pass.on or engine.processor_of(rows))
             cost = engine.layers_cost(forward_pass, first, last)
             await engine.run(engine.op("layer", on, together, cost, compute, name, count))
-            if first >= held:
+            if first >= resident:
                 engine.give_back(first)
 
 
@@ -79,16 +79,16 @@ IN_ORDER = InOrder()
 
 def _runs(engine: Engine, cut: int) -> Iterator[tuple[int, int]]:
     """Layer ranges per op: resident layers in runs, cut at layer `cut`; streamed layers singly."""
-    held = engine.residency.held
-    run = engine.placement.run or held or 1
+    resident = engine.residency.layers
+    run = engine.placement.run or resident or 1
     first = 0
-    while first < held:
-        last = min(first + run, held)
+    while first < resident:
+        last = min(first + run, resident)
         if first < cut < last:
             last = cut
         yield first, last
         first = last
-    for layer in range(held, engine.model_cost.shape.layers):
+    for layer in range(resident, engine.model_cost.shape.layers):
         yield layer, layer + 1
 
 
@@ -106,5 +106,6 @@ async def _prune(engine: Engine, forward_pass: ForwardPass, exit_point: EarlyExi
     weights = exit_point.scored * engine.model_cost.shape.hidden
     cost = 2.0 * weights, engine.model_cost.weight_bytes(weights)
     judge = partial(exit_point.judge, forward_pass.step)
-    forward_pass.kept = await engine.run(engine.op("prune", engine.head_on, forward_pass.rows, cost, judge))
-    forward_pass.rows -= exit_point.wanted - len(forward_pass.kept)
+    op = engine.op("prune", engine.head_on, forward_pass.rows, cost, judge)
+    forward_pass.survivors = await engine.run(op)
+    forward_pass.rows -= exit_point.sequences - len(forward_pass.survivors)

@@ -15,13 +15,13 @@ class EarlyExitPoint:
 
     Attributes:
         layer: layers of the checkpoint that run before it.
-        wanted: requested sequences that it judges.
+        sequences: requested sequences that it judges.
         scored: tokens that it scores, each by one dot product of the hidden size.
         judge: drops positions from the step and returns the indices that continue.
     """
 
     layer: int
-    wanted: int
+    sequences: int
     scored: int
     judge: Callable[[Step], list[int]]
 
@@ -37,7 +37,7 @@ class ForwardPass:
         missing: the sequences whose last position it computes, parents first.
         on: the processor that the method names; "" for the one of the placement.
         exit_point: where it is pruned; None for nowhere.
-        kept: indices of the requested sequences that survived pruning; None if nothing was pruned.
+        survivors: indices of the requested sequences that survived pruning; None if nothing was pruned.
     """
 
     step: Step
@@ -46,4 +46,4 @@ class ForwardPass:
     missing: Sequence[Prefix] = ()
     on: str = ""
     exit_point: EarlyExitPoint | None = None
-    kept: list[int] | None = None
+    survivors: list[int] | None = None

@@ -19,14 +19,14 @@ class TokenTree:
         prefixes: each node's whole sequence.
         parents: each node's parent, -1 for the root.
         logps: each node's log-probability under the draft, given its parent; 0 for the root.
-        drawn: the distribution `[vocab]` each node's token was sampled from, `None` if it was not sampled.
+        distributions: what each node's token was sampled from, `[vocab]`; `None` if it was not sampled.
     """
 
     def __init__(self, root: Prefix) -> None:
         self.prefixes = [root]
         self.parents = [-1]
         self.logps = [0.0]
-        self.drawn: list[Tensor | None] = [None]
+        self.distributions: list[Tensor | None] = [None]
         self._reach = [0.0]
         self._children: list[list[int]] = [[]]
 
@@ -38,10 +38,10 @@ class TokenTree:
         """The sequence up to and including the last emitted token."""
         return self.prefixes[0]
 
-    def grow(self, parent: int, token: int, logp: float = 0.0, drawn: Tensor | None = None) -> int:
+    def grow(self, parent: int, token: int, logp: float = 0.0, distribution: Tensor | None = None) -> int:
         """Add a child and return its index; an existing child is returned if the token was not sampled."""
         prefix = self.prefixes[parent].then(token)
-        if drawn is None:
+        if distribution is None:
             for child in self._children[parent]:
                 if self.prefixes[child] is prefix:
                     return child
@@ -49,7 +49,7 @@ class TokenTree:
         self.prefixes.append(prefix)
         self.parents.append(parent)
         self.logps.append(logp)
-        self.drawn.append(drawn)
+        self.distributions.append(distribution)
         self._reach.append(self._reach[parent] + logp)
         self._children.append([])
         self._children[parent].append(node)
@@ -102,7 +102,7 @@ class TokenTree:
         out, index = TokenTree(self.root), {0: 0}
         for node in nodes[1:]:
             parent = index[self.parents[node]]
-            index[node] = out.grow(parent, self.token(node), self.logps[node], self.drawn[node])
+            index[node] = out.grow(parent, self.token(node), self.logps[node], self.distributions[node])
         return out
 
     def below(self, root: Prefix) -> TokenTree:
@@ -114,5 +114,5 @@ class TokenTree:
         for node in range(top + 1, len(self)):
             if self.parents[node] in index:
                 parent = index[self.parents[node]]
-                index[node] = out.grow(parent, self.token(node), self.logps[node], self.drawn[node])
+                index[node] = out.grow(parent, self.token(node), self.logps[node], self.distributions[node])
         return out

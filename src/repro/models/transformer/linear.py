@@ -146,18 +146,18 @@ def fastest_linear(dense: PlainLinear) -> Linear:
 class Int8Linear(TensorFields):
     """8-bit weights `[outputs, inputs]` with one bf16 scale per output and bf16 activations.
 
-    `wide`, if given, is a 16-bit copy for passes of many rows, which costs 2 more bytes per weight.
+    `twin`, if given, is a 16-bit copy for passes of many rows, which costs 2 more bytes per weight.
     """
 
     weight: Tensor
     scale: Tensor
     bias: Tensor | None = None
-    wide: Linear | None = field(default=None, compare=False)
+    twin: Linear | None = field(default=None, compare=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] > INT8_ROWS:
-            return self.wide(x)
+        if self.twin is not None and x.shape[0] > INT8_ROWS:
+            return self.twin(x)
         y = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
         return y if self.bias is None else y + self.bias
 
@@ -176,7 +176,7 @@ class Int4Linear(TensorFields):
     """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
 
     A weight is `(code - 8) * scale + zero`, as in Q4_1. Outputs are padded to whole
-    blocks of the kernel; `outputs` is the number without padding. `wide`: see `Int8Linear`.
+    blocks of the kernel; `outputs` is the number without padding. `twin`: see `Int8Linear`.
     """
 
     codes: Tensor
@@ -184,12 +184,12 @@ class Int4Linear(TensorFields):
     outputs: int
     group: int
     bias: Tensor | None = None
-    wide: Linear | None = field(default=None, compare=False)
+    twin: Linear | None = field(default=None, compare=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] > INT4_ROWS:
-            return self.wide(x)
+        if self.twin is not None and x.shape[0] > INT4_ROWS:
+            return self.twin(x)
         y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
             x.to(torch.bfloat16), self.codes, self.group, self.scales
         )

@@ -392,7 +392,7 @@ class GenerationCell(Scenario):
             "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
             "costs": "predicted" if self.emulated else "measured",
             "fitted": tuple(sorted(self.fitted_cells)),
-            "dequantized": any(model.dequantized for model in used),
+            "dequantized": any(model.is_dequantized for model in used),
         }
 
     @property

@@ -89,7 +89,7 @@ def with_first(row: Logits, token: int) -> Logits:
 
     If `token` is not among the kept ranks, it replaces the top token.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     if tokens[0] == token:
         return row
     changed = [tokens[0] if each == token else each for each in tokens]
@@ -101,7 +101,7 @@ def tempered(row: Logits, temperature: float) -> Logits:
 
     Tokens beyond the kept ranks are taken to be as probable as the last of these.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     first = logps[0]
     last = math.exp(logps[-1] - first)
     beyond = max(0.0, 1.0 - ROUNDING - sum(map(math.exp, logps))) * math.exp(-first) / last if last else 0.0
@@ -112,7 +112,7 @@ def tempered(row: Logits, temperature: float) -> Logits:
 
 def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
     """The mean probability of the first choices of rows at a temperature."""
-    return sum(math.exp(tempered(row, temperature).ranked()[1][0]) for row in rows) / len(rows)
+    return sum(math.exp(tempered(row, temperature).top_ranks()[1][0]) for row in rows) / len(rows)
 
 
 def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature: float) -> float:
@@ -125,7 +125,7 @@ def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature
     """
     bins: dict[int, list[float]] = {}
     for row, hit in zip(rows, right, strict=True):
-        confidence = math.exp(tempered(row, temperature).ranked()[1][0])
+        confidence = math.exp(tempered(row, temperature).top_ranks()[1][0])
         bins.setdefault(min(int(confidence * BINS), BINS - 1), []).append(hit - confidence)
     return sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows)
 

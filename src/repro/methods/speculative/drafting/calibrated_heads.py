@@ -89,7 +89,7 @@ def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
 
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     changed = [each for each in tokens if each != token]
     if rank is not None:
         changed.insert(rank, token)

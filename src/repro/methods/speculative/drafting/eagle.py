@@ -38,7 +38,7 @@ class DraftRow(Logits):
         whole[self._targets] = self._own
         return whole
 
-    def ranked(self) -> tuple[list[int], list[float]]:
+    def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
             best = self._own.topk(min(RANKED, len(self._own)))
@@ -122,7 +122,7 @@ class _EagleStep(Step):
 
     def _compute(self, wave: Sequence[Prefix]) -> None:
         network, head, lineage = self._network, self._network.head, self._network.lineage
-        grounded = [prefix for prefix in wave if lineage.grounded(prefix)]
+        grounded = [prefix for prefix in wave if lineage.is_grounded(prefix)]
         known = dict(network.guesses)
         if grounded:
             before = [prefix.parent for prefix in grounded if prefix.parent is not None]

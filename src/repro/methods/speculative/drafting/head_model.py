@@ -195,10 +195,10 @@ class HeadModel(Model):
         """See `Model`."""
         return prompt + answer, self.head_config.max_positions
 
-    def observed(self, variant: str = "") -> str:
+    def outputs_key(self, variant: str = "") -> str:
         """See `Model`; what a head computes depends on its target."""
         theirs = self.target
-        return super().observed(f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
+        return super().outputs_key(f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
