@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import DecoderNetwork, Logits, NotFiniteError
-from repro.models.forward.side_by_side import greedy_texts
+from repro.models.forward.side_by_side import greedy_texts, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import alone, decoder

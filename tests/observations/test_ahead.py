@@ -17,9 +17,9 @@ from repro.methods.speculative.drafting import eagle_head
 from repro.methods.speculative.drafting.eagle import EagleNetwork
 from repro.methods.speculative.drafting.eagle_head import EagleHead
 from repro.models.forward.cached_features import CachedFeatures, lowest
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, Network
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import alone, decoder

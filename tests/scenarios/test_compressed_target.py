@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import rows_of
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.quantization.w8a8 import W8A8Linear
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -14,8 +14,8 @@ from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import calibration_error
 from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel, interpolated
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import Logits
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import PlainLinear
 from repro.scenarios.base import silent

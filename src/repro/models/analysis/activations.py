@@ -77,8 +77,8 @@ def largest_by_channel(
     _tokens(corpus)
 
     def add(_: LinearId, x: Tensor, largest: Tensor | None) -> Tensor:
-        most = x.abs().amax(0).float()
-        return most if largest is None else torch.maximum(largest, most)
+        magnitudes = x.abs().amax(0).float()
+        return magnitudes if largest is None else torch.maximum(largest, magnitudes)
 
     return accumulate(decoder, corpus, add, outputs)
 

@@ -68,8 +68,8 @@ def without_attention(layer: LayerWeights) -> LayerWeights:
     """A layer without attention and the norms only it uses; for a `PartialDecoder`."""
     # Parallel attention and MLP share one norm, which the MLP still needs.
     before = layer.before_attention if layer.before_mlp is None else None
-    gone = Absent()
-    return replace(layer, qkv=gone, out=gone, before_attention=before, after_attention=None, qk_norm=None)
+    absent = Absent()
+    return replace(layer, qkv=absent, out=absent, before_attention=before, after_attention=None, qk_norm=None)
 
 
 def without_mlp(layer: LayerWeights) -> LayerWeights:

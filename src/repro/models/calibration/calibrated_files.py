@@ -143,10 +143,10 @@ def write_of_this_machine(
     timings = time_probes(on, effort)
     costs = fit(timings.parts)
     device_facts = device_section(name, on, costs, effort, scratch or cache_root() / "calibrate")
-    where = card() if on == GPU else f"{torch.get_num_threads()} threads"
+    hardware = card() if on == GPU else f"{torch.get_num_threads()} threads"
     errors = sorted(map(abs, costs.errors))
     fit_errors = f"median {errors[len(errors) // 2]:.0%}, worst {errors[-1]:.0%}"
-    lines = head(f"torch {torch.__version__}, {where}; fit: {fit_errors}", quiet, quick)
+    lines = head(f"torch {torch.__version__}, {hardware}; fit: {fit_errors}", quiet, quick)
     for kernels, note in timings.notes.items():
         say(f"{kernels.label}: {note}")
         lines.append(f"# {kernels.label}: {note}.")

@@ -101,9 +101,9 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         ]
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
-            layers, _, wrong = fit_layers(timings)
+            layers, _, layer_errors = fit_layers(timings)
             parts[arithmetic] = layers[KERNELS]
-            errors += wrong if max(models_timed) > 2 else ()
+            errors += layer_errors if max(models_timed) > 2 else ()
         else:
             parts[arithmetic] = _rates_alone(timings)
             single.append(arithmetic)
@@ -134,17 +134,17 @@ def _fastest(rows: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
     generation = [row for row in rows if row.rows == ROW] or list(rows)
     largest = max(row.size for row in generation)
-    same = [row for row in generation if row.size == largest]
-    return min(same, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
+    tests = [row for row in generation if row.size == largest]
+    return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
 
 
 def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
     for rows in sorted({test.rows for test in tests}):
-        same = [test for test in tests if test.rows == rows]
-        nearest = min(test.context for test in same)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in same if test.context == nearest)
+        of_rows = [test for test in tests if test.rows == rows]
+        nearest = min(test.context for test in of_rows)
+        seconds[rows] = median(_largest_pass(test, seconds) for test in of_rows if test.context == nearest)
     return seconds
 
 
@@ -199,9 +199,9 @@ def bench_device(
         InputError: the fit is above what memory gives, or nothing says what memory gives.
     """
     fastest = max(part.best for part in bench.parts.values()) / GIGA
-    lacking = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
+    absent = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
-        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else lacking
+        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else absent
         for arithmetic in OTHERS
     }
     bandwidth, shared = _bandwidths(bench, file, memory)

@@ -129,9 +129,9 @@ def read_tests(path: Path) -> list[Test]:
         raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
     if not tests:
         raise InputError(f"{path} is no JSON with tests; write it with llama-bench -o json")
-    if (begun := text.count('"model_type":')) > len(tests):
+    if (test_count := text.count('"model_type":')) > len(tests):
         raise InputError(
-            f"{path}: {begun - len(tests)} of {begun} tests are broken off or have lines between"
+            f"{path}: {test_count - len(tests)} of {test_count} tests are broken off or have lines between"
         )
     for i, test in enumerate(tests, 1):
         if missing := [name for name in NEEDED if name not in test]:
@@ -139,10 +139,10 @@ def read_tests(path: Path) -> list[Test]:
                 f"{path}, test {i} lacks {', '.join(missing)}; write the file with llama-bench -o json"
             )
     numbered: list[Test] = [{**test, "label": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
-    alone = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
-    if not alone:
+    single = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
+    if not single:
         raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
-    return alone
+    return single
 
 
 def _text(content: bytes) -> str:
@@ -156,21 +156,21 @@ def _text(content: bytes) -> str:
 
 def _json_tests(text: str) -> Iterator[Test]:
     """Objects with fields of a test, wherever in a text they begin."""
-    decoder, at, broken = json.JSONDecoder(), 0, 0
-    while (at := text.find("{", at)) >= 0 and broken < MOST_BROKEN:
+    decoder, position, broken = json.JSONDecoder(), 0, 0
+    while (position := text.find("{", position)) >= 0 and broken < MOST_BROKEN:
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, position = decoder.raw_decode(text, position)
             yield from _tests_in(value)
         except ValueError:
-            at, broken = at + 1, broken + 1
+            position, broken = position + 1, broken + 1
 
 
 def _tests_in(value: Any) -> Iterator[Test]:
     if isinstance(value, dict) and ("model_type" in value or "n_prompt" in value):
         yield value
     elif isinstance(value, dict | list):
-        for below in value.values() if isinstance(value, dict) else value:
-            yield from _tests_in(below)
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from _tests_in(child)
 
 
 def _true(test: Test, name: str) -> bool:
@@ -196,7 +196,7 @@ def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test
 
     Args:
         tests: of a file.
-        chosen: settings, as `field=value`.
+        choices: settings, as `field=value`.
 
     Raises:
         InputError: the file has no such setting, or tests of several are left.
@@ -206,20 +206,20 @@ def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test
         name, _, value = choice.partition("=")
         offered = {key for test in pool for key in _settings(test)} | {"n_threads"}
         require_choice("--setting", name, offered)
-        same = [test for test in pool if _setting_text(test, name) == value.strip().lower()]
-        if not same:
+        matching = [test for test in pool if _setting_text(test, name) == value.strip().lower()]
+        if not matching:
             values = _list_values(pool, name)
             raise InputError(f"--setting {choice}: the file has tests of {name} {values}")
-        pool = same
+        pool = matching
     names = dict.fromkeys(key for test in pool for key in _settings(test))
     several = [name for name in names if len({_setting_text(test, name) for test in pool}) > 1]
     if TYPE in several and len({_arithmetic(test) for test in pool}) == len({weights_type(t) for t in pool}):
         several.remove(TYPE)  # one type for each arithmetic
     if several:
-        each = "; ".join(f"{name}: {_list_values(pool, name)}" for name in several)
+        settings = "; ".join(f"{name}: {_list_values(pool, name)}" for name in several)
         first = f"{several[0]}={_setting_text(pool[0], several[0])}"
         raise InputError(
-            f'the file has tests of several settings ({each}); choose one, as --setting "{first}"'
+            f'the file has tests of several settings ({settings}); choose one, as --setting "{first}"'
         )
     return pool
 
@@ -258,10 +258,10 @@ def _arithmetic(test: Test) -> str:
     A type that llama.cpp guessed is what the bytes say.
     """
     kind = weights_type(test)
-    named = PLAIN.get(kind.split()[0], "int8")
+    by_name = PLAIN.get(kind.split()[0], "int8")
     bits = 8 * _number(test, "model_size") / _number(test, "model_n_params")
     by_bytes = next((name for name, (least, most) in BITS.items() if least <= bits < most), None)
-    if by_bytes is None or (by_bytes != named and "(guessed)" not in kind):
+    if by_bytes is None or (by_bytes != by_name and "(guessed)" not in kind):
         raise InputError(
             f"{test['label']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
             "(model_size over model_n_params); correct the field that is wrong"

@@ -120,8 +120,8 @@ def time_probes(on: str, effort: Effort, open_probe: OpenProbe = LayerProbe) -> 
         for kernels in kernels_of(on):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
             sizes = deciding_sizes(on, effort, kernels, local, open_probe)
-            if (most := len(sizes.probes)) > len(effort.shapes):
-                say(f"and {most - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
+            if (count := len(sizes.probes)) > len(effort.shapes):
+                say(f"and {count - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
             if sizes.note:
                 timings.notes[kernels] = sizes.note
             timings.parts += _passes(sizes, effort)
@@ -264,10 +264,10 @@ def memory_of(on: str) -> float:
 
 def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
     """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
-    a = torch.rand(1024, 1024)
+    matrix = torch.rand(1024, 1024)
     pause, clock = 5 * seconds, WallClock()
     idle = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
-    busy = measure.watts(pause, lambda: a @ a)
+    busy = measure.watts(pause, lambda: matrix @ matrix)
     if idle is None or busy is None or on == GPU:
         say("power: no counter can be read; idle power and watts are assumed")
         above = 200.0 if on == GPU else 3.0 * torch.get_num_threads()
@@ -281,8 +281,8 @@ def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
 def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
     best = best_rates(costs)
-    lacking = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
-    peak = {arithmetic: lacking for arithmetic in ("fp32", "fp16", "int8")} | {
+    absent = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
+    peak = {arithmetic: absent for arithmetic in ("fp32", "fp16", "int8")} | {
         arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
         for arithmetic, rate in best.items()
     }

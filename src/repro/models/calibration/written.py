@@ -99,12 +99,12 @@ def render(facts: Mapping[str, Any], head: Sequence[str]) -> str:
 
 def _lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
     lines = []
-    for key, below in node.items():
-        if isinstance(below, dict) and "source" not in below:
-            lines += [f"{indent}{key}:", *_lines(below, indent + "  ")]
+    for key, child in node.items():
+        if isinstance(child, dict) and "source" not in child:
+            lines += [f"{indent}{key}:", *_lines(child, indent + "  ")]
         else:
-            braced = yaml.safe_dump({key: below}, default_flow_style=True, sort_keys=False, width=1 << 16)
-            lines.append(indent + braced.strip()[1:-1])
+            entry = yaml.safe_dump({key: child}, default_flow_style=True, sort_keys=False, width=1 << 16)
+            lines.append(indent + entry.strip()[1:-1])
     return lines
 
 

@@ -139,8 +139,8 @@ def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name in (name for name in NEEDED if hasattr(plain, name)):
         stated = name if name in raw else aliases.get(name, name)
         if type(raw.get(stated)) is not int or raw[stated] < 1:
-            wrong = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
-            raise InputError(f"config.json of {kind} {wrong}; it must be a whole number above 0")
+            fault = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
+            raise InputError(f"config.json of {kind} {fault}; it must be a whole number above 0")
     for name, alias in aliases.items():
         if raw.keys() >= {name, alias} and raw[name] != raw[alias]:
             raise InputError(f"config.json of {kind} has {name}={raw[name]} and {alias}={raw[alias]}")

@@ -116,8 +116,8 @@ def _name(tensor: str) -> str:
 def _lasting(value: Any) -> Any:
     """A JSON value without its `VOLATILE` keys."""
     if isinstance(value, dict):
-        return {name: _lasting(below) for name, below in value.items() if name not in VOLATILE}
-    return [_lasting(each) for each in value] if isinstance(value, list) else value
+        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 
 def _cached_digests(path: Path) -> dict[str, list[Any]]:

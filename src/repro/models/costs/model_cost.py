@@ -66,11 +66,11 @@ LARGEST = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_00
 WIDEST = 10_000_000
 
 
-def _require_counts(where: str, least: int = 1, **counts: object) -> None:
+def _require_counts(section: str, least: int = 1, **counts: object) -> None:
     """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        allowed = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
-        require(allowed, count, f"{where}.{name}")
+        bounds = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
+        require(bounds, count, f"{section}.{name}")
 
 
 @dataclass(frozen=True)

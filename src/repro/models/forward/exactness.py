@@ -39,8 +39,8 @@ def divergence(
 
     Args:
         ours: the answer of a method that claims to be lossless.
-        own: the model's own greedy tokens.
-        row: the model's own row from which a token of `own` was chosen, by the token's index.
+        greedy: the model's own greedy tokens.
+        row: the model's own row from which a token of `greedy` was chosen, by the token's index.
         dtype: its precision, one of `weights.DTYPES`.
     """
     if list(ours) == list(greedy):

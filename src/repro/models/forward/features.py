@@ -61,8 +61,8 @@ class Captured:
 
     def keep(self, text: Prefix) -> None:
         """See `Features`."""
-        line = set(text.back())
+        ancestors = set(text.back())
         for states in self._states.values():
-            dropped = [p for p in states if p not in line and not p.starts_with(text)]
+            dropped = [p for p in states if p not in ancestors and not p.starts_with(text)]
             for prefix in dropped:
                 del states[prefix]

@@ -250,14 +250,14 @@ class DecoderStep(Step):
         requested = [self._rows[i] for i in self._read]
         remaining = [requested[i] for i in indices]
         dropped = set(requested).difference(remaining)
-        stay = [i for i, prefix in enumerate(self._rows) if prefix not in dropped]
+        row_indices = [i for i, prefix in enumerate(self._rows) if prefix not in dropped]
         before = self._before
-        self._network.cache.keep(before, [before + i for i in stay], range(self._done))
-        self._rows = [self._rows[i] for i in stay]
+        self._network.cache.keep(before, [before + i for i in row_indices], range(self._done))
+        self._rows = [self._rows[i] for i in row_indices]
         self._find(remaining)
-        self._x, self._positions = self._x[stay], self._positions[stay]
+        self._x, self._positions = self._x[row_indices], self._positions[row_indices]
         if self._mask is not None:
-            self._mask = self._mask[stay][:, [*range(before), *(before + i for i in stay)]]
+            self._mask = self._mask[row_indices][:, [*range(before), *(before + i for i in row_indices)]]
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:

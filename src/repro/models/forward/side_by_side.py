@@ -1,16 +1,16 @@
-"""Greedy decoding of several prompts side by side: one forward pass computes a row of each.
+"""Greedy decoding: of one prompt, or of several side by side, where one forward pass computes a row of each.
 
-Owns the plain greedy loop that gives a model's own text. Must not know methods, token trees, sessions or
+Owns the plain greedy loops that give a model's own text. Must not know methods, token trees, sessions or
 caches of logits: the text that other results are judged by depends on none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from repro.libraries import Tensor, torch
-from repro.models.forward.network import Logits
+from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.attention import AttentionMask, scores
 from repro.models.transformer.cache import KVCache
@@ -23,7 +23,37 @@ TOGETHER = 32
 
 
 Report = Callable[[int], None]
-"""Report callback, called with the number of tokens that each text has."""
+"""Progress callback, called with the number of tokens that each text has."""
+
+
+def greedy_tokens(
+    network: Network,
+    prompt: Prefix,
+    max_tokens: int,
+    stop: Container[int],
+    note_row: Callable[[Logits], object] = lambda row: None,
+) -> list[int]:
+    """The greedy answer to a prompt.
+
+    Args:
+        network: the model.
+        prompt: the prompt.
+        max_tokens: length limit.
+        stop: tokens that end the answer; the stop token is included in it.
+        note_row: called with the row that each token is chosen from.
+    """
+    tokens: list[int] = []
+    text = prompt
+    network.start(prompt)
+    while len(tokens) < max_tokens:
+        (logits,) = rows_of(network, [text])
+        note_row(logits)
+        tokens.append(logits.choice)
+        if logits.choice in stop:
+            break
+        text = text.then(logits.choice)
+        network.keep(text)
+    return tokens
 
 
 @dataclass

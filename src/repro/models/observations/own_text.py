@@ -11,9 +11,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import Logits, Network
-from repro.models.forward.side_by_side import TOGETHER, GreedyText, Report
+from repro.models.forward.side_by_side import TOGETHER, GreedyText, Report, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.records.row_file import RowFile
 
@@ -131,8 +130,8 @@ def own_texts(
         if length < tokens:
             missing.setdefault(length, []).append(prompt)
     report(done)
-    for length, waiting in sorted(missing.items()):
-        for group in groups(waiting):
+    for length, unfinished in sorted(missing.items()):
+        for group in groups(unfinished):
             store.put(_continue(store, compute, group, length, tokens, shift(report, done, len(group))))
             done += len(group) * (tokens - length)
     return [text for prompt in prompts if (text := store.get(prompt, tokens)) is not None]
@@ -141,7 +140,7 @@ def own_texts(
 def _continue(
     store: TextStore, compute: Compute, prompts: Sequence[Prefix], length: int, tokens: int, report: Report
 ) -> list[GreedyText]:
-    """Texts of prompts of which the first `known` tokens are stored."""
+    """Texts of prompts of which the first `length` tokens are stored."""
     before = [store.get(prompt, length) or GreedyText(prompt) for prompt in prompts]
     added = compute([text.prompt.extend(text.tokens) for text in before], tokens - length, report)
     return [

@@ -136,8 +136,8 @@ def branch_pack(
         texts: the target's own texts.
         table: all rows of the cache by key (`LogitCache.read_rows`).
     """
-    most = max((len(tokens) for tokens, _ in table.values()), default=0)
-    ranks = most if kind == "exit" else BRANCH_RANKS
+    widest = max((len(tokens) for tokens, _ in table.values()), default=0)
+    ranks = widest if kind == "exit" else BRANCH_RANKS
     rows_of: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
     for key, ranked in table.items():
         digest, number = parts_of(key)
@@ -146,8 +146,8 @@ def branch_pack(
     for prompt, text in enumerate(texts):
         visited: set[bytes] = set()
         for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
-            waiting = [(context.digest, -1, -1)]
-            for digest, parent, token in waiting:
+            queue = [(context.digest, -1, -1)]
+            for digest, parent, token in queue:
                 if digest in visited:
                     continue
                 visited.add(digest)
@@ -155,7 +155,7 @@ def branch_pack(
                     source = source_of(kind, text.prompt.length, number)
                     first_ranks = tokens[:ranks], scores[:ranks]
                     rows.append(ObservedRow(prompt, at, parent, token, source, *first_ranks))
-                    waiting += [(extend_digest(digest, each), len(rows) - 1, each) for each in tokens]
+                    queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
     return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
 
 

@@ -108,16 +108,16 @@ def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
     scale, scales = _six_bits(steps)
     offset, offsets = _six_bits(-lows)
     step = (scale.float() * scales)[..., None]
-    below = (offset.float() * offsets)[..., None]
-    codes = ((parts + below) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
+    minimum = (offset.float() * offsets)[..., None]
+    codes = ((parts + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
     return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, -offset, offsets)
 
 
 def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize non-negative `[blocks, parts]` to an fp16 scale `[blocks, 1]` and integers up to 63."""
-    most = values.amax(1, keepdim=True).clamp_min(0.0)
-    inverse = torch.where(most > 0, 63.0 / most, 0.0)
-    return (most / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
+    largest = values.amax(1, keepdim=True).clamp_min(0.0)
+    inverse = torch.where(largest > 0, 63.0 / largest, 0.0)
+    return (largest / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
 
 
 def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
@@ -165,9 +165,9 @@ def _q6_k(blocks: Tensor) -> Coded:
     """Q6_K: 16 parts of 16, each with an 8-bit scale, the largest of which becomes -128."""
     parts = blocks.view(-1, 16, 16)
     steps = _search_symmetric(parts, 32)
-    most = steps.gather(1, steps.abs().argmax(1, keepdim=True))
-    empty = most.abs() < ALL_ZERO
-    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, most))
+    largest = steps.gather(1, steps.abs().argmax(1, keepdim=True))
+    empty = largest.abs() < ALL_ZERO
+    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, largest))
     scale = _inverse(inverse).half()
     scales = (steps * inverse).round_().clamp_max_(127)
     step = (scale.float() * scales)[..., None]

@@ -73,9 +73,9 @@ class Int8Weight(TensorFields):
         y = _integers(codes, self.weight.t()).float().mul_(self.scale * step)
         return y if self.bias is None else y.add_(self.bias)
 
-    def columns(self, at: Tensor) -> Tensor:
-        """Weight codes of the input channels `at`, int64 `[n]`, as fp32 `[n, outputs]`."""
-        return self.weight.t()[at].float()
+    def columns(self, channels: Tensor) -> Tensor:
+        """Weight codes of the input `channels`, int64 `[n]`, as fp32 `[n, outputs]`."""
+        return self.weight.t()[channels].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class W8A8Linear:
         y = self.weight.times(_codes(x, self.step), self.step)
         if self.output_steps is not None:
             y = y.div_(self.output_steps).round_().clamp_(LOW, HIGH).mul_(self.output_steps)
-        if self.shadow and (at := self.channels(x)).shape[0]:
-            steps = x[:, at].mul_(1.0 / self.step).round_()
+        if self.shadow and (outliers := self.channels(x)).shape[0]:
+            steps = x[:, outliers].mul_(1.0 / self.step).round_()
             beyond = steps - steps.clamp(LOW, HIGH)
             # Sparse: few rows of such a channel are outliers.
-            product = torch.sparse.mm(beyond.to_sparse(), self.weight.columns(at))
+            product = torch.sparse.mm(beyond.to_sparse(), self.weight.columns(outliers))
             y.addcmul_(product, self.weight.scale, value=self.step)
         return y
 
@@ -143,13 +143,13 @@ class RowwiseLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         x = x.float()
-        at = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
-        near = x.index_fill(1, at, 0.0) if at.shape[0] else x
+        outliers = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
+        near = x.index_fill(1, outliers, 0.0) if outliers.shape[0] else x
         step = (near.abs().amax(1, keepdim=True) / HIGH).clamp_min_(_TINY)
         codes = (near / step).round_().to(torch.int8)
         y = replace(self.weight, bias=None).times(codes, 1.0).mul_(step)
-        if at.shape[0]:
-            y.addcmul_(x[:, at] @ self.weight.columns(at), self.weight.scale)
+        if outliers.shape[0]:
+            y.addcmul_(x[:, outliers] @ self.weight.columns(outliers), self.weight.scale)
         return y if self.weight.bias is None else y.add_(self.weight.bias)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -225,8 +225,8 @@ def fuses() -> bool:
 @cache
 def _int_mm_saturates() -> bool:
     """Whether `torch._int_mm` saturates at 16 bits."""
-    most = torch.full((16, 64), HIGH, dtype=torch.int8)
-    return bool((torch._int_mm(most, most.t()) != 64 * HIGH * HIGH).any())
+    extremes = torch.full((16, 64), HIGH, dtype=torch.int8)
+    return bool((torch._int_mm(extremes, extremes.t()) != 64 * HIGH * HIGH).any())
 
 
 def _integers(codes: Tensor, weight: Tensor) -> Tensor:

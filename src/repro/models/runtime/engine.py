@@ -252,12 +252,12 @@ class Engine:
 
     async def take(self, item: int, loading: Loading | None = None) -> LayerWeights | None:
         """Wait until a streamed layer, or the output projection after all layers, has been read."""
-        loading, waiting = loading or self._loading, self.device.now
-        coming = loading.take(item)
+        loading, start = loading or self._loading, self.device.now
+        arrival = loading.take(item)
         self._wake()
-        weights: LayerWeights | None = await coming
+        weights: LayerWeights | None = await arrival
         loading.note_arrival()
-        self.waited += self.device.now - waiting
+        self.waited += self.device.now - start
         return weights
 
     def give_back(self, item: int) -> None:

@@ -66,10 +66,12 @@ class Residency(NamedTuple):
 
     def bytes(self, model_cost: ModelCost) -> float:
         """Bytes of weights in memory, slots included."""
-        out = self.layers * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
-        out += model_cost.table_bytes if self.tables else 0.0
+        size = self.layers * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
+        size += model_cost.table_bytes if self.tables else 0.0
         return (
-            out + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost) if self.slots else out
+            size + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost)
+            if self.slots
+            else size
         )
 
     def _widest(self, model_cost: ModelCost) -> float:
@@ -104,12 +106,12 @@ def settle(
     encoder = model_cost.shape.encoder_layers
     if resident < layers:
         encoder = min(encoder, prefetch + 1)
-    least = Residency(resident, slots, tables, encoder)
+    smallest = Residency(resident, slots, tables, encoder)
     if not fill or not streamed:
-        return least
-    used_bytes = memory.held + model_cost.cache_bytes(tokens) + least.bytes(model_cost)
+        return smallest
+    used_bytes = memory.held + model_cost.cache_bytes(tokens) + smallest.bytes(model_cost)
     spare = min(fill * memory.budget - used_bytes, (streamed - slots) * model_cost.layer_bytes)
-    return least._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
+    return smallest._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
 
 
 RESIDENT = Placement()

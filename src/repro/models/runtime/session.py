@@ -101,8 +101,8 @@ class Session:
         An EAGLE head runs one pass per level of guessed features. Medusa logits depend only on the length.
 
         Args:
-            wanted: sequences; one whose logits are still kept costs nothing.
-            branches: compute each of these as a separate sequence of a batch; together they contain `wanted`.
+            prefixes: sequences; one whose logits are still kept costs nothing.
+            branches: compute each of these as a separate sequence of a batch; together they have `prefixes`.
             on: run on this processor in place of the placement's.
             late: logits may be computed lazily, when first read; the cost of all is charged.
 
@@ -112,8 +112,8 @@ class Session:
         prefixes = [self._lineage.twin(prefix) for prefix in prefixes]
         missing = [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._rows]
         if missing:
-            for guessed in self._lineage.waves(missing)[:-1]:
-                async with self.running(guessed, (), on=on):
+            for wave in self._lineage.waves(missing)[:-1]:
+                async with self.running(wave, (), on=on):
                     pass  # no logits needed here; the next wave builds on its features
             async with self.running(missing, branches, on=on) as forward_pass, self.engine.head():
                 count = forward_pass.rows if branches else len(missing)

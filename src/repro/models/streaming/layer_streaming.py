@@ -116,10 +116,10 @@ def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
     """Whether the file exists, has this identity, and passes all checksums."""
     if not file.path.is_file():
         return False
-    wrong = _fault(file, identity)
-    if wrong:
-        log.warning("%s %s", file.path, wrong)
-    return wrong is None
+    fault = _fault(file, identity)
+    if fault:
+        log.warning("%s %s", file.path, fault)
+    return fault is None
 
 
 def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:

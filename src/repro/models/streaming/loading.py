@@ -170,6 +170,6 @@ class Loading:
 
     def _note_read(self) -> None:
         size = self._under_way.popleft()
-        took = self._device.now - self._since
-        self._rate = size / took if took > 0 else inf
+        seconds = self._device.now - self._since
+        self._rate = size / seconds if seconds > 0 else inf
         self._since = self._device.now

@@ -92,6 +92,6 @@ def _try_children(
 
 
 def _one_hot(token: int, like: Tensor) -> Tensor:
-    out = torch.zeros_like(like)
-    out[token] = 1.0
-    return out
+    distribution = torch.zeros_like(like)
+    distribution[token] = 1.0
+    return distribution

@@ -62,8 +62,8 @@ class Prefix:
 
     def tokens(self, after: int = 0) -> list[int]:
         """The tokens from position `after` on."""
-        out = [node.token for node in self._back_to(after)]
-        return out[::-1]
+        tokens = [node.token for node in self._back_to(after)]
+        return tokens[::-1]
 
     def _back_to(self, length: int) -> Iterator[Prefix]:
         for node in self.back():

@@ -82,11 +82,11 @@ class TokenTree:
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root to a node."""
-        out = []
+        nodes = []
         while node >= 0:
-            out.append(node)
+            nodes.append(node)
             node = self.parents[node]
-        return out[::-1]
+        return nodes[::-1]
 
     def branch_length(self, node: int) -> int:
         """Length of the branch through a node; of several, the one with the highest confidence."""
@@ -99,20 +99,20 @@ class TokenTree:
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
         """The subtree of the given nodes, which must list the root first and parents before children."""
-        out, index = TokenTree(self.root), {0: 0}
+        tree, index = TokenTree(self.root), {0: 0}
         for node in nodes[1:]:
             parent = index[self.parents[node]]
-            index[node] = out.grow(parent, self.token(node), self.logps[node], self.distributions[node])
-        return out
+            index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
+        return tree
 
     def below(self, root: Prefix) -> TokenTree:
         """The subtree below a sequence, which becomes the root; only the root if no node matches."""
-        top, out = self.find(root), TokenTree(root)
+        top, tree = self.find(root), TokenTree(root)
         if top is None:
-            return out
+            return tree
         index = {top: 0}
         for node in range(top + 1, len(self)):
             if self.parents[node] in index:
                 parent = index[self.parents[node]]
-                index[node] = out.grow(parent, self.token(node), self.logps[node], self.distributions[node])
-        return out
+                index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
+        return tree

@@ -122,9 +122,9 @@ class KVCache:
         """
         span = range(len(self._lengths)) if layers is None else layers
         length = min(self._lengths[layer] for layer in span)
-        wrong = [slot for slot in slots if not base <= slot < length]
-        if wrong or not 0 <= base <= length:
-            raise InputError(f"cannot keep slots {wrong or base}: base {base}, {length} slots are held")
+        outside = [slot for slot in slots if not base <= slot < length]
+        if outside or not 0 <= base <= length:
+            raise InputError(f"cannot keep slots {outside or base}: base {base}, {length} slots are held")
         stop = base + len(slots)
         if list(slots) != list(range(base, stop)):
             index = torch.tensor(slots, device=self._data.device)

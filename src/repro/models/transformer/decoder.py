@@ -112,9 +112,9 @@ class Decoder:
         Raises:
             InputError: the configuration has another number of layers.
         """
-        changed = copy(self)
-        Decoder.__init__(changed, config or self.config, layers, ends or self.ends)
-        return changed
+        decoder = copy(self)
+        Decoder.__init__(decoder, config or self.config, layers, ends or self.ends)
+        return decoder
 
     @property
     def device(self) -> torch.device:
@@ -247,11 +247,11 @@ class Decoder:
     def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        turning = config.heads + config.kv_heads
+        rotated = config.heads + config.kv_heads
         if w.qk_norm is not None:
-            heads[:, :turning] = w.qk_norm(heads[:, :turning])
+            heads[:, :rotated] = w.qk_norm(heads[:, :rotated])
         if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+            heads.view(torch.complex64)[:, :rotated].mul_(shared.rotation)
         keys, values = cache.append_joint(i, heads[:, config.heads :])
         return w.out(self._mix(heads[:, : config.heads], keys, values, shared))
 

@@ -73,9 +73,9 @@ def family_of(raw: Raw) -> Family:
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         architectures = raw.get("architectures")
-        named = architectures[0] if isinstance(architectures, list) and architectures else "the model"
+        name = architectures[0] if isinstance(architectures, list) and architectures else "the model"
         raise InputError(
-            f"{named} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
+            f"{name} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
             f"supported: {', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[kind]

@@ -183,7 +183,7 @@ def layers(
 
 
 def builders(dtype: str, packed: bool, device: torch.device) -> Builders:
-    """What builds the linears of one of `DTYPES`; `pack` as `packed` in `load`, which also has the errors."""
+    """What builds the linears of one of `DTYPES`; `packed` as in `load`, which also has the errors."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
     if dtype in ("float32", "bfloat16"):
