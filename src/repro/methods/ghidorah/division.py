@@ -15,9 +15,8 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, extent, shares, stages
 from repro.methods.ghidorah.tensor_parallel import DividableDecoder
 from repro.models.forward.network import DecoderNetwork, Logits
-from repro.models.runtime.arrangement import Arrangement, InOrder
+from repro.models.runtime.arrangement import Arrangement, ForwardPass, InOrder
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.session import Session
 
 

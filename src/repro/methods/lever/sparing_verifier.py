@@ -12,7 +12,7 @@ from typing import Protocol
 from repro.libraries import Tensor
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Step
-from repro.models.runtime.forward_pass import EarlyExitPoint
+from repro.models.runtime.arrangement import EarlyExitPoint
 from repro.models.runtime.session import Session
 from repro.models.runtime.verifier import MASKED, branches_of
 from repro.models.tokens.acceptance import Accepted, drive

@@ -37,9 +37,8 @@ from repro.methods.mllm_npu.subgraphs import (
     subgraphs,
 )
 from repro.methods.plain.autoregressive import decode
-from repro.models.runtime.arrangement import Arrangement
+from repro.models.runtime.arrangement import Arrangement, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar

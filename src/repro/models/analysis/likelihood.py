@@ -149,10 +149,8 @@ def _mask(cached: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
     rows = trunk - cached + sum(branches)
     mask = torch.zeros(rows, cached + rows, dtype=torch.bool)
     mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(cached)
-    row = trunk - cached
+    at = trunk - cached
     for length in branches:
-        mask[row : row + length, cached + row : cached + row + length] = (
-            torch.ones(length, length).tril().bool()
-        )
-        row += length
+        mask[at : at + length, cached + at : cached + at + length] = torch.ones(length, length).tril().bool()
+        at += length
     return mask

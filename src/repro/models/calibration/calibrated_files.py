@@ -1,7 +1,7 @@
 """A machine's device file and engine files, from measuring it or from what llama-bench wrote of it.
 
 Owns where the files go and what they say of how they were made. `machine_files` measures, `fit` and
-`llama_bench` fit, `written` has the entries.
+`llama_bench` fit, `sections` has the entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from repro.models.calibration.machine_files import (
     say,
     time_probes,
 )
-from repro.models.calibration.written import Section, render, require_composing
+from repro.models.calibration.sections import Section, render, require_composing
 from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically

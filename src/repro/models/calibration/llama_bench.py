@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.models.calibration.fit import PartCost, fit_layers
 from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
-from repro.models.calibration.written import GIGA, Section, fact, shares, starts
+from repro.models.calibration.sections import GIGA, Section, fact, shares, starts
 
 OTHERS = ("fp32", "fp16", "int8")
 ROW = 1
@@ -199,15 +199,15 @@ def bench_device(
         InputError: the fit is above what memory gives, or nothing says what memory gives.
     """
     fastest = max(part.best for part in bench.parts.values()) / GIGA
-    absent = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
+    default = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
-        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else absent
+        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else default
         for arithmetic in OTHERS
     }
     bandwidth, shared = _bandwidths(bench, file, memory)
-    silent, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
+    without_power, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
     budget = fact(1.25 * largest / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
-    watts = fact(3.0, "W", "assumed", silent)
+    watts = fact(3.0, "W", "assumed", without_power)
     return {
         "name": name,
         "kind": "emulated",
@@ -219,7 +219,7 @@ def bench_device(
             "watts": fact(2.0, "W", "assumed", as_phone),
         },
         "dram": {"budget": budget, "bandwidth": shared},
-        "power": {"idle": fact(1.0, "W", "assumed", silent)},
+        "power": {"idle": fact(1.0, "W", "assumed", without_power)},
     }
 
 

@@ -26,7 +26,7 @@ from repro.libraries import torch
 from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
-from repro.models.calibration.written import GIGA, Section, best_rates, curve, engine_of_costs, fact
+from repro.models.calibration.sections import GIGA, Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
@@ -281,8 +281,8 @@ def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
 def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
     best = best_rates(costs)
-    absent = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
-    peak = {arithmetic: absent for arithmetic in ("fp32", "fp16", "int8")} | {
+    default = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
+    peak = {arithmetic: default for arithmetic in ("fp32", "fp16", "int8")} | {
         arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
         for arithmetic, rate in best.items()
     }

@@ -153,8 +153,8 @@ def branch_pack(
                 visited.add(digest)
                 for number, (tokens, scores) in sorted(rows_of.get(digest, ())):
                     source = source_of(kind, text.prompt.length, number)
-                    first_ranks = tokens[:ranks], scores[:ranks]
-                    rows.append(ObservedRow(prompt, at, parent, token, source, *first_ranks))
+                    shortened = tokens[:ranks], scores[:ranks]
+                    rows.append(ObservedRow(prompt, at, parent, token, source, *shortened))
                     queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
     return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
 

@@ -1,4 +1,4 @@
-"""How a pass's layers are laid on a device's processors.
+"""A forward pass, and how its layers are laid on a device's processors.
 
 `IN_ORDER` is what happens by itself: one op after the other on one processor. A method that lays them
 otherwise gives the engine an arrangement (`Engine.arrange`), which makes its ops with the engine's functions.
@@ -7,15 +7,56 @@ otherwise gives the engine an arrangement (`Engine.arrange`), which makes its op
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repro.models.forward.network import Logits
-from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
+from repro.models.forward.network import Logits, Step
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     from repro.models.runtime.engine import Engine
+
+
+@dataclass(frozen=True)
+class EarlyExitPoint:
+    """A pruning step before a layer of the checkpoint.
+
+    Attributes:
+        layer: layers of the checkpoint that run before it.
+        sequences: requested sequences that it judges.
+        scored: tokens that it scores, each by one dot product of the hidden size.
+        judge: drops positions from the step and returns the indices that continue.
+    """
+
+    layer: int
+    sequences: int
+    scored: int
+    judge: Callable[[Step], list[int]]
+
+
+@dataclass
+class ForwardPass:
+    """A running forward pass.
+
+    Attributes:
+        step: computes it.
+        rows: new positions that it computes.
+        context: cached positions before them.
+        missing: the sequences whose last position it computes, parents first.
+        on: the processor that the method names; "" for the one of the placement.
+        exit_point: where it is pruned; None for nowhere.
+        survivors: indices of the requested sequences that survived pruning; None if nothing was pruned.
+    """
+
+    step: Step
+    rows: int
+    context: int
+    missing: Sequence[Prefix] = ()
+    on: str = ""
+    exit_point: EarlyExitPoint | None = None
+    survivors: list[int] | None = None
 
 
 class Arrangement(ABC):

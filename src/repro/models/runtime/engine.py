@@ -18,9 +18,8 @@ from repro.device.emulated import Device
 from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.network import Logits, Network, Step
-from repro.models.runtime.arrangement import IN_ORDER, Arrangement
+from repro.models.runtime.arrangement import IN_ORDER, Arrangement, ForwardPass
 from repro.models.runtime.encoder import Encoder
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement, settle
 from repro.models.streaming.loading import LayerLoads, LayerSource, Loading
 from repro.models.transformer.layer import LayerWeights

@@ -68,11 +68,9 @@ class Residency(NamedTuple):
         """Bytes of weights in memory, slots included."""
         size = self.layers * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
         size += model_cost.table_bytes if self.tables else 0.0
-        return (
-            size + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost)
-            if self.slots
-            else size
-        )
+        if self.slots:
+            size = size + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost)
+        return size
 
     def _widest(self, model_cost: ModelCost) -> float:
         return model_cost.layer_bytes if self.tables else max(model_cost.layer_bytes, model_cost.head(1)[1])

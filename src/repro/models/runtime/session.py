@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits
+from repro.models.runtime.arrangement import EarlyExitPoint, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.runtime.verifier import MASKED, Verifier
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix

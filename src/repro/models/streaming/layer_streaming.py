@@ -39,13 +39,13 @@ class LayerFile:
         path: the file; a header of 64 KiB, then the layers.
         layers: number of layers.
         layer_bytes: bytes per layer, a multiple of the page size.
-        kind: layout of a layer, without memory.
+        skeleton: a layer without memory, for the layout.
     """
 
     path: Path
     layers: int
     layer_bytes: int
-    kind: LayerWeights
+    skeleton: LayerWeights
 
     def offset(self, layer: int) -> int:
         """Byte offset of a layer."""
@@ -79,7 +79,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
 
 def _identity(file: LayerFile) -> dict[str, Any]:
     """Header fields that must match for a file to be reused."""
-    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.kind)]
+    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.skeleton)]
     return {
         "form": FORM,
         "layers": file.layers,
@@ -266,7 +266,7 @@ class _Slot:
 
     def __init__(self, file: LayerFile, host: Tensor) -> None:
         self._bytes = host.numpy().data
-        self.weights = file.kind.from_buffer(host)
+        self.weights = file.skeleton.from_buffer(host)
 
     def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer from `offset`."""
@@ -281,7 +281,7 @@ class _CudaSlot(_Slot):
         self._host = host
         self._on_gpu = torch.empty_like(host, device=device)
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.weights = file.kind.from_buffer(self._on_gpu)
+        self.weights = file.skeleton.from_buffer(self._on_gpu)
 
     def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer and copy it to the GPU piece by piece; returns after the last copy."""
