@@ -17,7 +17,7 @@ from repro.core.overrides import override
 from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
-from scripts import unpickle_tensors
+from scripts import unpickle
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project
@@ -139,19 +139,19 @@ def test_pickled_heads_are_refused_until_they_are_written_anew(
     torch.save(right, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin"):
         _ = cell(project, override("draft.checkpoint.folder", folder)).draft
-    assert unpickle_tensors.main([str(folder)]) == 0
+    assert unpickle.main([str(folder)]) == 0
     draft = cell(project, override("draft.checkpoint.folder", folder)).draft
     written = load_file(folder / "model.safetensors")
     assert written.keys() == right.keys()
     assert all(torch.equal(written[name], right[name]) for name in right)
     assert draft.model_cost == cell(project).draft.model_cost
-    assert unpickle_tensors.main([str(folder)]) == 1
+    assert unpickle.main([str(folder)]) == 1
     assert "is there already" in capsys.readouterr().err
 
 
 def test_a_pickle_that_holds_more_than_tensors(tmp_path: Path) -> None:
     torch.save({"a": Path("b")}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="more than tensors"):
-        unpickle_tensors.unpickle_tensors(tmp_path)
+        unpickle.unpickle(tmp_path)
     with pytest.raises(InputError, match=r"has no pytorch_model\.bin"):
-        unpickle_tensors.unpickle_tensors(tmp_path / "nothing")
+        unpickle.unpickle(tmp_path / "nothing")
