@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.compression.quantization.llm_int8 import LlmInt8
-from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
+from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smooth, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow, important
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
@@ -77,7 +77,7 @@ def test_smoothing_alone_changes_no_answer(family: str) -> None:
     given = dense(family)
     largest = largest_by_channel(given, CORPUS)
     scales = smoothing(given, largest, 0.5)
-    made = smoothed(given, scales)
+    made = smooth(given, scales)
     assert float((logits(made) - logits(given)).abs().max()) < 1e-4
     after = largest_by_channel(made, CORPUS)
     for place, most in largest.items():
@@ -242,7 +242,7 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
     given = dense("llama-2")
     spoil = torch.ones(64)
     spoil[3] = 0.02
-    made = smoothed(given, dict.fromkeys((Place(i, part) for i in range(4) for part in ("qkv", "up")), spoil))
+    made = smooth(given, dict.fromkeys((Place(i, part) for i in range(4) for part in ("qkv", "up")), spoil))
     assert error(made, "llama-2") < 1e-4
     errors = {
         name: error(compression.compress(made, CORPUS).decoder, "llama-2")

@@ -93,7 +93,7 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
             target.keep(decoding.text)
             for i, draft in enumerate(drafts):
                 await draft.forward([decoding.text], on="" if i in reading else processors[i])
-            decoding.prefilled()
+            decoding.end_prefill()
     return decoding
 
 

@@ -42,8 +42,10 @@ class KQuant:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         config = decoder.config
-        made = {place: _rounded(config, place, plain(held), self.mix) for place, held in places(decoder)}
-        return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
+        linears = {
+            place: _quantize(config, place, plain(linear), self.mix) for place, linear in places(decoder)
+        }
+        return Compressed(replaced(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())})
 
 
 def more_bits(layer: int, layers: int) -> bool:
@@ -69,7 +71,7 @@ MIXES: Mapping[str, Callable[[str, int, int], str]] = {
 """Mix -> format of a matrix (`v`, `down` or another) of a layer, as in `llama_tensor_get_type`."""
 
 
-def _rounded(config: DecoderConfig, place: Place, linear: PlainLinear, mix: str) -> BlockLinear:
+def _quantize(config: DecoderConfig, place: Place, linear: PlainLinear, mix: str) -> BlockLinear:
     """Quantize a fused linear, each original matrix (q, k, v; gate, up) in its own format."""
     outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
     names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)

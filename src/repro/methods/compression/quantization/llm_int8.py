@@ -38,8 +38,8 @@ class LlmInt8:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         dense = {place: plain(linear) for place, linear in places(decoder)}
-        made = {
+        linears = {
             place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
             for place, linear in dense.items()
         }
-        return Compressed(replaced(decoder, made), {"bits_per_weight": 8})
+        return Compressed(replaced(decoder, linears), {"bits_per_weight": 8})

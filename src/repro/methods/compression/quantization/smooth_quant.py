@@ -52,7 +52,7 @@ class SmoothQuant:
         # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
         inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
         steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
-        return Compressed(static(smoothed(decoder, scales), steps), {"bits_per_weight": 8})
+        return Compressed(static(smooth(decoder, scales), steps), {"bits_per_weight": 8})
 
 
 def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -> dict[Place, Tensor]:
@@ -65,17 +65,17 @@ def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -
         largest: largest magnitude of every input by linear, fp32 `[inputs]`.
         alpha: migration strength, 0 to 1.
     """
-    found: dict[Place, Tensor] = {}
+    scales: dict[Place, Tensor] = {}
     for i, layer in enumerate(decoder.layers):
         for parts in feeds(decoder.config).values():
             weights = [plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
             weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
             scale = largest[Place(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
-            found |= dict.fromkeys((Place(i, part) for part in parts), scale.clamp_min(_LEAST))
-    return found
+            scales |= dict.fromkeys((Place(i, part) for part in parts), scale.clamp_min(_LEAST))
+    return scales
 
 
-def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
+def smooth(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
     """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
     layers = decoder.resident_layers()
     for norm, parts in feeds(decoder.config).items():

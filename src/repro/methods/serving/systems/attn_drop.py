@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import attn_drop
-from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.submodels import LayerSizes
 from repro.methods.elastilm.uneven_cost import UnevenCost, sub_cost
 from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.slo import LEVELS
@@ -57,4 +57,4 @@ def _model_cost(full: ModelCost, level: float) -> UnevenCost:
     layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
     units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
     less = replace(full, shape=replace(shape, layers=layers))
-    return sub_cost(less, Kept(units, (shape.intermediate,) * layers), adapted=False)
+    return sub_cost(less, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)
