@@ -188,7 +188,7 @@ def test_which_linears_keep_their_outliers() -> None:
     profiles = {place: OutlierProfile(1.0, most) for place, most in importance.items()}
 
     def layers(**given: Any) -> set[int]:
-        return {place.layer for place in Shadow(**given).kept(profiles, 3)}
+        return {place.layer for place in Shadow(**given).shadowed_linears(profiles, 3)}
 
     assert layers(keeps="ranked", pruned=2 / 3) == {1}
     assert layers(keeps="ends", pruned=2 / 3) == {0}

@@ -27,7 +27,7 @@ from repro.methods.elastilm.tlm import last_pieces
 from repro.methods.elastilm.token_spans import Decode
 from repro.methods.elastilm.unit_importance import Measure
 from repro.methods.elastilm.word_pieces import WordPieces
-from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.shortening import Scorer, shorten_prompt
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, kept_tokens
 from repro.methods.serving.slo import decisions as every_decision
 from repro.models.analysis.likelihood import Reader
@@ -124,7 +124,7 @@ def _answered(
     scores = scorer.scores(read)
     choices = [continuation.token_ids for continuation in asked.prompt(row).continuations]
     for level in LEVELS:
-        context = shortened(read, kept_tokens(len(read), level, free), scores, free)
+        context = shorten_prompt(read, kept_tokens(len(read), level, free), scores, free)
         for model, reader in readers.items():
             if asked.is_right(row, reader.score([(context, choice) for choice in choices])):
                 yield Decision(level, model)

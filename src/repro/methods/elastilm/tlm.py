@@ -82,7 +82,7 @@ def slo_levels(objective: LatencySlo) -> tuple[float, float]:
 
     Time to the last token and energy (5.6) bound both; a share that is not set is 1.
     """
-    limits = objective.asked
+    limits = objective.bounds
     bounds = [limits[name] for name in ("time", "energy") if name in limits]
     return tuple(
         _level(min([limits[name], *bounds] if name in limits else [*bounds, 1.0]))

@@ -67,12 +67,12 @@ class ColumnSplit(_Divided):
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         # Send all inputs before launching kernels, since a later copy would wait for them.
-        sent = [x.to(part.device) for part in self.parts]
-        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
+        inputs = [x.to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
         # Deviation: torch has no memory that two devices can write, so outputs are copied into place.
-        out = torch.empty(len(x), self.outputs, dtype=found[0].dtype, device=x.device)
+        out = torch.empty(len(x), self.outputs, dtype=partials[0].dtype, device=x.device)
         columns = out.view(len(x), self.blocks, -1)
-        for part, y in zip(self.parts, found, strict=True):
+        for part, y in zip(self.parts, partials, strict=True):
             columns[:, :, part.first : part.last] = y.view(len(x), self.blocks, -1).to(x.device)
         return out
 
@@ -83,10 +83,10 @@ class RowSplit(_Divided):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        sent = [x[:, part.first : part.last].to(part.device) for part in self.parts]
-        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
-        total = found[0].to(x.device)
-        for y in found[1:]:
+        inputs = [x[:, part.first : part.last].to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        total = partials[0].to(x.device)
+        for y in partials[1:]:
             total = total + y.to(x.device)
         return total
 
@@ -127,16 +127,16 @@ def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int,
     if bias is not None:
         # With one column per block, flatten returns a strided view, which packed kernels misread.
         bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
-    return _held(weight, bias, device, first, last)
+    return _part(weight, bias, device, first, last)
 
 
 def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
     """A part of the inputs; only the first part has the bias, so it is added once."""
-    return _held(
+    return _part(
         linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
     )
 
 
-def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
-    here = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
-    return LinearPart(packed(here), device, first, last)
+def _part(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
+    linear = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
+    return LinearPart(packed(linear), device, first, last)

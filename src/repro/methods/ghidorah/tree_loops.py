@@ -44,10 +44,10 @@ def mix_naive(rows, cols, weights, values, out):
 
 
 @_vectorized
-def _dot(left, right):
+def _dot(a, b):
     total = np.float32(0.0)
-    for d in range(left.shape[0]):
-        total += left[d] * right[d]
+    for d in range(a.shape[0]):
+        total += a[d] * b[d]
     return total
 
 
@@ -105,7 +105,7 @@ def merge(mixed, top, total, other_mixed, other_top, other_total, out):
         for head in range(heads):
             highest = max(top[head, row], other_top[head, row])
             ours, theirs = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
-            whole = np.float32(1.0) / (total[head, row] * ours + other_total[head, row] * theirs)
-            ours, theirs = ours * whole, theirs * whole
+            scale = np.float32(1.0) / (total[head, row] * ours + other_total[head, row] * theirs)
+            ours, theirs = ours * scale, theirs * scale
             for d in range(dim):
                 out[row, head, d] = mixed[head, row, d] * ours + other_mixed[head, row, d] * theirs
