@@ -144,7 +144,7 @@ class ScoreHead(Scorer):
 
 
 def windows(text: str, spans: Sequence[TextSpan], limit: int) -> Iterator[range]:
-    """Split word pieces into windows, at the last line break within each, or at `most` pieces.
+    """Split word pieces into windows, at the last line break within each, or at `limit` pieces.
 
     Args:
         text: the whole text.

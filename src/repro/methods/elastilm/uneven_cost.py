@@ -110,7 +110,7 @@ def sub_cost(full: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> 
         with_adapters: count rank-8 adapters on all matrices; the whole model has none.
 
     Raises:
-        InputError: `kept` has another number of layers than the decoder.
+        InputError: `sizes` has another number of layers than the decoder.
     """
     shape = full.shape
     groups = shape.heads // shape.kv_heads

@@ -20,8 +20,8 @@ def by_speed(main_seconds: float, other_seconds: float) -> float:
     """The other processor's share at first, and EdgeNN's: proportional to the speeds, each measured alone.
 
     Args:
-        here: seconds of all the work on the main processor.
-        there: seconds of all the work on the other processor.
+        main_seconds: seconds of all the work on the main processor.
+        other_seconds: seconds of all the work on the other processor.
     """
     return main_seconds / (main_seconds + other_seconds)
 

@@ -27,8 +27,8 @@ class TreePattern:
 
     Attributes:
         width: nodes of the tree.
-        rows: query index of each listed pair, int32 `[listed]` (with `cols`: COO).
-        cols: key index of each listed pair, int32 `[listed]`, ascending within a row.
+        rows: query index of each listed pair, int32 `[pairs]` (with `cols`: COO).
+        cols: key index of each listed pair, int32 `[pairs]`, ascending within a row.
         starts: offset of each row's pairs, and the end: int32 `[width + 1]` (with `cols`: CSR).
     """
 
@@ -79,7 +79,7 @@ class TreePattern:
         return TreePattern.of_mask(mask)
 
     def table(self, values: Tensor, elsewhere: float) -> Tensor:
-        """Scatter values `[heads, listed]` to dense `[heads, width, width]`, filled with `elsewhere`."""
+        """Scatter values `[heads, pairs]` to dense `[heads, width, width]`, filled with `elsewhere`."""
         out = values.new_full((len(values), self.width, self.width), elsewhere)
         out[:, self.rows.long(), self.cols.long()] = values
         return out
@@ -126,7 +126,7 @@ class TreeKernel:
     loops: ModuleType | None
 
     def scores(self, pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-        """QK^T: `[heads, listed]`; for `dense` `[heads, width, width]`, -inf at masked pairs.
+        """QK^T: `[heads, pairs]`; for `dense` `[heads, width, width]`, -inf at masked pairs.
 
         `queries` is fp32 `[width, heads, head_dim]`, `keys` fp32 `[kv_heads, width, head_dim]`.
         """
@@ -255,7 +255,7 @@ def _of_heads(heads: int, shared: Tensor) -> Tensor:
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-    """Scores of the listed pairs, `[heads, listed]`."""
+    """Scores of the listed pairs, `[heads, pairs]`."""
     ours = queries.transpose(0, 1)[:, pattern.rows.long()]
     theirs = _of_heads(len(ours), keys)[:, pattern.cols.long()]
     return (ours * theirs).sum(-1) * scale

@@ -23,7 +23,7 @@ _vectorized = njit(nogil=True, error_model="numpy", cache=True, fastmath={"contr
 
 @_compiled
 def scores_naive(rows, cols, queries, keys, scale, out):
-    """Score of each listed pair, accumulated in memory: `out` is `[heads, listed]`."""
+    """Score of each listed pair, accumulated in memory: `out` is `[heads, pairs]`."""
     group = queries.shape[1] // keys.shape[0]
     for head in range(queries.shape[1]):
         for n in range(rows.shape[0]):
@@ -78,7 +78,7 @@ def mix_optimized(starts, cols, weights, values, out):
 def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out, top, total):
     """Optimized scores, softmax weights per row and head, and optimized mix, not normalized.
 
-    `cap` soft-caps scores by tanh; 0 disables it. `scores` is a buffer `[heads, listed]`. `top` and `total`,
+    `cap` soft-caps scores by tanh; 0 disables it. `scores` is a buffer `[heads, pairs]`. `top` and `total`,
     both `[heads, rows]`, receive the largest score (the lowest float if a row sees nothing) and the sum of
     weights.
     """

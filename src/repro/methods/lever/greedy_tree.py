@@ -59,9 +59,9 @@ class Growth:
             say which nodes are expandable; others are leaves that cost only their row in the verification.
         limit: maximum draft tokens in a tree. Deviation: the paper gives none.
         batch: maximum nodes expanded in one pass; 1 is Algorithm 1 as printed.
-        switch: number of nodes from which a pass runs on the processor `wide`; 0 chooses by measured seconds.
-        narrow: processor of smaller passes.
-        wide: processor of larger passes.
+        switch: number of nodes from which a pass runs on `large_processor`; 0 chooses by measured seconds.
+        small_processor: processor of smaller passes.
+        large_processor: processor of larger passes.
     """
 
     depth: int = 8

@@ -107,7 +107,7 @@ def plan(
     to load all layers up to this one.
 
     Args:
-        asked: constraints of the plan.
+        sharding: constraints of the plan.
         importance: importance by costed layer and shard; higher is more important.
         layers: size of the costed layers.
         pace: timing of the device.

@@ -342,7 +342,7 @@ class _Stored:
         return targets
 
     def embedding(self, config: EagleConfig, shared: Tensor) -> Tensor:
-        """The checkpoint's embedding if present, else the target's (`lent`)."""
+        """The checkpoint's embedding if present, else the target's (`shared`)."""
         shape = (config.target_vocab, config.layer.hidden)
         if self._stored_name("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)

@@ -150,7 +150,7 @@ def best(accuracies: Accuracies, width: int) -> VerificationTree:
 def _all_trees(
     nodes: tuple[Path, ...], candidates: Sequence[Path], accuracies: Accuracies, missing: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Enumerate every tree with `left` nodes more than `chosen` once; skipped nodes stay out."""
+    """Enumerate every tree with `missing` nodes more than `nodes` once; skipped nodes stay out."""
     if not missing:
         yield nodes
         return
