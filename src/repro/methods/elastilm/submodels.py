@@ -96,12 +96,12 @@ class UnitDecoder(Decoder):
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
-        queries, turning = units * config.groups, units * (config.groups + 1)
+        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
         if w.qk_norm is not None:
             for start, stop, norm in self._head_norms(w.qk_norm, units):
                 heads[:, start:stop] = norm(heads[:, start:stop])
         if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+            heads.view(torch.complex64)[:, :rotary_heads].mul_(shared.rotation)
         rows = heads[:, queries:]
         if units < config.kv_heads:
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)

@@ -92,7 +92,7 @@ class RowSplit(_Divided):
 
 
 def split_linear(
-    linear: Linear, parts: Sequence[Part], by: str = "columns", blocks: int = 1
+    linear: Linear, parts: Sequence[Part], way: str = "columns", blocks: int = 1
 ) -> ColumnSplit | RowSplit:
     """Split a linear over devices; empty parts are left out.
 
@@ -107,17 +107,17 @@ def split_linear(
         InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
     """
     dense = plain(linear)
-    if by not in WAYS:
-        raise InputError(unknown("way to divide a linear", by, WAYS))
+    if way not in WAYS:
+        raise InputError(unknown("way to divide a linear", way, WAYS))
     shares = [part.share for part in parts]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
     outputs, inputs = dense.weight.shape
-    size = inputs if by == "rows" else outputs // blocks
+    size = inputs if way == "rows" else outputs // blocks
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
-    if by == "rows":
+    if way == "rows":
         return RowSplit(tuple(_rows(dense, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
     return ColumnSplit(tuple(_columns(dense, blocks, *cut) for cut in cuts), outputs, blocks)
 

@@ -61,7 +61,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
             up = split_linear(w.up, parts, blocks=blocks)
-            out, down = split_linear(w.out, parts, by="rows"), split_linear(w.down, parts, by="rows")
+            out, down = split_linear(w.out, parts, way="rows"), split_linear(w.down, parts, way="rows")
         else:
             up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
         return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
@@ -176,8 +176,8 @@ def dense_part(
 ) -> Partial:
     """Partial attention to some slots; shapes as in `attention.attend`, bias as in `blindness`."""
     kv_heads, _, width = keys.shape
-    grouped = queries.transpose(0, 1).reshape(kv_heads, -1, width)
-    logits = scores(config, grouped, keys, bias)
+    query_groups = queries.transpose(0, 1).reshape(kv_heads, -1, width)
+    logits = scores(config, query_groups, keys, bias)
     # A row that sees no slot gets a finite maximum, so that all its weights are 0.
     top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     weights = logits.sub_(top).exp_()

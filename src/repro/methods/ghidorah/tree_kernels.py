@@ -78,9 +78,9 @@ class TreePattern:
         mask[:, :first] = False
         return TreePattern.of_mask(mask)
 
-    def table(self, values: Tensor, elsewhere: float) -> Tensor:
+    def table(self, values: Tensor, fill: float) -> Tensor:
         """Scatter values `[heads, pairs]` to dense `[heads, width, width]`, filled with `elsewhere`."""
-        out = values.new_full((len(values), self.width, self.width), elsewhere)
+        out = values.new_full((len(values), self.width, self.width), fill)
         out[:, self.rows.long(), self.cols.long()] = values
         return out
 
@@ -237,9 +237,9 @@ def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
     mixed, top, total = parts[0]
     module = loops() if compiled else None
     if module is not None and len(parts) == 2 and mixed.device.type == "cpu":
-        ours, theirs = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
+        first, second = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
         out = torch.empty(mixed.shape[1], mixed.shape[0], mixed.shape[2])
-        module.merge(*ours, *theirs, out.numpy())
+        module.merge(*first, *second, out.numpy())
         return out
     for part in parts[1:]:
         highest = torch.maximum(top, part.top)
@@ -256,9 +256,9 @@ def _of_heads(heads: int, shared: Tensor) -> Tensor:
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
     """Scores of the listed pairs, `[heads, pairs]`."""
-    ours = queries.transpose(0, 1)[:, pattern.rows.long()]
-    theirs = _of_heads(len(ours), keys)[:, pattern.cols.long()]
-    return (ours * theirs).sum(-1) * scale
+    query_rows = queries.transpose(0, 1)[:, pattern.rows.long()]
+    key_rows = _of_heads(len(query_rows), keys)[:, pattern.cols.long()]
+    return (query_rows * key_rows).sum(-1) * scale
 
 
 def _torch_mix(pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:

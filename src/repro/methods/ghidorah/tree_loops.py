@@ -85,15 +85,15 @@ def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out
     scores_optimized(rows, cols, queries, keys, scale, scores)
     for head in range(out.shape[0]):
         for row in range(out.shape[1]):
-            best, weighed = np.finfo(np.float32).min, np.float32(0.0)
+            best, weight_sum = np.finfo(np.float32).min, np.float32(0.0)
             for n in range(starts[row], starts[row + 1]):
                 if cap > 0.0:
                     scores[head, n] = np.tanh(scores[head, n] / cap) * cap
                 best = max(best, scores[head, n])
             for n in range(starts[row], starts[row + 1]):
                 scores[head, n] = np.exp(scores[head, n] - best)
-                weighed += scores[head, n]
-            top[head, row], total[head, row] = best, weighed
+                weight_sum += scores[head, n]
+            top[head, row], total[head, row] = best, weight_sum
     mix_optimized(starts, cols, scores, values, out)
 
 
@@ -104,8 +104,8 @@ def merge(mixed, top, total, other_mixed, other_top, other_total, out):
     for row in range(rows):
         for head in range(heads):
             highest = max(top[head, row], other_top[head, row])
-            ours, theirs = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
-            scale = np.float32(1.0) / (total[head, row] * ours + other_total[head, row] * theirs)
-            ours, theirs = ours * scale, theirs * scale
+            factor, other_factor = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
+            scale = np.float32(1.0) / (total[head, row] * factor + other_total[head, row] * other_factor)
+            factor, other_factor = factor * scale, other_factor * scale
             for d in range(dim):
-                out[row, head, d] = mixed[head, row, d] * ours + other_mixed[head, row, d] * theirs
+                out[row, head, d] = mixed[head, row, d] * factor + other_mixed[head, row, d] * other_factor

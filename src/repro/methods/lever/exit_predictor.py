@@ -142,11 +142,11 @@ def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
     The digest in `config.target` is provenance only and not compared: it differs between formats of the same
     model.
     """
-    ours, theirs = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
-    if ours != theirs:
+    sizes, actual = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
+    if sizes != actual:
         raise InputError(
-            f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {ours}; "
-            f"this target has {theirs}"
+            f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {sizes}; "
+            f"this target has {actual}"
         )
     if not shape.tied or shape.projected or shape.logit_cap is not None:
         raise InputError(

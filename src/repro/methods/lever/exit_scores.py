@@ -77,13 +77,13 @@ class ExitScores:
         cached = [row for row in looked_up if row is not None]
         if len(cached) == len(prefixes):
             return cached
-        computed = self._compute(hidden, candidates)
+        rows = self._compute(hidden, candidates)
         memo.add_scores(
             (prefix.digest, dict(zip(tokens, row, strict=True)))
-            for prefix, tokens, row in zip(prefixes, candidates, computed, strict=True)
+            for prefix, tokens, row in zip(prefixes, candidates, rows, strict=True)
             if tokens
         )
-        return computed
+        return rows
 
     def _compute(self, hidden: Callable[[], Tensor], candidates: Sequence[Candidates]) -> list[list[float]]:
         return [row.tolist() for row in self.predictor().scores(hidden(), candidates)]
@@ -109,12 +109,12 @@ class ComparedScores(ExitScores):
         self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
     ) -> list[list[float]]:
         """See `ExitScores`."""
-        computed = super().scores(prefixes, candidates, hidden)
-        for prefix, tokens, row in zip(prefixes, candidates, computed, strict=True):
+        rows = super().scores(prefixes, candidates, hidden)
+        for prefix, tokens, row in zip(prefixes, candidates, rows, strict=True):
             cached = self._cache.scores(prefix.digest) if tokens else {}
             for token, score in zip(tokens, row, strict=True):
                 self._judge(prefix.length, abs(score - cached.get(token, score)))
-        return computed
+        return rows
 
 
 def variant_of(predictor: str) -> str:
@@ -124,8 +124,8 @@ def variant_of(predictor: str) -> str:
 
 def scores_variant(target: Model) -> str:
     """The same, of the predictor that a target's checkpoint names; "" if it names none."""
-    named = target.config.checkpoint and target.config.checkpoint.predictor
-    return variant_of(digest(predictor_folder(target))) if named else ""
+    name = target.config.checkpoint and target.config.checkpoint.predictor
+    return variant_of(digest(predictor_folder(target))) if name else ""
 
 
 def exit_scores_of(target: Model) -> ExitScores:
@@ -137,21 +137,21 @@ def exit_scores_of(target: Model) -> ExitScores:
     folder = predictor_folder(target)
     config = PredictorConfig.read(folder)
     require_fit(config, target.decoder_config)
-    opened = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
-    return ExitScores(config.layer, opened, digest=digest(folder))
+    load = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
+    return ExitScores(config.layer, load, digest=digest(folder))
 
 
 def predictor_folder(target: Model) -> Path:
     """The folder of a target's predictor; InputError if it has none."""
     from repro.models.checkpoints.origin import folders, to_install  # late: a list of methods opens none
 
-    named = target.config.checkpoint.predictor if target.config.checkpoint else None
-    path = next((folder for folder in folders(named) if folder.exists()), None) if named else None
+    name = target.config.checkpoint.predictor if target.config.checkpoint else None
+    path = next((folder for folder in folders(name) if folder.exists()), None) if name else None
     if path is None:
         raise InputError(
             f"{target.config.name} has no early-exit predictor"
-            + (f" in {named!r}" if named else "")
-            + to_install(named or "")
+            + (f" in {name!r}" if name else "")
+            + to_install(name or "")
             + "; train one (workshop.training.train_predictor) and name it in the checkpoint's "
             "`predictor`, or choose method.pruning=off"
         )

@@ -265,8 +265,8 @@ class _Serving(Serving):
             )
             return Drafted(grown.tree, grown.reason, grown.candidates)
         tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
-        expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
-        sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
+        parents = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
+        sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in parents}
         return Drafted(tree, reason, sets)
 
 

@@ -74,7 +74,7 @@ class PruningRule:
         self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Sequence[float]]
     ) -> list[float]:
         """Normalized score of each node's token at its parent (Eq. 11); 1 for the root."""
-        out = [1.0] * len(tree)
+        shares = [1.0] * len(tree)
         for node in range(len(tree)):
             children = tree.children(node)
             if not children:
@@ -88,11 +88,11 @@ class PruningRule:
             child_indices = sorted({index[tree.token(child)] for child in children})
             indices = list(range(len(index))) if self.shadow else child_indices
             best = max(scores[node][i] for i in indices)
-            share = {i: exp((scores[node][i] - best) / self.temperature) for i in indices}
-            total = fsum(share.values())
+            weights = {i: exp((scores[node][i] - best) / self.temperature) for i in indices}
+            total = fsum(weights.values())
             for child in children:
-                out[child] = share[index[tree.token(child)]] / total
-        return out
+                shares[child] = weights[index[tree.token(child)]] / total
+        return shares
 
     def _above(self, tree: TokenTree, values: Sequence[float]) -> set[int]:
         """The root, and the nodes that reach the threshold with all their ancestors."""

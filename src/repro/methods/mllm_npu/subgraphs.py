@@ -119,7 +119,7 @@ def products(shape: Shape, stage: str) -> int:
 
 def width(shape: Shape, stage: str) -> tuple[int, int]:
     """Input and output channels of a stage with weights; an FFN's inner channels count as both."""
-    attended = shape.heads * shape.head_dim
+    query_width = shape.heads * shape.head_dim
     if stage == FFN:
         return shape.hidden + shape.intermediate, shape.hidden + shape.intermediate
     if stage == UP:
@@ -127,8 +127,8 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
     if stage == DOWN:
         return shape.intermediate, shape.hidden
     if stage == QKV:
-        return shape.hidden, attended + 2 * shape.kv_heads * shape.head_dim
-    return attended, shape.hidden
+        return shape.hidden, query_width + 2 * shape.kv_heads * shape.head_dim
+    return query_width, shape.hidden
 
 
 def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
@@ -241,16 +241,16 @@ class _Cutter:
     ) -> Iterator[Subgraph]:
         """A linear's subgraph, number `first`; for outliers also the flash read and the shadow product."""
         label = f"chunk {chunk} layer {layer} {stage}"
-        reported = FFN if stage == DOWN else stage
+        subgraph_stage = FFN if stage == DOWN else stage
         on = CPU if (layer, stage) in self.layout.beyond else NPU
-        yield Subgraph(self._linear(on, stage, rows, label), before, chunk, layer, reported)
+        yield Subgraph(self._linear(on, stage, rows, label), before, chunk, layer, subgraph_stage)
         share = self.layout.shadowed.get((layer, stage))
         if on == NPU and share is not None:
             read, after = self._cold(stage, share, label), before
             if read:
-                yield Subgraph(read, before, chunk, layer, reported)
+                yield Subgraph(read, before, chunk, layer, subgraph_stage)
                 after = (*before, first + 1)
-            yield Subgraph(self._shadow(stage, share, rows, label), after, chunk, layer, reported)
+            yield Subgraph(self._shadow(stage, share, rows, label), after, chunk, layer, subgraph_stage)
 
     def _float(self, stage: str, rows: int, context: int, label: str, joins: bool) -> Op:
         shape = self.model_cost.shape
@@ -275,9 +275,9 @@ class _Cutter:
     def _shadow(self, stage: str, share: float, rows: int, label: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
-        used = share * weights(self.model_cost.shape, stage)
-        moved = FLOAT * (used + rows * (inputs + outputs))
-        return self._op(CPU, "shadow", rows, 2.0 * rows * used, moved, f"{label} shadow", "fp32")
+        outlier_weights = share * weights(self.model_cost.shape, stage)
+        moved = FLOAT * (outlier_weights + rows * (inputs + outputs))
+        return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, moved, f"{label} shadow", "fp32")
 
     def _cold(self, stage: str, share: float, label: str) -> Op | None:
         count = self.layout.cold * share * weights(self.model_cost.shape, stage)
@@ -352,22 +352,22 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
     layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
     total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
     static = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
-    moving = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    dynamic_sum = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
     return Graphs(
         total,
         total - dynamic,
         total - dynamic + chunks * dynamic,
         chunks * total,
-        static + moving,
-        chunks * static + moving,
+        static + dynamic_sum,
+        chunks * static + dynamic_sum,
     )
 
 
 def static_buffers(shape: Shape) -> float:
     """Bytes per token of a layer's static operator outputs, in float and quantized."""
-    attended, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     norms = 2 * shape.hidden * (FLOAT + 1)
-    projections = (attended + 2 * keys + shape.hidden) * FLOAT
+    projections = (queries + 2 * keys + shape.hidden) * FLOAT
     residuals = 2 * shape.hidden * FLOAT
     inner = (4 if shape.gated else 2) * shape.intermediate * FLOAT + shape.intermediate
     return norms + projections + residuals + inner + shape.hidden * FLOAT
@@ -376,9 +376,9 @@ def static_buffers(shape: Shape) -> float:
 def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
     weighted values (in float and quantized)."""
-    attended = shape.heads * shape.head_dim
-    a_row = (attended + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
-    return shape.layers * rows * (a_row + attended * (FLOAT + 1))
+    queries = shape.heads * shape.head_dim
+    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
+    return shape.layers * rows * (a_row + queries * (FLOAT + 1))
 
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:

@@ -151,23 +151,23 @@ def profile_levels(
         prompts: prompt lengths to measure, ascending, at least one.
         steps: sessions for decode steps, for levels where they differ from `sessions`.
     """
-    stepping = steps or {}
+    step_sessions = steps or {}
 
-    async def measured() -> DeviceProfile:
+    async def measure() -> DeviceProfile:
         levels = {
             level: await _level(
-                device, session, stepping.get(level, session), prompts, tuple(switching[level])
+                device, session, step_sessions.get(level, session), prompts, tuple(switching[level])
             )
             for level, session in sessions.items()
         }
         same = [levels[level] for level, session in sessions.items() if session is full]
         return DeviceProfile(levels, same[0] if same else await _level(device, full, full, prompts, ()))
 
-    return device.play(measured())
+    return device.play(measure())
 
 
 async def _level(
-    device: Device, session: Session, stepping: Session, prompts: Sequence[int], switch: Sequence[Op]
+    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch: Sequence[Op]
 ) -> LevelProfile:
     switch_cost = await run_ops(device, switch)
     prefill, step = [], []
@@ -177,13 +177,13 @@ async def _level(
         start = device.now
         await session.forward([text])
         prefill.append(spent_since(device, start))
-        if stepping is not session:
-            stepping.start(text)
-            await stepping.forward([text])
+        if step_session is not session:
+            step_session.start(text)
+            await step_session.forward([text])
         longer = text.then(0)
-        stepping.keep(longer)
+        step_session.keep(longer)
         start = device.now
-        await stepping.forward([longer])
+        await step_session.forward([longer])
         step.append(spent_since(device, start))
     return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switch_cost)
 

@@ -80,16 +80,16 @@ class ShardedModel:
     def plan(self) -> ShardPlan:
         """The shard plan for the costed layers."""
         model_cost, ranks = self._model.model_cost, self._importance()
-        standing = layer_ranges(model_cost.shape.layers, len(ranks))
+        ranges = layer_ranges(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
-        return plan(self._sharding, [ranks[real.start] for real in standing], layers, self._pace)
+        return plan(self._sharding, [ranks[real.start] for real in ranges], layers, self._pace)
 
     @property
     def widths(self) -> Widths:
         """Shard widths of the checkpoint's layers."""
         real = self._model.decoder_config.layers
         billed = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real), strict=True)
-        return tuple(row for row, standing in billed for _ in standing)
+        return tuple(row for row, layers in billed for _ in layers)
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""

@@ -50,8 +50,8 @@ class SmoothQuant:
         largest = largest_by_channel(decoder, corpus)
         scales = smoothing(decoder, largest, self.alpha)
         # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
-        inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
-        steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
+        inputs = {place: maxima / scales.get(place, 1.0) for place, maxima in largest.items()}
+        steps = {place: float(maxima.max()) / HIGH for place, maxima in inputs.items()}
         return Compressed(static(smooth(decoder, scales), steps), {"bits_per_weight": 8})
 
 

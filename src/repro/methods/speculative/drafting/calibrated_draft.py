@@ -92,8 +92,8 @@ def with_first(row: Logits, token: int) -> Logits:
     tokens, logps = row.ranked()
     if tokens[0] == token:
         return row
-    changed = [tokens[0] if each == token else each for each in tokens]
-    return Logits(None, ([token, *changed[1:]], logps))
+    order = [tokens[0] if other == token else other for other in tokens]
+    return Logits(None, ([token, *order[1:]], logps))
 
 
 def temper(row: Logits, temperature: float) -> Logits:

@@ -90,8 +90,8 @@ def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
     """
     tokens, logps = row.ranked()
-    changed = [each for each in tokens if each != token]
+    order = [other for other in tokens if other != token]
     if rank is not None:
-        changed.insert(rank, token)
-    count = min(len(changed), len(logps))
-    return Logits(None, (changed[:count], logps[:count]))
+        order.insert(rank, token)
+    count = min(len(order), len(logps))
+    return Logits(None, (order[:count], logps[:count]))

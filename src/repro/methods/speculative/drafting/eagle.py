@@ -130,7 +130,7 @@ class _EagleStep(Step):
             inputs.update(zip(parents, head.fuse(features).float().unbind(), strict=True))
         hidden = torch.stack([inputs[prefix.parent] for prefix in wave if prefix.parent is not None])
         mask = lineage.mask(wave)
-        out = head.layer(
+        guesses = head.layer(
             torch.tensor([prefix.token for prefix in wave], device=head.device),
             hidden,
             torch.tensor([prefix.length - 2 for prefix in wave], device=head.device),
@@ -138,7 +138,7 @@ class _EagleStep(Step):
             network.cache,
         )
         lineage.add(wave)
-        network.guesses.update(zip(wave, out.unbind(), strict=True))
+        network.guesses.update(zip(wave, guesses.unbind(), strict=True))
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:

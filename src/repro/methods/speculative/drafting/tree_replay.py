@@ -146,7 +146,7 @@ def _best_exchange(
     Positions `gains[firsts[j] : firsts[j + 1]]` would accept a node at place j, below node `parents[j]`;
     positions `lost[lasts[i] : lasts[i + 1]]` accept leaf i, which is node `leaves[i]`, now.
     """
-    fewest, best_leaf, best_place = _rounds(depths, begins, ends), -1, -1
+    fewest, best_leaf, best_slot = _rounds(depths, begins, ends), -1, -1
     trial = depths.copy()
     for i in range(len(leaves)):
         for at in lost[lasts[i] : lasts[i + 1]]:
@@ -159,12 +159,12 @@ def _best_exchange(
                 trial[at] += 1
             count = _rounds(trial, begins, ends)
             if count < fewest:
-                fewest, best_leaf, best_place = count, i, j
+                fewest, best_leaf, best_slot = count, i, j
             for at in gained:
                 trial[at] -= 1
         for at in lost[lasts[i] : lasts[i + 1]]:
             trial[at] += 1
-    return fewest, best_leaf, best_place
+    return fewest, best_leaf, best_slot
 
 
 def _group(groups: Integers, count: int) -> tuple[Integers, Integers]:
