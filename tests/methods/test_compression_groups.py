@@ -216,7 +216,9 @@ def test_awq_scales_change_no_logit(family: str) -> None:
     seen = samples(made, corpus(), 64)
     layers = []
     for i, layer in enumerate(made.layers):
-        scaled, _ = Awq(bits=3).scaled(made.config, layer, {part: seen[LinearId(i, part)] for part in PARTS})
+        scaled, _ = Awq(bits=3).scale_layer(
+            made.config, layer, {part: seen[LinearId(i, part)] for part in PARTS}
+        )
         layers.append(scaled)
     moved = Decoder(made.config, layers, made.ends)
     assert torch.allclose(alone(moved, TEXT), alone(made, TEXT), atol=1e-4, rtol=1e-4)
@@ -232,7 +234,7 @@ def unchanged(family: str) -> set[str]:
         for width in [getattr(made.layers[0], part).weight.shape[1]]
         for rows in [torch.randn(64, width, generator=generator) * spread(width).square()]
     }
-    scaled, inputs = Awq(bits=3).scaled(made.config, made.layers[0], sample)
+    scaled, inputs = Awq(bits=3).scale_layer(made.config, made.layers[0], sample)
     same = {part for part in PARTS if torch.equal(inputs[part].rows, sample[part].rows)}
     weights_same = {
         part
@@ -265,7 +267,7 @@ def test_awq_loses_less_where_it_was_calibrated() -> None:
     searched = {}
     for clip in (False, True):
         awq = Awq(bits=3, group=32, clip=clip)
-        scaled, moved = awq.scaled(made.config, layer, inputs)
+        scaled, moved = awq.scale_layer(made.config, layer, inputs)
         after = dict(linears_of(awq.compress(made, texts).decoder))
         searched[clip] = [
             lost(after[LinearId(1, part)].weight, getattr(scaled, part).weight, moved[part].rows)
@@ -294,7 +296,7 @@ def test_clips_are_those_of_the_least_error_of_each_group() -> None:
             ]
             errors = [(x @ (asymmetric(cut[None], 3, 5)[0] - values)).square().sum() for cut in cuts]
             expected[output, first : first + 5] = cuts[int(torch.stack(errors).argmin())]
-    assert torch.allclose(Awq(bits=3, group=5).clipped(weight, rows), expected, atol=1e-6)
+    assert torch.allclose(Awq(bits=3, group=5).clip_weight(weight, rows), expected, atol=1e-6)
     assert not torch.equal(expected, weight)
 
 

@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.compression.quantization.llm_int8 import LlmInt8
-from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
+from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smooth, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow, important
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
@@ -77,7 +77,7 @@ def test_smoothing_alone_changes_no_answer(family: str) -> None:
     given = dense(family)
     largest = largest_by_channel(given, CORPUS)
     scales = smoothing(given, largest, 0.5)
-    made = smoothed(given, scales)
+    made = smooth(given, scales)
     assert float((logits(made) - logits(given)).abs().max()) < 1e-4
     after = largest_by_channel(made, CORPUS)
     for place, most in largest.items():
@@ -188,7 +188,7 @@ def test_which_linears_keep_their_outliers() -> None:
     profiles = {place: OutlierProfile(1.0, most) for place, most in importance.items()}
 
     def layers(**given: Any) -> set[int]:
-        return {place.layer for place in Shadow(**given).kept(profiles, 3)}
+        return {place.layer for place in Shadow(**given).shadowed_linears(profiles, 3)}
 
     assert layers(keeps="ranked", pruned=2 / 3) == {1}
     assert layers(keeps="ends", pruned=2 / 3) == {0}
@@ -244,7 +244,7 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
     given = dense("llama-2")
     spoil = torch.ones(64)
     spoil[3] = 0.02
-    made = smoothed(
+    made = smooth(
         given, dict.fromkeys((LinearId(i, part) for i in range(4) for part in ("qkv", "up")), spoil)
     )
     assert error(made, "llama-2") < 1e-4

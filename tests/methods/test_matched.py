@@ -23,8 +23,8 @@ from repro.methods.speculative.drafting.calibrated_draft import (
     coin,
     mean_confidence,
     swap_probability,
+    temper,
     temperature_for,
-    tempered,
     with_first,
 )
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
@@ -105,7 +105,7 @@ def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() 
 @pytest.mark.parametrize("temperature", [0.2, 0.7, 1.0, 3.0])
 def test_a_temperature_divides_logits_and_keeps_their_order(temperature: float) -> None:
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 3
-    tokens, logps = tempered(Logits(logits), temperature).top_ranks()
+    tokens, logps = temper(Logits(logits), temperature).top_ranks()
     assert tokens == Logits(logits).top_ranks()[0]
     assert logps == pytest.approx(
         (logits / temperature).log_softmax(-1).sort(descending=True).values.tolist()[: len(logps)], abs=1e-5
@@ -114,9 +114,9 @@ def test_a_temperature_divides_logits_and_keeps_their_order(temperature: float) 
 
 def test_what_lies_beyond_the_kept_ranks_counts_as_probable_as_the_last_of_them() -> None:
     flat = Logits(torch.zeros(6400))
-    assert tempered(flat, 0.3).top_ranks()[1] == pytest.approx([-math.log(6400)] * 64, rel=1e-4)
+    assert temper(flat, 0.3).top_ranks()[1] == pytest.approx([-math.log(6400)] * 64, rel=1e-4)
     logits = torch.randn(6400, generator=torch.Generator().manual_seed(1)) * 4
-    assert tempered(Logits(logits), 1.0).top_ranks()[1] == pytest.approx(
+    assert temper(Logits(logits), 1.0).top_ranks()[1] == pytest.approx(
         Logits(logits).top_ranks()[1], abs=1e-5
     )
 
@@ -139,7 +139,7 @@ def test_a_matched_draft_is_at_one_temperature_swapped_or_not() -> None:
     warm, own = (rows(MatchedNetwork(draft, Noted(target), 0.5, 3, t), texts) for t in (0.4, 1.0))
     for one, other in zip(warm, own, strict=True):
         assert one.choice == other.choice
-        assert one.top_ranks() == tempered(other, 0.4).top_ranks()
+        assert one.top_ranks() == temper(other, 0.4).top_ranks()
 
 
 # The coin

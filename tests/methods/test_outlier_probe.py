@@ -56,7 +56,7 @@ def test_a_copy_of_no_channel_saves_all_of_it_and_one_of_all_nothing() -> None:
 
 
 def test_all_settings_but_the_quantile_share_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    outliers._seen.cache_clear()
+    outliers._observe.cache_clear()
     read: list[object] = []
     count = outliers.channels.count
     monkeypatch.setattr(outliers.channels, "count", lambda *given: read.append(given) or count(*given))

@@ -177,6 +177,6 @@ def test_the_pruner_scores_the_drafts_candidates_and_all_children() -> None:
 
 def test_the_pruner_says_how_much_it_scores() -> None:
     tree = a_tree((0, 1), (0, 2), (1, 1))
-    assert pruner(BARE).scored(tree) == 4
+    assert pruner(BARE).score_count(tree) == 4
     assert pruner(replace(BARE, shadow=False)).candidates(tree) == [(1, 2), (1,), (), ()]
-    assert pruner(BARE).scored(TokenTree(Prefix.of([7]))) == 0
+    assert pruner(BARE).score_count(TokenTree(Prefix.of([7]))) == 0

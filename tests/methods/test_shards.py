@@ -21,13 +21,13 @@ from repro.methods.sti.shard_plan import (
     Sharding,
     ShardPlan,
     StagePace,
+    layer_ranges,
     pass_seconds,
     plan,
-    spread,
     stored_bits,
 )
 from repro.methods.sti.shard_rank import importance
-from repro.methods.sti.sharded_model import sharded, sharded_decoder
+from repro.methods.sti.sharded_model import shard_model, sharded_decoder
 from repro.models.quantization import dictionary_rounding as shards
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT, STREAMED
@@ -142,8 +142,8 @@ def test_widths_beyond_what_the_model_stores_are_not_used() -> None:
 
 
 def test_real_layers_stand_for_billed_ones() -> None:
-    assert [list(r) for r in spread(4, 2)] == [[], [0], [], [1]]
-    assert [list(r) for r in spread(2, 4)] == [[0, 1], [2, 3]]
+    assert [list(r) for r in layer_ranges(4, 2)] == [[], [0], [], [1]]
+    assert [list(r) for r in layer_ranges(2, 4)] == [[0, 1], [2, 3]]
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +298,7 @@ def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path)
     with pytest.raises(
         InputError, match="tiny is rounded to 3 bits, and shards are rounded from whole weights"
     ):
-        sharded(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
+        shard_model(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
     tiny_encdec.write("t5", tmp_path)
     with pytest.raises(InputError, match="tiny is an encoder-decoder, and rounded=3 is for decoders"):
         model_of(tmp_path, 3)

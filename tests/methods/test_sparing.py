@@ -47,7 +47,7 @@ class Chosen:
         self.saw = hidden() if self._reads_hidden else None
         return self._keep(tree)
 
-    def scored(self, tree: TokenTree) -> int:
+    def score_count(self, tree: TokenTree) -> int:
         return len(tree)
 
 

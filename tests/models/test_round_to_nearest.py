@@ -7,7 +7,7 @@ import torch
 
 from repro.core.errors import InputError
 from repro.methods.elastilm import elastic_profile
-from repro.methods.elastilm.submodels import reordered
+from repro.methods.elastilm.submodels import reorder
 from repro.models.analysis.hooks import linears_of
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.quantization import round_to_nearest
@@ -40,7 +40,7 @@ def test_weights_are_off_by_half_a_step_at_most(bits: int) -> None:
 def test_units_may_be_reordered_before_or_behind() -> None:
     made = dense("llama-2")
     whole = round_decoder(made, 4)
-    assert torch.allclose(logits(reordered(whole, order_of(made))), logits(whole), atol=1e-4)
+    assert torch.allclose(logits(reorder(whole, order_of(made))), logits(whole), atol=1e-4)
     assert not torch.allclose(logits(whole), logits(made), atol=1e-2)
 
 
@@ -56,6 +56,6 @@ def test_what_was_made_of_a_checkpoint_serves_its_rounded_weights_too(bits: int 
     checkpoint = read_model("smollm2_135m").checkpoint
     assert checkpoint is not None
     made = round_to_nearest.load(open_checkpoint(checkpoint), bits)
-    folder = elastic_profile.committed(made)
+    folder = elastic_profile.committed_folder(made)
     assert folder is not None
     assert (folder / elastic_profile.PROFILE).is_file()

@@ -12,7 +12,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
-from repro.methods.elastilm.submodels import Kept, reordered, submodel
+from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
 from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
@@ -34,8 +34,8 @@ def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
     made = dense(family)
     wanted = made.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (made.head(passing(made).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
-    whole = reordered(made, importance_of(family).order())
-    half = replace(Kept.whole(made.config), units=(1,) * made.config.layers)
+    whole = reorder(made, importance_of(family).order())
+    half = replace(LayerSizes.full(made.config), units=(1,) * made.config.layers)
     sub = submodel(whole, half)
     wanted = sub.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (sub.head(passing(sub).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4

@@ -13,7 +13,7 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import calibration_error
-from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel, interpolated
+from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel, interpolate
 from repro.models.forward.network import Logits
 from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.transformer.layer import LayerWeights
@@ -155,8 +155,8 @@ def test_rows_keep_their_norms_and_meet_halfway() -> None:
     drawn = torch.Generator().manual_seed(0)
     shapes = ((6, 8), (8, 4), (9, 8), (8, 9))
     layer = LayerWeights(*(PlainLinear(torch.randn(shape, generator=drawn)) for shape in shapes))
-    whole, half, again = (interpolated(layer, share, [3, 0]) for share in (1.0, 0.5, 0.5))
-    other = interpolated(layer, 1.0, [4, 0])
+    whole, half, again = (interpolate(layer, share, [3, 0]) for share in (1.0, 0.5, 0.5))
+    other = interpolate(layer, 1.0, [4, 0])
     for own, random, middle, repeated, apart in zip(
         *(cast(tuple[PlainLinear, ...], one.linears) for one in (layer, whole, half, again, other)),
         strict=True,

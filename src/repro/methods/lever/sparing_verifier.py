@@ -31,7 +31,7 @@ class Pruner(Protocol):
     def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
         """Nodes to keep, root first, with all their ancestors; `hidden` computes `[nodes, h]`."""
 
-    def scored(self, tree: TokenTree) -> int:
+    def score_count(self, tree: TokenTree) -> int:
         """Number of tokens it scores, each by one dot product of the hidden size."""
 
 
@@ -82,9 +82,9 @@ def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
     """The early-exit point at which a pruner judges a tree's nodes."""
 
     def judge(step: Step) -> list[int]:
-        kept = pruner.keep(tree, step.hidden)
-        if len(kept) < len(tree):
-            step.drop(kept)
-        return kept
+        nodes = pruner.keep(tree, step.hidden)
+        if len(nodes) < len(tree):
+            step.drop(nodes)
+        return nodes
 
-    return EarlyExitPoint(pruner.layer, len(tree), pruner.scored(tree), judge)
+    return EarlyExitPoint(pruner.layer, len(tree), pruner.score_count(tree), judge)

@@ -32,7 +32,7 @@ ENOUGH = 0.8
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Observation:
     """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
     profiles: Mapping[LinearId, OutlierProfile]
@@ -77,10 +77,10 @@ class Outliers:
                 threshold is 0.
             bits: mean of its log2: bits of resolution lost to a scale that covers the largest input.
         """
-        seen = _seen(decoder, corpus, texts, self.quantile)
-        chosen = [place for place, _ in linears_of(decoder) if self._wants(place, decoder.config.layers)]
-        linears = [seen.counted[place] for place in chosen]
-        ratios = [seen.profiles[place].importance for place in chosen]
+        observation = _observe(decoder, corpus, texts, self.quantile)
+        selection = [place for place, _ in linears_of(decoder) if self._wants(place, decoder.config.layers)]
+        linears = [observation.counted[place] for place in selection]
+        ratios = [observation.profiles[place].importance for place in selection]
         all_, hot = channels.weights(linears), channels.hot_weights(linears, self.hot)
         return {
             "linears": len(linears),
@@ -114,11 +114,11 @@ def _ends(decoder: Decoder) -> int:
 
 
 @lru_cache(maxsize=1)
-def _seen(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Seen:
+def _observe(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Observation:
     """Profiles and counts of all linears; cached for cells that differ only in what they select."""
     profiles = profile(decoder, _tensors(corpus), quantile)
-    thresholds = {place: one.threshold for place, one in profiles.items()}
-    return _Seen(profiles, channels.count(decoder, thresholds, _tensors(texts)))
+    thresholds = {place: linear_profile.threshold for place, linear_profile in profiles.items()}
+    return _Observation(profiles, channels.count(decoder, thresholds, _tensors(texts)))
 
 
 def _tensors(texts: Texts) -> list[Tensor]:

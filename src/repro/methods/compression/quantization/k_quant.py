@@ -42,10 +42,10 @@ class KQuant:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         config = decoder.config
-        made = {
-            place: _rounded(config, place, as_plain(held), self.mix) for place, held in linears_of(decoder)
+        linears = {
+            place: _quantize(config, place, as_plain(linear), self.mix) for place, linear in linears_of(decoder)
         }
-        return Compressed(with_linears(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
+        return Compressed(with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())})
 
 
 def more_bits(layer: int, layers: int) -> bool:
@@ -71,7 +71,7 @@ MIXES: Mapping[str, Callable[[str, int, int], str]] = {
 """Mix -> format of a matrix (`v`, `down` or another) of a layer, as in `llama_tensor_get_type`."""
 
 
-def _rounded(config: DecoderConfig, place: LinearId, linear: PlainLinear, mix: str) -> BlockLinear:
+def _quantize(config: DecoderConfig, place: LinearId, linear: PlainLinear, mix: str) -> BlockLinear:
     """Quantize a fused linear, each original matrix (q, k, v; gate, up) in its own format."""
     outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
     names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)

@@ -38,8 +38,8 @@ class LlmInt8:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         dense = {place: as_plain(linear) for place, linear in linears_of(decoder)}
-        made = {
+        linears = {
             place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
             for place, linear in dense.items()
         }
-        return Compressed(with_linears(decoder, made), {"bits_per_weight": 8})
+        return Compressed(with_linears(decoder, linears), {"bits_per_weight": 8})

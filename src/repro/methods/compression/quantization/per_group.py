@@ -42,10 +42,10 @@ class PerGroup:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = {place: self._rounded(as_plain(linear)) for place, linear in linears_of(decoder)}
-        return Compressed(with_linears(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
+        linears = {place: self._quantize(as_plain(linear)) for place, linear in linears_of(decoder)}
+        return Compressed(with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())})
 
-    def _rounded(self, linear: PlainLinear) -> BlockLinear:
+    def _quantize(self, linear: PlainLinear) -> BlockLinear:
         inputs = linear.weight.shape[1]
         rounding = partial(symmetric, bits=self.bits, group=self.group)
         bits = self.bits + SCALE_BITS * groups_of(inputs, self.group) / inputs

@@ -50,9 +50,9 @@ class SmoothQuant:
         largest = largest_by_channel(decoder, corpus)
         scales = smoothing(decoder, largest, self.alpha)
         # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
-        inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
-        steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
-        return Compressed(quantize_static(smoothed(decoder, scales), steps), {"bits_per_weight": 8})
+        inputs = {place: maxima / scales.get(place, 1.0) for place, maxima in largest.items()}
+        steps = {place: float(maxima.max()) / HIGH for place, maxima in inputs.items()}
+        return Compressed(quantize_static(smooth(decoder, scales), steps), {"bits_per_weight": 8})
 
 
 def smoothing(decoder: Decoder, largest: Mapping[LinearId, Tensor], alpha: float) -> dict[LinearId, Tensor]:
@@ -65,17 +65,17 @@ def smoothing(decoder: Decoder, largest: Mapping[LinearId, Tensor], alpha: float
         largest: largest magnitude of every input by linear, fp32 `[inputs]`.
         alpha: migration strength, 0 to 1.
     """
-    found: dict[LinearId, Tensor] = {}
+    scales: dict[LinearId, Tensor] = {}
     for i, layer in enumerate(decoder.layers):
         for parts in feeds(decoder.config).values():
             weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
             weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
             scale = largest[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
-            found |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
-    return found
+            scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
+    return scales
 
 
-def smoothed(decoder: Decoder, scales: Mapping[LinearId, Tensor]) -> Decoder:
+def smooth(decoder: Decoder, scales: Mapping[LinearId, Tensor]) -> Decoder:
     """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
     layers = decoder.resident_layers()
     for norm, parts in feeds(decoder.config).items():

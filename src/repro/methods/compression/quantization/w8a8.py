@@ -27,6 +27,6 @@ class W8A8:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        found = largest_by_channel(decoder, corpus)
-        steps = {place: float(largest.max()) / HIGH for place, largest in found.items()}
+        maxima = largest_by_channel(decoder, corpus)
+        steps = {place: float(largest.max()) / HIGH for place, largest in maxima.items()}
         return Compressed(quantize_static(decoder, steps), {"bits_per_weight": 8})
