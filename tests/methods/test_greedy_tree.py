@@ -165,13 +165,13 @@ class Watched(greedy_tree._Growing):
         self.inserted += 1
         super().insert(chosen)
 
-    def grown(self, reason: str) -> GrownTree:
+    def finish(self, reason: str) -> GrownTree:
         if reason == "rate":
             assert all(self.rate(left) <= self.average for left in self.frontier())
             # Not expanded, because not even a child that is certain would be inserted.
             certain = (per(self._reach[node], self._marginal(False, False)) for node in self.waiting)
             assert all(rate <= self.average for rate in certain)
-        return super().grown(reason)
+        return super().finish(reason)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4])

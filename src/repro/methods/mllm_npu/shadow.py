@@ -74,7 +74,9 @@ class Shadow:
             quantized, figures, {place: shares[place] for place in profiles if place in shadowed}
         )
 
-    def shadowed_linears(self, profiles: Mapping[LinearId, OutlierProfile], layers: int) -> frozenset[LinearId]:
+    def shadowed_linears(
+        self, profiles: Mapping[LinearId, OutlierProfile], layers: int
+    ) -> frozenset[LinearId]:
         """The linears that keep their outliers, of a decoder of `layers` layers."""
         if self.keeps == "ends":
             end_layers = layers_at_ends(layers, self.pruned)

@@ -43,9 +43,12 @@ class KQuant:
         """See `Compression`."""
         config = decoder.config
         linears = {
-            place: _quantize(config, place, as_plain(linear), self.mix) for place, linear in linears_of(decoder)
+            place: _quantize(config, place, as_plain(linear), self.mix)
+            for place, linear in linears_of(decoder)
         }
-        return Compressed(with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())})
+        return Compressed(
+            with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
+        )
 
 
 def more_bits(layer: int, layers: int) -> bool:

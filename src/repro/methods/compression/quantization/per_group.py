@@ -43,7 +43,9 @@ class PerGroup:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         linears = {place: self._quantize(as_plain(linear)) for place, linear in linears_of(decoder)}
-        return Compressed(with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())})
+        return Compressed(
+            with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
+        )
 
     def _quantize(self, linear: PlainLinear) -> BlockLinear:
         inputs = linear.weight.shape[1]
