@@ -11,7 +11,7 @@ from invented_tables import CELLS, cell
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.comparison.comparison import Compared, Figure, Published
+from repro.reports.comparison.comparison import Comparison, Figure, Published
 from repro.reports.fidelity.evidence import (
     Alternative,
     ClaimReading,
@@ -32,9 +32,9 @@ def timed(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCe
     return cell(f"edgellm.table1.{name}", value, value, unit, **{**usual, **texts})
 
 
-def beside(published: PublishedCell, *ours: float) -> Compared:
+def beside(published: PublishedCell, *ours: float) -> Comparison:
     ends = Published(published.id, published.value_low, published.value_high)
-    return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
+    return Comparison(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
 PRINTED = timed("printed", 2.0)

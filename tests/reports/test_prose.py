@@ -10,7 +10,7 @@ from invented_tables import CELLS, write_tables
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.reports.advice import SystemAnswer, answers_by_agreement, moved_by
+from repro.reports.advice import SystemAnswer, answers_by_agreement, what_reorders
 from repro.reports.fidelity.marked import FigureSources, marked, updated
 from repro.reports.marked_block import block
 from repro.reports.reference.reference import load_cells
@@ -99,7 +99,7 @@ def row(seconds: float, drawn: tuple[float, ...] = (), **ends: tuple[float, floa
 def test_two_systems_are_open_where_their_seconds_cross(
     first: SystemAnswer, other: SystemAnswer, kinds: list[str]
 ) -> None:
-    assert moved_by(first, other) == kinds
+    assert what_reorders(first, other) == kinds
 
 
 def test_a_draft_that_is_never_and_always_right_bounds_an_answer() -> None:

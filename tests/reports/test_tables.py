@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
-from repro.reports.comparison.frame import framed
+from repro.reports.comparison.frame import to_frame
 from repro.reports.files import write_all
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
@@ -204,7 +204,7 @@ class TestBuild:
     def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
         reference = {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        compared = framed(made(records, {**SPEED, "reference": reference}).compared)
+        compared = to_frame(made(records, {**SPEED, "reference": reference}).compared)
         predicted = compared[compared["can_miss"]]
         assert [*predicted["row"]] == ["chain_sd", "edgellm"]
         assert [*predicted["error"]] == pytest.approx([0.25, -0.2])

@@ -14,7 +14,7 @@ from repro.core.typed import require
 from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
-from repro.reports.claims.claims import ClaimsSpec, claims_written_out
+from repro.reports.claims.claims import ClaimsSpec, expand_claims
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import USUAL
 from repro.reports.formats.layout import Page
@@ -43,7 +43,7 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> TableSpec | dict
         require(tuple[str, ...], notes, f"table {experiment!r}: notes")
         written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
     if "claims" in written:
-        return claims_written_out(experiment, written)
+        return expand_claims(experiment, written)
     return facts_written_out(written) if "facts" in written else written
 
 

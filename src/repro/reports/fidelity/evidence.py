@@ -17,8 +17,8 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.reports.claims.claims import ClaimSpec, CommittedDraws, claims_of, written_out
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.claims.claims import ClaimSpec, CommittedDraws, claims_of, expand_entry
+from repro.reports.comparison.comparison import Comparison, Figure
 from repro.reports.files import path_of
 from repro.reports.reference.reference import COLUMNS, PublishedCell, find
 
@@ -74,7 +74,7 @@ class ClaimReading:
 
     choice: PaperChoice
     alternative: Alternative
-    comparison: Compared
+    comparison: Comparison
 
 
 def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[PaperChoice, ...]:
@@ -113,7 +113,7 @@ def readings(
         for alternative in choice.alternatives:
             for claim_id, figures in alternative.figures.items():
                 where = f"choice {choice.id!r}, {alternative.name!r}"
-                (entry,) = written_out({"id": claim_id, **figures}, "", choice.paper, {}, where)
+                (entry,) = expand_entry({"id": claim_id, **figures}, "", choice.paper, {}, where)
                 spec = typed(ClaimSpec, entry, where)
                 if all(path_of(folder, table, "csv").is_file() for table in spec.tables):
                     places.append((choice, alternative))
@@ -125,18 +125,18 @@ def readings(
     return by_claim
 
 
-def enveloped(comparison: Compared, others: Sequence[ClaimReading]) -> Compared:
+def enveloped(comparison: Comparison, others: Sequence[ClaimReading]) -> Comparison:
     """A comparison whose figures reach over those of all alternatives, interval and band included."""
     every = [comparison, *(reading.comparison for reading in others if reading.comparison.ours)]
     figures = []
     for place, figure in enumerate(comparison.ours):
-        wholes = [other.ours[min(place, len(other.ours) - 1)].whole for other in every]
+        wholes = [other.ours[min(place, len(other.ours) - 1)].hull for other in every]
         hull = min(low for low, _ in wholes), max(high for _, high in wholes)
         figures.append(Figure(figure.value, figure.interval, hull))
     return replace(comparison, ours=tuple(figures))
 
 
-def deciding(comparison: Compared, others: Sequence[ClaimReading]) -> list[ClaimReading]:
+def deciding(comparison: Comparison, others: Sequence[ClaimReading]) -> list[ClaimReading]:
     """The readings that turn a claim: our figure alone has another verdict there than as we chose."""
     return [
         reading
@@ -211,7 +211,7 @@ class Reason:
             return cell.id == self.id
         return all(getattr(cell, name) in values for name, values in self.rule.items())
 
-    def explains(self, one: Compared) -> bool:
+    def explains(self, one: Comparison) -> bool:
         """Whether it covers a comparison and pushes it in its direction."""
         return self.covers(one.cell) and one.error is not None and (one.error > 0) == (self.ours == "above")
 
@@ -254,17 +254,17 @@ def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Re
     return reason
 
 
-def reason_of(one: Compared, reasons: Sequence[Reason]) -> str:
+def reason_of(one: Comparison, reasons: Sequence[Reason]) -> str:
     """Why a miss is off: by its own reason, or the rule with the most fields; "" if nobody knows."""
-    if not one.missed:
+    if not one.is_miss:
         return ""
     fitting = [reason for reason in reasons if reason.explains(one)]
     fitting.sort(key=lambda reason: (not reason.id, -len(reason.rule)))
     return fitting[0].why if fitting else ""
 
 
-def record(reason: Reason, comparisons: Sequence[Compared]) -> tuple[int, int]:
+def record(reason: Reason, comparisons: Sequence[Comparison]) -> tuple[int, int]:
     """How many misses in its scope a reason explains, and how many contradict it."""
-    misses = [one for one in comparisons if one.missed and reason.covers(one.cell)]
+    misses = [one for one in comparisons if one.is_miss and reason.covers(one.cell)]
     explained = sum(map(reason.explains, misses))
     return explained, len(misses) - explained

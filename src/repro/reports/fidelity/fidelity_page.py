@@ -13,8 +13,8 @@ from pathlib import Path
 
 from repro.libraries import jinja2, pd
 from repro.records.record import FEWEST, Record, write_atomically
-from repro.reports.claims.claims_page import ends, own_words
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
+from repro.reports.claims.claims_page import ends, figures_text
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Comparison
 from repro.reports.comparison.frame import fitted_misses, median, of_group
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding, enveloped
@@ -117,14 +117,14 @@ def _headlines(
     return {"number": len(headlines.claims), "counts": "; ".join(said), "table": table}
 
 
-def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
+def _reach(comparison: Comparison, readings: Sequence[ClaimReading]) -> str:
     """The least and the most of our figures under all readings."""
     every = [comparison, *(reading.comparison for reading in readings)]
     values = [figure.value for judged in every for figure in judged.ours]
     return with_unit(ends(min(values), max(values)), comparison.unit)
 
 
-def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
+def _decided_by(comparison: Comparison, readings: Sequence[ClaimReading]) -> str:
     """The choices that turn a claim, each with the claim under its alternative that is farthest from ours."""
     if not readings:
         return "no alternative"
@@ -143,12 +143,12 @@ def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
     )
 
 
-def _farthest(comparison: Compared, reading: ClaimReading) -> float:
+def _farthest(comparison: Comparison, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
     return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
 
 
-def _own_values(comparison: Compared) -> str:
+def _own_values(comparison: Comparison) -> str:
     return ends(comparison.ours[0].value, comparison.ours[-1].value) if comparison.ours else "no figure"
 
 
@@ -176,14 +176,14 @@ def _choices(
     return {"number": len(choices), "table": markdown_table(headings, rows), **after}
 
 
-def _said(one: Compared | None) -> tuple[str, str, str, str]:
+def _said(one: Comparison | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
     if one is None:
         return "", "", "", "no figure"
     given = with_unit(ends(one.published.low, one.published.high), one.unit)
     if not one.ours:
         return given, "", "", "no figure"
-    return given, with_unit(own_words(one), one.unit), str(one.n or ""), one.distance
+    return given, with_unit(figures_text(one), one.unit), str(one.n or ""), one.distance
 
 
 def _coverage(

@@ -14,7 +14,7 @@ from repro.core.reading import csv_reader
 from repro.libraries import pd
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
-from repro.reports.comparison.frame import framed, median
+from repro.reports.comparison.frame import median, to_frame
 from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
@@ -78,7 +78,7 @@ def write_index(
     names = written(results.root)
     lines = {name: _lines(results.root, name) for name in names}
     tables = {name: some for name, some in lines.items() if some and "id" in some[0]}  # no page of errors
-    compared = framed([one for name, some in tables.items() for one in comparisons_in(name, some, cells)])
+    compared = to_frame([one for name, some in tables.items() for one in comparisons_in(name, some, cells)])
     figures = dict(list(compared[compared["can_miss"]].groupby("table")))
     rows = {name: _row(results, name, lines[name], figures.get(name)) for name in names}
     parts = [PREFACE]

@@ -12,9 +12,9 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.libraries import pd
 from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
-from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Compared, Figure, Published
-from repro.reports.comparison.frame import framed, group
+from repro.reports.comparison.certain import REPEATED, find_certain
+from repro.reports.comparison.comparison import Comparison, Figure, Published
+from repro.reports.comparison.frame import group, to_frame
 from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
 
@@ -45,7 +45,7 @@ class Comparisons:
         commits = sorted({commit for name in names for commit in self.commits[name].split()})
         return " ".join(commits), max((self.dates[name] for name in names), default="")
 
-    def by_id(self) -> dict[str, Compared]:
+    def by_id(self) -> dict[str, Comparison]:
         """For each published value the comparison that counts, or else the first one."""
         ranked = self.frame.assign(absent=self.frame["group"] == "absent", place=self.frame.index)
         first = ranked.sort_values(["absent", "place"]).drop_duplicates("id")
@@ -72,14 +72,14 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
     made = [one for name, line in known for one in comparisons_in(name, [line], cells)]
     made.sort(key=_rank)
     return Comparisons(
-        frame=framed([*_once(settled(made))]),
+        frame=to_frame([*_once(find_certain(made))]),
         nearest={line["reference"]: bool(line["ours"]) for _, line in known if line["column"] == "aside"},
         commits=_collected(lines, "commit"),
         dates=_collected(lines, "date"),
     )
 
 
-def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, PublishedCell]) -> list[Compared]:
+def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, PublishedCell]) -> list[Comparison]:
     """The comparisons in lines of a table's CSV file; figures for another workload are none."""
     own = [line for line in lines if line.get("reference") in cells and line["column"] != "aside"]
     return [_comparison(cells[line["reference"]], table, line) for line in own]
@@ -101,13 +101,13 @@ def _collected(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
     return found
 
 
-def _rank(one: Compared) -> tuple[bool, bool, bool, bool]:
+def _rank(one: Comparison) -> tuple[bool, bool, bool, bool]:
     """Tables before claims, the own artifact's before others, figures before absent ones."""
     own = is_of(one.table.partition("/")[2], one.cell.artifact)
     return one.column == CLAIM, not one.ours, not own, "older" in one.marks
 
 
-def _once(comparisons: Sequence[Compared]) -> Iterator[Compared]:
+def _once(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
     """The comparisons; what stands beside a value that was compared before is a repetition."""
     seen: set[str] = set()
     for one in comparisons:
@@ -117,8 +117,8 @@ def _once(comparisons: Sequence[Compared]) -> Iterator[Compared]:
             seen.add(one.cell.id)
 
 
-def _comparison(cell: PublishedCell, table: str, line: Line) -> Compared:
-    return Compared(
+def _comparison(cell: PublishedCell, table: str, line: Line) -> Comparison:
+    return Comparison(
         cell=cell,
         published=Published(cell.id, _number(line["published_low"]), _number(line["published_high"])),
         unit=line["unit"],
@@ -184,7 +184,7 @@ def coverage(
 
 def _status(
     cell: PublishedCell,
-    by_id: Mapping[str, Compared],
+    by_id: Mapping[str, Comparison],
     nearest: Mapping[str, bool],
     missing_models: Collection[str],
 ) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from repro.core.errors import InputError
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.comparison import Comparison, Figure
 from repro.reports.fidelity.evidence import Headlines
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell, find, select
@@ -79,7 +79,7 @@ class TrivialPredictor:
     spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    def compared(self, one: Compared, rule: str = "nearest") -> Compared | None:
+    def compared(self, one: Comparison, rule: str = "nearest") -> Comparison | None:
         """The comparison with a rule's figure in place of ours; None if no rule has one.
 
         Where a rule has no figure, the first one that has is taken.
@@ -117,7 +117,7 @@ class TrivialPredictor:
                 return None
         return _in_unit(_seconds(near) * times, cell.unit) if times else None
 
-    def figure(self, one: Compared, rule: str) -> float | None:
+    def figure(self, one: Comparison, rule: str) -> float | None:
         """A rule's figure in the unit of ours; None if it has none."""
         cell, low = one.cell, one.cell.value_low
         if cell.relative_to and rule != "equal" and (ratio := self._quotient(one, rule)) is not None:
@@ -128,7 +128,7 @@ class TrivialPredictor:
         value, shown = self.value(cell, rule), one.published.low
         return None if value is None or shown is None or not low else value * shown / low
 
-    def _quotient(self, one: Compared, rule: str) -> float | None:
+    def _quotient(self, one: Comparison, rule: str) -> float | None:
         """A ratio of two engines' times by a rule, at the model of a fitted time of the other engine."""
         cell, rate = one.cell, self.rates.get(one.cell.paper)
         own, base = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
@@ -334,7 +334,7 @@ class Skill:
 
 
 def skill(
-    comparisons: Sequence[Compared], predictor: TrivialPredictor, rules: Collection[str] = tuple(RULES)
+    comparisons: Sequence[Comparison], predictor: TrivialPredictor, rules: Collection[str] = tuple(RULES)
 ) -> Skill | None:
     """Our median error beside that of the rule with the smallest one; None without a rule's figure.
 
@@ -354,7 +354,7 @@ def skill(
     return Skill(best, len(known), _median(known), ranks[best][0]) if ranks[best][0] else None
 
 
-def _median(comparisons: Sequence[Compared]) -> float:
+def _median(comparisons: Sequence[Comparison]) -> float:
     """Median of the errors' sizes; 0 of none."""
     errors = [abs(one.error) for one in comparisons if one.error is not None]
     return median(errors) if errors else 0.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from repro.reports.comparison.comparison import Compared
+from repro.reports.comparison.comparison import Comparison
 from repro.reports.fidelity.skill import TrivialPredictor
 from repro.reports.reference.reference import PublishedCell
 
@@ -21,8 +21,8 @@ HIGHER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
 LOWER = ("latency", "energy", "memory", "time")
 """Words of metrics of which more, or less, is better."""
 
-Pair = tuple[Compared, Compared]
-Value = Callable[[Compared], float]
+Pair = tuple[Comparison, Comparison]
+Value = Callable[[Comparison], float]
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Race:
 
     artifact: str
     sign: int
-    runners: tuple[Compared, ...]
+    runners: tuple[Comparison, ...]
 
     def pairs(self) -> list[Pair]:
         """Each two systems, without printed ties and pairs of fitted values."""
         return [
             (one, other)
             for one, other in combinations(self.runners, 2)
-            if abs(_difference(printed(one), printed(other))) > TIE and not (one.fitted and other.fitted)
+            if abs(_difference(printed(one), printed(other))) > TIE
+            and not (one.is_fitted and other.is_fitted)
         ]
 
     def best(self, system: str, value: Value) -> bool | None:
@@ -69,12 +70,12 @@ class Orders:
     wrong: Counter[str]
 
 
-def races(comparisons: Iterable[Compared]) -> list[Race]:
+def races(comparisons: Iterable[Comparison]) -> list[Race]:
     """Every workload on which a paper prints one value for each of several systems, and we have a figure.
 
     What cannot miss runs in none: lossless text, means of other values, repetitions.
     """
-    groups: dict[tuple[str, ...], dict[str, Compared]] = defaultdict(dict)
+    groups: dict[tuple[str, ...], dict[str, Comparison]] = defaultdict(dict)
     for one in comparisons:
         cell, ends = one.cell, one.published
         single = ends.low is not None and ends.low == ends.high and len(one.ours) == 1 and not one.certain
@@ -108,7 +109,7 @@ def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
         for one in race.runners:
             held[race.artifact, one.cell.metric, one.cell.system].append(one.cell)
 
-    def value(one: Compared) -> float:
+    def value(one: Comparison) -> float:
         cell = one.cell
         sources = [*predictor.of_engine(cell), *held[cell.artifact, cell.metric, cell.system]]
         sources = [source for source in sources if source.id != cell.id]
@@ -119,12 +120,12 @@ def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
     return value
 
 
-def our_figure(one: Compared) -> float:
+def our_figure(one: Comparison) -> float:
     """Our figure of a comparison that has one."""
     return one.ours[0].value
 
 
-def printed(one: Compared) -> float:
+def printed(one: Comparison) -> float:
     """The printed value."""
     return one.published.low or 0.0
 

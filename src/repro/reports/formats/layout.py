@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from repro.records.record import Scalar
 from repro.reports.comparison.comparison import Published
-from repro.reports.comparison.frame import framed, sentences
+from repro.reports.comparison.frame import sentences, to_frame
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
@@ -274,7 +274,7 @@ def notes(table: Table) -> list[str]:
     lines += table.legend
     referred = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
     lines += anchored(table.footnotes, referred)
-    lines += [*_unvaried(table), *sentences(framed(table.compared)), *_interval_lines(table)]
+    lines += [*_unvaried(table), *sentences(to_frame(table.compared)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
     made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))

@@ -13,8 +13,8 @@ from itertools import product
 
 from repro.libraries import np
 from repro.records.record import Record, Spread
-from repro.reports.comparison.certain import settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, in_unit
+from repro.reports.comparison.certain import find_certain
+from repro.reports.comparison.comparison import Comparison, Ends, Figure, Published, in_unit
 from repro.reports.intervals.bootstrap import ends
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
@@ -246,12 +246,12 @@ class _Builder:
         band = self.bands.get(place)
         return band.ends if band and band.digest == cells_digest(entry.cells, entry.baseline) else None
 
-    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
+    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Comparison | None:
         """The entry beside its published value; None without one, or if ours is a text."""
         if entry.published is None or isinstance(entry.ours, str):
             return None
         ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
-        return Compared(
+        return Comparison(
             cell=find(self.cells, entry.published.id),
             published=entry.published,
             unit=column.unit,
@@ -267,7 +267,7 @@ class _Builder:
 
     def _settled(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
         """The rows with what cannot miss said in their comparisons."""
-        comparisons = iter(settled([e.comparison for row in rows for e in row.entries if e.comparison]))
+        comparisons = iter(find_certain([e.comparison for row in rows for e in row.entries if e.comparison]))
 
         def said(entry: Entry) -> Entry:
             return replace(entry, comparison=next(comparisons)) if entry.comparison else entry

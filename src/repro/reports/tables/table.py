@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from repro.records.record import Scalar, Spread
-from repro.reports.comparison.comparison import Compared, Ends, Published
+from repro.reports.comparison.comparison import Comparison, Ends, Published
 from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
@@ -54,7 +54,7 @@ class Entry:
     n: int | None = None
     band: Ends | None = None
     published: Published | None = None
-    comparison: Compared | None = None
+    comparison: Comparison | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
     cells: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class Table:
         return [entry for row in self.rows for entry in row.entries]
 
     @property
-    def compared(self) -> list[Compared]:
+    def compared(self) -> list[Comparison]:
         """All comparisons with published values, in the order of rows."""
         return [entry.comparison for entry in self.entries if entry.comparison]
 
