@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
-from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain
+from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain_name
 from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
 from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell, find, load_cells
@@ -89,7 +89,7 @@ def trivial_values(result: FitResult) -> dict[str, dict[str, float]]:
     """By cell and trivial rule its value from the fit's cells that print another number, in its unit."""
     cells, aims = result.specification.cells, result.aims
     measured = {cell.id: _as_measured(cell, aims[cell.id]) for cell in cells}
-    weights = {plain(measured[cell.id].model): weight_bytes(cell.given) for cell in cells}
+    weights = {plain_name(measured[cell.id].model): weight_bytes(cell.given) for cell in cells}
     by_cell: dict[str, dict[str, float]] = {}
     for cell in cells:
         others = [measured[other.id] for other in cells if print_of(other) != print_of(cell)]
