@@ -235,7 +235,7 @@ def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> N
         ({"rows": ("sdt",)}, "no row 'sdt'.*std"),
     ):
         with pytest.raises(InputError, match=sentence):
-            PaperTable(**wrong).chosen(three_methods())
+            PaperTable(**wrong).select(three_methods())
 
 
 def test_a_float_leaves_out_what_does_not_change_and_is_divided_if_it_is_too_large(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from repro.records.record import Record, write_atomically
 from repro.records.results import Results
 from repro.reports.comparison.frame import median, to_frame
 from repro.reports.fidelity.reading import comparisons_in
-from repro.reports.files import ALTERED, is_of, path_of, validations, written
+from repro.reports.files import ALTERED, is_of, path_of, table_names, validations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import amounts
 
@@ -75,7 +75,7 @@ def write_index(
     with csv_reader(artifacts) as reader:
         entries = list(reader)
     papers = list(dict.fromkeys([a["paper"] for a in entries] + [cell.paper for cell in cells.values()]))
-    names = written(results.root)
+    names = table_names(results.root)
     lines = {name: _lines(results.root, name) for name in names}
     tables = {name: part for name, part in lines.items() if part and "id" in part[0]}  # no page of errors
     compared = to_frame([c for name, part in tables.items() for c in comparisons_in(name, part, cells)])

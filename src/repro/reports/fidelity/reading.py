@@ -15,7 +15,7 @@ from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, find_certain
 from repro.reports.comparison.comparison import Comparison, Figure, Published
 from repro.reports.comparison.frame import group, to_frame
-from repro.reports.files import ALTERED, is_of, path_of, written
+from repro.reports.files import ALTERED, is_of, path_of, table_names
 from repro.reports.reference.reference import PublishedCell
 
 
@@ -86,7 +86,7 @@ def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, Publis
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
-    for name in written(folder):
+    for name in table_names(folder):
         if ALTERED not in name and not name.endswith("/errors"):
             for line in read_table(path_of(folder, name, "csv"), asides=True):
                 yield name, line

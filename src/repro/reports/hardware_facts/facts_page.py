@@ -15,9 +15,9 @@ from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import Published
 from repro.reports.figures.charts import bars
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import drawn_alike, exported
+from repro.reports.figures.paint import default_style, export
 from repro.reports.figures.palette import Palette
-from repro.reports.figures.shown import Shown, titled
+from repro.reports.figures.shown import Content, artifact_title
 from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, signs, with_unit
 from repro.reports.formats.render import CSV_HEADER
@@ -83,7 +83,7 @@ def to_csv(stated: Sequence[Stated]) -> str:
     return csv_of(headings, lines)
 
 
-@drawn_alike
+@default_style
 def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> bytes:
     """PNG or PDF of our numbers as bars, with the published ones; the same facts give the same bytes."""
     drawn = [one for one in stated if isinstance(one.ours, float)]
@@ -93,9 +93,9 @@ def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> byte
     ]
     column = ColumnSpec(FACT, "size", value=FACT, unit=drawn[0].unit, digits=2)
     figure = FigureSpec((FACT,))
-    picture, keys = bars(Shown(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
-    frame(picture, titled(spec.title, spec.picture), keys, ORIGIN)
-    return exported(picture, format)
+    picture, keys = bars(Content(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
+    frame(picture, artifact_title(spec.title, spec.picture), keys, ORIGIN)
+    return export(picture, format)
 
 
 def _line(one: Stated) -> tuple[str, ...]:
