@@ -17,7 +17,7 @@ from statistics import fmean
 from repro.core.reading import csv_reader
 from repro.records.record import Record, Round
 from repro.records.results import Results, open_results
-from repro.reports.formats.layout import fixed, signs
+from repro.reports.formats.layout import fixed_point, signs
 from repro.reports.tables.bands import BANDS, read_draws
 from repro.reports.tables.table import MARKS
 
@@ -251,14 +251,14 @@ def short_table(comparison: SystemTable) -> list[str]:
 def _cell_text(line: dict[str, str], column: str, shared: Sequence[str]) -> str:
     text = line["ours"]
     try:
-        text = fixed(float(text), DIGITS.get(column, 1 if float(text) >= 10 else 2))
+        text = fixed_point(float(text), DIGITS.get(column, 1 if float(text) >= 10 else 2))
     except ValueError:
         text = text or "—"
     return text + signs(line["marks"].split(), shared)
 
 
 def _seconds(number: float) -> str:
-    return fixed(number, 1 if number >= 10 else 2)
+    return fixed_point(number, 1 if number >= 10 else 2)
 
 
 def _join(phrases: Sequence[str]) -> str:

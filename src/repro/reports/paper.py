@@ -16,10 +16,10 @@ from repro.reports.formats.layout import (
     Grid,
     Heading,
     Page,
+    entry_text,
     grid,
     heading,
     interval_line,
-    own_words,
     page,
     printed_label,
     with_unit,
@@ -151,7 +151,7 @@ def _pivot(table: Table) -> Grid | None:
         (
             printed_label(first, name),
             *(
-                own_words(rows[name, label].entries[i], column, shared)
+                entry_text(rows[name, label].entries[i], column, shared)
                 for i, column in enumerate(table.columns)
                 for label in across
             ),
@@ -175,7 +175,7 @@ def _with_columns(table: Table, indices: Sequence[int]) -> Table:
 def _in_every_row(table: Table, index: int) -> str:
     """A column's heading with its value, if that is the same in all of at least `UNVARIED` rows; else ""."""
     column = table.columns[index]
-    texts = {own_words(row.entries[index], column, tuple(MARKS)) for row in table.rows}
+    texts = {entry_text(row.entries[index], column, tuple(MARKS)) for row in table.rows}
     if (
         len(table.rows) < UNVARIED
         or len(texts) > 1

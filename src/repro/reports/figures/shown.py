@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from repro.reports.figures.palette import Palette
-from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading
+from repro.reports.formats.layout import ABSENT, UNITS, fixed_point, heading
 from repro.reports.reference.names import load_names
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
@@ -96,7 +96,7 @@ def value_text(entry: Entry, column: ColumnSpec) -> str:
         return ABSENT
     if isinstance(entry.ours, str):
         return entry.ours
-    return fixed(entry.ours, column.digits) if entry.ours else "0"
+    return fixed_point(entry.ours, column.digits) if entry.ours else "0"
 
 
 def ends_of(entry: Entry) -> tuple[float, float] | None:

@@ -138,7 +138,7 @@ def _read(record: Record, name: str, draws: JointSamples | None) -> Value:
         return np.array([float(value)])
     values = np.full(1 + RESAMPLES, np.nan)
     values[0] = value
-    if (resampled := draws.drawn(record, name)) is not None:
+    if (resampled := draws.figure_draws(record, name)) is not None:
         values[1:] = resampled
     return values
 

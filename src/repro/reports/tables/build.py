@@ -16,7 +16,7 @@ from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import find_certain
 from repro.reports.comparison.comparison import Comparison, Ends, Figure, Published, in_unit
 from repro.reports.intervals.bootstrap import ends
-from repro.reports.intervals.rounds import stated
+from repro.reports.intervals.rounds import recorded_uncertainty
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
 from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
@@ -228,7 +228,7 @@ class _Builder:
             return entry
         spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
         if spread is None and len(records) == 1 and column.value and not column.baseline:
-            spread = _scaled(stated(records[0]).get(column.value), column.scale)
+            spread = _scaled(recorded_uncertainty(records[0]).get(column.value), column.scale)
         entry = replace(entry, ours=ours)
         marks = reservations(column, records, baseline, entry, self.older, self.outside)
         if entry.published and find(self.cells, entry.published.id).determined:
