@@ -129,7 +129,7 @@ def write_page(
     """Write a page's files to a folder, as `path_of` names them; returns them by format.
 
     Args:
-        shown: the page.
+        page: its text.
         csv: makes its figures as CSV.
         papers: that it cites.
         folder: of results.

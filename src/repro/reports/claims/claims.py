@@ -30,8 +30,8 @@ from repro.reports.intervals.bootstrap import ends as ends_of
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import drawn
-from repro.reports.tables.bands import Place, band_range, read_draws
+from repro.reports.tables.aggregate import column_draws
+from repro.reports.tables.bands import FigureId, band_range, read_draws
 from repro.reports.tables.build import SHORT
 from repro.reports.tables.table import MARKS
 
@@ -397,7 +397,7 @@ class CommittedDraws:
         sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
         draws = self.samples.together([record for side in sides for records in side for record in records])
         return [
-            drawn(self._columns_of(line["table"])[line["column"]], records, baseline, draws)
+            column_draws(self._columns_of(line["table"])[line["column"]], records, baseline, draws)
             if records
             else None
             for line, (records, baseline) in zip(lines, sides, strict=True)
@@ -412,7 +412,7 @@ class CommittedDraws:
         ]
 
     @cached_property
-    def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
+    def _drawn(self) -> Mapping[FigureId, tuple[float, ...]]:
         return read_draws(self.results.root)
 
     def _cells(self, line: Line, field: str) -> list[Record]:

@@ -27,7 +27,7 @@ class Content:
     """Rows and columns of a figure.
 
     `lines` holds each row's entries in these columns, `levels` each row's entry in the column `level` that is
-    drawn as a dashed line; empty without one. `places` holds each row's entry in the column that is x.
+    drawn as a dashed line; empty without one. `x_entries` holds each row's entry in the column that is x.
     """
 
     spec: FigureSpec

@@ -274,7 +274,7 @@ def notes(table: Table) -> list[str]:
     lines += table.legend
     numbered = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
     lines += number_footnotes(table.footnotes, numbered)
-    lines += [*_equal_figures(table), *sentences(to_frame(table.compared)), *_interval_lines(table)]
+    lines += [*_equal_figures(table), *sentences(to_frame(table.comparisons)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
     commands = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
@@ -288,7 +288,7 @@ def notes(table: Table) -> list[str]:
 
 def _bandless(table: Table) -> str:
     """That nobody has varied the assumed numbers of the table's machines."""
-    has_costs = any(column.timed for column in table.columns) and EMULATED in table.made
+    has_costs = any(column.timed for column in table.columns) and EMULATED in table.figure_kinds
     has_bands = any(entry.band for entry in table.entries)
     return " No band: the assumed numbers were not varied." if has_costs and not has_bands else ""
 
@@ -337,7 +337,7 @@ def _interval_lines(table: Table) -> list[str]:
     if any(entry.band and not narrow(entry.band) for entry in table.entries):
         lines.append(
             "{low, high} is the machine's band: its assumed numbers varied together by 30%, "
-            f"{draws_words(table.drawn)}."
+            f"{draws_words(table.draw_count)}."
         )
     if counts := [entry.n for entry in table.entries if entry.n]:
         span = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
@@ -359,7 +359,7 @@ def _aside_line(aside: Aside) -> tuple[str, ...]:
     ours = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
         ours = with_unit(entry_text(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
-    return aside.label, with_unit(value, aside.unit), ours, aside.place, aside.note
+    return aside.label, with_unit(value, aside.unit), ours, aside.artifact, aside.note
 
 
 SIGNIFICANT = 3
