@@ -57,7 +57,7 @@ def draw(table: Table, format: str = "png", bare: bool = False) -> bytes:
 
 
 def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, bold: str = "") -> None:
-    """Add title and legend above and a source line below, for which the figure grows; the key `bold` is so."""
+    """Add title and legend above and a source line below, for which the figure grows; key `bold` is bold."""
     width = picture.get_figwidth()
     longest = max((len(str(key.get_label())) for key in keys), default=0) / LETTERS["key"] + KEY
     across = min(max(int(width / longest), 1), max(len(keys), 1))
