@@ -28,7 +28,7 @@ from repro.device.engines.engine_file import (
 )
 from repro.models.runtime.placement import Placement
 from repro.records.record import write_atomically
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 from workshop.fitting.measures import one_pass
 from workshop.validation.phones.quantities import DECODE, FIRST_TOKEN, Quantity, quantities
 from workshop.validation.phones.rows import model_cost, phone_rows
@@ -256,5 +256,5 @@ def write_baselines(folder: Path, root: Path) -> list[Pair]:
     write_atomically(folder / "pairs.csv", csv_text([HEADINGS, *(line(pair) for pair in compared)]))
     for page, text in blocks(compared).items():
         path = root / page
-        write_atomically(path, filled(path.read_text(encoding="utf-8"), BLOCK, text, str(page)))
+        write_atomically(path, fill_block(path.read_text(encoding="utf-8"), BLOCK, text, str(page)))
     return compared
