@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.records.record import write_atomically
 from repro.reports.advice import compare_block, readme_block
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 
 BLOCK = "advice"
 PAGES: dict[str, Callable[[Path], str]] = {"README.md": readme_block, "docs/compare.md": compare_block}
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for page, written in PAGES.items():
             path = options.pages / page
-            text = filled(path.read_text(encoding="utf-8"), BLOCK, written(options.results), page)
+            text = fill_block(path.read_text(encoding="utf-8"), BLOCK, written(options.results), page)
             write_atomically(path, text)
     except (InputError, OSError) as wrong:
         print(f"error: {wrong}", file=sys.stderr)

@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.records.record import write_atomically
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 
 BLOCK = "quickstart"
 TABLE = Path("results/quickstart/table.md")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"there is no table {options.table}; make it with results=results")
         readme = options.readme.read_text(encoding="utf-8")
         table = shown(options.table.read_text(encoding="utf-8"))
-        write_atomically(options.readme, filled(readme, BLOCK, table, options.readme.name))
+        write_atomically(options.readme, fill_block(readme, BLOCK, table, options.readme.name))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -359,7 +359,7 @@ def fetch(
 
     The exit status is 1 if a checkpoint could not be obtained.
     """
-    from repro.models.checkpoints.fetching import fetched, places
+    from repro.models.checkpoints.fetching import fetch_line, source_lines
     from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 
     if experiment:
@@ -373,14 +373,14 @@ def fetch(
         for name in names:
             require_choice("checkpoint", name, files)
         if listed:
-            print(*places([Checkpoint.from_yaml(path) for path in files.values()]), sep="\n")
+            print(*source_lines([Checkpoint.from_yaml(path) for path in files.values()]), sep="\n")
         elif not names:
             raise InputError("name at least one checkpoint, or --list them")
         checkpoints = [Checkpoint.from_yaml(files[name]) for name in names]
     status = 0
     for checkpoint in () if listed else checkpoints:
         try:
-            print(fetched(checkpoint, cache, offline or None))
+            print(fetch_line(checkpoint, cache, offline or None))
         except InputError as wrong:  # such as a licence that was not accepted; the others are fetched
             status = tell(wrong, 1)
     return status

@@ -13,7 +13,7 @@ from repro.core.overrides import override
 from repro.experiments.command_words import checked
 from repro.experiments.guide.explaining import no_setting
 from repro.records.results import Results
-from repro.reports.spec.beside import as_typed, beside, carried
+from repro.reports.spec.beside import as_typed, beside, carry_all
 from tiny_project import Project, write_project
 
 
@@ -50,9 +50,9 @@ def test_one_cell_s_settings_are_written_without_the_component() -> None:
 
 def test_other_overrides_stay_as_they_are() -> None:
     typed = ["draft.rounded=4", "method.length=2,4", "wandb.mode=disabled", "~engine.verifies"]
-    assert carried(typed) == typed
+    assert carry_all(typed) == typed
     assert beside("device.soc") is None
-    assert [as_typed(one) for one in carried(["chain_sd.length=2,4", "prompts=2"])] == [
+    assert [as_typed(one) for one in carry_all(["chain_sd.length=2,4", "prompts=2"])] == [
         "chain_sd.length=2,4",
         "prompts=2",
     ]

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from repro import commands
-from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.beside import as_typed, carry_all
 from tiny_project import Project, write_project
 
 COMMANDS = {
@@ -105,7 +105,7 @@ def test_an_experiments_command_is_recorded_as_it_was_typed(shared: Project, tmp
 
 @pytest.mark.parametrize("value", ["2,4", "'a b'", '"a, b"', r"'it\'s'", "{a: 1}", "[1,2]", "''", r"'a\\b'"])
 def test_a_component_s_setting_comes_back_as_it_was_typed(value: str) -> None:
-    (token,) = carried([f"chain_sd.length={value}"])
+    (token,) = carry_all([f"chain_sd.length={value}"])
     (parsed,) = OverridesParser.create().parse_overrides([token])
     assert parsed.value() == value
     assert as_typed(token) == f"chain_sd.length={value}"

@@ -11,13 +11,13 @@ from invented_tables import CELLS, cell
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.comparison.comparison import Compared, Figure, Published
+from repro.reports.comparison.comparison import Comparison, Figure, Published
 from repro.reports.fidelity.errata import read_errata, write_errata
 from repro.reports.fidelity.evidence import (
     Alternative,
     ClaimReading,
     PaperChoice,
-    enveloped,
+    envelop,
     read_choices,
     read_headlines,
     read_reasons,
@@ -33,9 +33,9 @@ def timed(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCe
     return cell(f"edgellm.table1.{name}", value, value, unit, **{**usual, **texts})
 
 
-def beside(published: PublishedCell, *ours: float) -> Compared:
+def beside(published: PublishedCell, *ours: float) -> Comparison:
     ends = Published(published.id, published.value_low, published.value_high)
-    return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
+    return Comparison(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
 PRINTED = timed("printed", 2.0)
@@ -87,7 +87,7 @@ HALF = {"metric": "decode_throughput", "condition": "dram_fraction=0.5"}
 def test_a_trivial_figure_is_a_printed_one_by_weights_and_lengths(
     published: PublishedCell, fitted: list[PublishedCell], rule: str, others: Any, value: float | None
 ) -> None:
-    trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
+    trivial = TrivialPredictor(fitted, **others).compare(beside(published, 1.0), rule)
     assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
 
 
@@ -253,4 +253,4 @@ def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives(
     choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
     other = Alternative("other", absent="x")
     alternatives = [ClaimReading(choice, other, beside(PRINTED, value)) for value in others]
-    assert enveloped(beside(PRINTED, ours), alternatives).verdict == verdict
+    assert envelop(beside(PRINTED, ours), alternatives).verdict == verdict

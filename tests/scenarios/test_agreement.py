@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import coin
-from repro.models.forward.greedy import greedy_tokens
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation import scenario as generation

@@ -17,7 +17,7 @@ import repro
 from repro.core.errors import InputError
 from repro.data import read_config
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
-from repro.models.checkpoints.generation_settings import unused
+from repro.models.checkpoints.generation_settings import unused_settings
 from repro.records.record import Record
 from repro.scenarios import accuracy
 from repro.scenarios.generation.task_scores import scored
@@ -209,16 +209,16 @@ def test_what_generate_would_use_is_named_in_the_record_and_on_the_screen(projec
 def test_entries_that_change_an_answer(tmp_path: Path, entries: dict[str, object], says: str) -> None:
     folder = write_folder(tmp_path / "a")
     (folder / "generation_config.json").write_text(json.dumps(entries), encoding="utf-8")
-    assert unused(folder) == (f"generation_config.json says {says}" if says else "")
+    assert unused_settings(folder) == (f"generation_config.json says {says}" if says else "")
 
 
 def test_without_that_file_config_json_counts_as_for_transformers(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", forced_bos_token_id=0, vocab_size=9, no_repeat_ngram_size=3)
-    assert unused(folder) == "config.json says forced_bos_token_id=0, no_repeat_ngram_size=3"
+    assert unused_settings(folder) == "config.json says forced_bos_token_id=0, no_repeat_ngram_size=3"
     theirs = hf.GenerationConfig.from_pretrained(folder, config_file_name="config.json")
     assert (theirs.forced_bos_token_id, theirs.no_repeat_ngram_size) == (0, 3)
     (folder / "generation_config.json").write_text("{}", encoding="utf-8")
-    assert unused(folder) == ""
+    assert unused_settings(folder) == ""
 
 
 # --- LongBench ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from repro.core.overrides import override
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.hooks import linears_of, with_linears
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
@@ -40,10 +40,11 @@ class Worsened:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         made = {
-            place: PlainLinear(linear.tensors()["weight"] * self.factor) for place, linear in places(decoder)
+            place: PlainLinear(linear.tensors()["weight"] * self.factor)
+            for place, linear in linears_of(decoder)
         }
         figures = {"texts": len(corpus), "tokens": sum(map(len, corpus))}
-        return Compressed(replaced(decoder, made), figures)
+        return Compressed(with_linears(decoder, made), figures)
 
 
 publish()

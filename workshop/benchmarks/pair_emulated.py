@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from repro.models.calibration.fit import FittedCosts, fit
-from repro.models.calibration.written import Section, engine_of_costs
+from repro.models.calibration.sections import Section, engine_of_costs
 from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.records.record import content_hash, write_atomically

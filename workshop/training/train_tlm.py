@@ -27,10 +27,11 @@ from torch import nn
 
 from repro import data
 from repro.core.errors import InputError
-from repro.methods.elastilm.dual_head_network import LEVELS, DualHead, HeadSettings
+from repro.methods.elastilm.dual_head_network import DualHead, HeadSettings
 from repro.methods.elastilm.score_head import Reading, ScoreHead
 from repro.methods.elastilm.trained_heads import fingerprint, head_file
 from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
+from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import sha256_of

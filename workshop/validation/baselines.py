@@ -28,7 +28,7 @@ from repro.device.engines.engine_file import (
 )
 from repro.models.runtime.placement import Placement
 from repro.records.record import write_atomically
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 from workshop.fitting.measures import one_pass
 from workshop.validation.phones.quantities import DECODE, FIRST_TOKEN, Quantity, quantities
 from workshop.validation.phones.rows import model_cost, phone_rows
@@ -263,4 +263,4 @@ def write_baselines(folder: Path, root: Path) -> None:
     write_atomically(folder / "pairs.csv", csv_text([HEADINGS, *(line(pair) for pair in compared)]))
     write_atomically(folder / "table.md", "\n".join(page_lines(compared)) + "\n")
     text = (root / README).read_text(encoding="utf-8")
-    write_atomically(root / README, filled(text, BLOCK, in_short(compared), str(README)))
+    write_atomically(root / README, fill_block(text, BLOCK, in_short(compared), str(README)))

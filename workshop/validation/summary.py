@@ -15,7 +15,7 @@ from textwrap import fill
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 from workshop.validation import papers
 from workshop.validation.phones import page as phones
 from workshop.validation.this_machine import page as this_machine
@@ -206,6 +206,6 @@ def write_accuracy(results: Path, root: Path) -> list[Path]:
     pages = {PAGE: main_sets(results), README: in_short(results)}
     for page, content in pages.items():
         text = (root / page).read_text(encoding="utf-8")
-        write_atomically(root / page, filled(text, BLOCK, content, page.name))
+        write_atomically(root / page, fill_block(text, BLOCK, content, page.name))
     write_atomically(results / ALL_SETS, all_sets(results))
     return [results / ALL_SETS, *(root / page for page in pages)]

@@ -28,7 +28,7 @@ from repro.core.reading import read_mapping
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.hydra_private import get_args_parser
 from repro.records.build_cache import file_error
-from repro.reports.spec.beside import carried, carry
+from repro.reports.spec.beside import carry, carry_all
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.scenarios.registry import GROUPS
 from repro.scenarios.sections import CHOSEN, DRAFTS
@@ -217,7 +217,7 @@ def checked(arguments: list[str]) -> list[str]:
     if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in ordered):
         check_overrides(ordered)  # of folders beside ours only Hydra knows the names
     sweep = {"-m", "--multirun"} & {*ordered} or any(each.startswith(f"{EXPERIMENT}=") for each in ordered)
-    return carried(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
+    return carry_all(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
 
 
 def explain(wrong: Exception) -> str:

@@ -128,7 +128,7 @@ def _looked_up(model: NeededModel) -> NeededModel:
     checkpoint, repo = model.checkpoint, model.checkpoint.hub
     at_hand = find_local(checkpoint)
     if at_hand is None and repo is not None:
-        at_hand = hub.cached(repo, checkpoint.shares_embeddings_with is None)
+        at_hand = hub.cached_snapshot(repo, checkpoint.shares_embeddings_with is None)
     size_bytes, needs_login = model.parameters * STORED_BYTES, "gated" in checkpoint.licence
     model = replace(model, size_bytes=size_bytes, needs_login=needs_login, at_hand=at_hand)
     if repo is None:

@@ -14,11 +14,11 @@ from repro.core.typed import require
 from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
-from repro.reports.claims.claims import ClaimsSpec, claims_written_out
+from repro.reports.claims.claims import ClaimsSpec, expand_claims
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import USUAL
 from repro.reports.formats.layout import Page
-from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, expand_facts, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import OF_STAND_INS, footnotes, load_notes
@@ -43,8 +43,8 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> TableSpec | dict
         require(tuple[str, ...], notes, f"table {experiment!r}: notes")
         written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
     if "claims" in written:
-        return claims_written_out(experiment, written)
-    return facts_written_out(written) if "facts" in written else written
+        return expand_claims(experiment, written)
+    return expand_facts(written) if "facts" in written else written
 
 
 def write_read(

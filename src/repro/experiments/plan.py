@@ -41,7 +41,7 @@ from repro.experiments.hydra_private import set_values, split_key
 from repro.experiments.pages import computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
-from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.beside import as_typed, carry_all
 from repro.reports.spec.experiment import experiments
 from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
@@ -122,7 +122,7 @@ class CellPlan:
         Raises:
             InputError: one is no setting; the results may be another's.
         """
-        overrides = judged_in_cells(carried(require_recorded(command)))
+        overrides = judged_in_cells(carry_all(require_recorded(command)))
         return jobs_of(self.composed(unswept(overrides)), overrides)
 
     def _split(self, overrides: Sequence[str]) -> tuple[Choices, list[Override]]:
@@ -277,7 +277,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with opened(conf_dir()):
-        words = judged_in_cells(with_checked_folders(carried(overrides)))
+        words = judged_in_cells(with_checked_folders(carry_all(overrides)))
         return compose("config", overrides=unswept(words), return_hydra_config=True)
 
 
@@ -304,7 +304,7 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
     """
     try:
         with hydra_lock:
-            config = composed(*carried(overrides, sweep=False))
+            config = composed(*carry_all(overrides, sweep=False))
             if isinstance(table_section(config), dict):
                 raise InputError(f"{config.name} has no cells; the command makes its page")
             if axes(config):

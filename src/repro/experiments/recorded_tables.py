@@ -29,7 +29,7 @@ from repro.reports.fidelity.evidence import read_choices, read_headlines, read_r
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
-from repro.reports.files import PICTURES, SWEEPS, USUAL, write_all, write_files, write_paper, written
+from repro.reports.files import PICTURES, SWEEPS, USUAL, table_names, write_all, write_files, write_paper
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
@@ -128,13 +128,13 @@ def remake(
         return page(table), over.write(table, out)
     bibliography = load_bibliography()
     if paper:
-        return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
+        return page(paper.select(table)), write_paper(paper, table, out, bibliography)
     shown = page(table)
     files = write_all(table, out, bibliography, formats or USUAL, shown)
     if spec.timeline and records:
-        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+        from repro.reports.figures.timeline import select_record, write_timeline  # late, with matplotlib
 
-        rounds = results.rounds(chosen(spec.timeline, records).key)
+        rounds = results.rounds(select_record(spec.timeline, records).key)
         pictures = [name for name in formats or PICTURES if name in PICTURES]
         files |= write_timeline(table, spec.timeline, records, rounds, out, None, results.root, pictures)
     return shown, files
@@ -196,7 +196,7 @@ def tables_of(names: Sequence[str], results: Results) -> list[str]:
         InputError: a name is no experiment, paper or table; or nothing was made yet.
     """
     experiments = experiment_names()
-    before = [name for name in written(results.root) if not name.endswith("/errors")]
+    before = [name for name in table_names(results.root) if not name.endswith("/errors")]
     before = list(dict.fromkeys([*before, *results.tables()]))
     tables: list[str] = []
     for name in names:

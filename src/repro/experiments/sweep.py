@@ -463,7 +463,7 @@ class Sweep:
             table = made_table(asked, changed, cells, records, older, samples, root=self.results)
             self._set_members(asked.folder, cells)
             shown = page(table)
-            files = write_all(table, self.results, load_bibliography(), shown=shown)
+            files = write_all(table, self.results, load_bibliography(), made_page=shown)
             files |= self._timeline(changed, table, records)
             update_index(self.store)
         self.console.print(to_screen(shown))
@@ -504,10 +504,10 @@ class Sweep:
         """Draw the experiment's timeline, if it has one; an InputError is printed and the table kept."""
         if spec.timeline is None:
             return {}
-        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+        from repro.reports.figures.timeline import select_record, write_timeline  # late, with matplotlib
 
         try:
-            rounds = self.store.rounds(chosen(spec.timeline, records).key)
+            rounds = self.store.rounds(select_record(spec.timeline, records).key)
             return write_timeline(table, spec.timeline, records, rounds, self.results, self.outputs)
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")

@@ -108,7 +108,7 @@ class Asked:
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
         rows = spec.rows
         if groups & set(rows.by):
-            rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
+            rows = replace(rows, names={row: rows.printed_names(row, self.name) for row in rows.names})
         rows = replace(rows, names=_with_beside(rows.names, self.settings))
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
 
@@ -192,7 +192,7 @@ def made_table(
     outside = {record.key: _outside(record, samples) for record in records} if samples else {}
     table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
     if root and any(entry.band for entry in table.entries):
-        table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
+        table = replace(table, draw_count=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.libraries import Tensor, torch
-from repro.methods.speculative.drafting.head_model import HeadModel, opened
+from repro.methods.speculative.drafting.head_model import HeadModel, open_model
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
@@ -134,7 +134,7 @@ class OfflineScenario(Scenario):
     @cached_property
     def target(self) -> Model:
         """The target; its checkpoint is fetched if necessary."""
-        return opened(self._model)
+        return open_model(self._model)
 
     @property
     def folder(self) -> Path:
@@ -188,7 +188,7 @@ class OfflineScenario(Scenario):
             "clock": "virtual",
             "weights": self.target.weights,
             "costs": "predicted",
-            "dequantized": self.target.dequantized,
+            "dequantized": self.target.is_dequantized,
             "notes": (UNBILLED, *stored_notes(self.target.folder)),
         }
 

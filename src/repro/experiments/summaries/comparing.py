@@ -34,7 +34,7 @@ from repro.experiments.summaries.cell_screen import described_as, headline, orde
 from repro.records.record import FEWEST, Record, Round, Scalar
 from repro.records.results import Results
 from repro.reports.formats.layout import decimals, unit_words, value_words
-from repro.reports.intervals.bootstrap import paired
+from repro.reports.intervals.bootstrap import paired_interval
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.tables.known import known_values
 
@@ -68,7 +68,7 @@ def compare_records(
         is_share = metric.unit in ("%", "share", "percentage_point")
         how: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
         both = all(name in side for side in lines)
-        change = (paired(lines[1][name], lines[0][name], how) or NONE) if both else NONE
+        change = (paired_interval(lines[1][name], lines[0][name], how) or NONE) if both else NONE
         spread = spreads.get(name)
         ends = spread if isinstance(spread, tuple) else NONE
         values = sides[0].get(name), sides[1].get(name)

@@ -14,10 +14,10 @@ from repro.experiments.tree_drawings.forms import DiagramSpec, VerificationDiagr
 from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
+    estimate_tree,
     expected_acceptance,
-    grown,
     measured_acceptance,
-    searched,
+    search_tree,
 )
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
@@ -56,7 +56,7 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
         recorded_ranks = ranks_of(spec.checkpoint)
         calibration = Calibration.of(recorded_ranks.first(spec.heads or recorded_ranks.heads))
     accuracies, ranks = calibration.accuracies, calibration.ranks
-    before, tree = grown(accuracies, spec.width), searched(calibration, spec.width)
+    before, tree = estimate_tree(accuracies, spec.width), search_tree(calibration, spec.width)
     return VerificationDiagram(
         spec.name,
         tree.paths,

@@ -74,6 +74,6 @@ def calibrate(probabilities: Sequence[float], reliability: float) -> list[float]
         probabilities: the draft's probabilities of one node's candidates; they sum to at most 1.
         reliability: r, in (0, 1].
     """
-    claimed = sum(probabilities)
-    share = reliability / claimed if claimed > reliability else 1.0
+    total = sum(probabilities)
+    share = reliability / total if total > reliability else 1.0
     return [share * probability for probability in probabilities]

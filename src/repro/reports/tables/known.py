@@ -46,10 +46,10 @@ def known_values(record: Record) -> dict[str, Scalar]:
 
 def assumed_watts(record: Record) -> list[str]:
     """The parts of a cell's machine whose watts are assumed, on which its joules rest: `cpu`, `idle`, ..."""
-    about = record.provenance
-    if about.clock == "wall" or "device" not in about.config:
+    provenance = record.provenance
+    if provenance.clock == "wall" or "device" not in provenance.config:
         return []
-    return _assumed_watts(described(about.config))
+    return _assumed_watts(described(provenance.config))
 
 
 @remembered(64)
@@ -79,9 +79,9 @@ def needs(record: Record) -> str:
     models = [
         str(config[role]["name"]) for role in inputs if role != "target" and _is_model(config.get(role))
     ]
-    parts = [words for name, words in BESIDE.items() if name in inputs]
+    parts = [text for name, text in BESIDE.items() if name in inputs]
     return (
-        ", ".join([*models, *parts, *(words for name, words in GRAPHS.items() if name in record.values)])
+        ", ".join([*models, *parts, *(text for name, text in GRAPHS.items() if name in record.values)])
         or "nothing"
     )
 

@@ -20,7 +20,12 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.methods.base import Method, Request
 from repro.methods.speculative.drafting import heads_fit, interpolated_model
-from repro.methods.speculative.drafting.head_model import HeadModel, MedusaModel, align_vocabularies, opened
+from repro.methods.speculative.drafting.head_model import (
+    HeadModel,
+    MedusaModel,
+    align_vocabularies,
+    open_model,
+)
 from repro.methods.speculative.drafting.heads_fit import FittedHeads
 from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel
 from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
@@ -237,7 +242,7 @@ class GenerationCell(Scenario):
     @cached_property
     def target(self) -> Model:
         """The target model, compressed if asked for; its checkpoint is fetched if necessary."""
-        target = opened(self.models["target"], host=self.host)
+        target = open_model(self.models["target"], host=self.host)
         if self.compressed:
             target.alter(self.compressed.altered(target, self.config.get("data_dir")))
         return target
@@ -252,7 +257,7 @@ class GenerationCell(Scenario):
         if role == "target":
             return self.target
         if role not in self._drafts:
-            model = opened(self.models[role], embeddings_from=self.target, host=self.host)
+            model = open_model(self.models[role], embeddings_from=self.target, host=self.host)
             if role == "draft" and self.interpolates:
                 model = InterpolatedModel(self.target, model, seed=self.config["seed"])
             self._drafts[role] = model
@@ -392,7 +397,7 @@ class GenerationCell(Scenario):
             "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
             "costs": "predicted" if self.emulated else "measured",
             "fitted": tuple(sorted(self.fitted_cells)),
-            "dequantized": any(model.dequantized for model in used),
+            "dequantized": any(model.is_dequantized for model in used),
         }
 
     @property

@@ -198,7 +198,7 @@ def _passed(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Sessi
         "loading_seconds": fsum(p.loading for p in target),
         "computing_seconds": fsum(p.end - p.start - p.loading for p in target),
         "target_rows": sum(p.rows for p in target),
-        "kept_rows": sum(p.kept for p in target),
+        "kept_rows": sum(p.last_rows for p in target),
         "alone_passes": len(alone),
         "alone_seconds": fsum(p.end - p.start for p in alone),
         "beside_passes": len(beside),

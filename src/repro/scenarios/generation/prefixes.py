@@ -25,7 +25,7 @@ from typing import NamedTuple
 from repro.methods.base import Request
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
-from repro.models.forward.side_by_side import GreedyText, Told
+from repro.models.forward.side_by_side import GreedyText, Report
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.side_network import SideNetwork
@@ -111,10 +111,10 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
     with ExitStack() as opened:
         root = memory_root() if cell.config["memo"] else opened.enter_context(forgetting())
         store = opened.enter_context(closing(model.texts(root)))
-        transfer.fill_texts(store, model.observed())
+        transfer.fill_texts(store, model.outputs_key())
         memo = opened.enter_context(closing(model.memo(root))) if remembers(cell) else None
 
-        def compute(prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+        def compute(prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
             texts = model.compute_texts(prompts, tokens, told)
             if memo and not cell.target.encoder_decoder:
                 for text in texts:
@@ -174,7 +174,7 @@ def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator
         yield model.network()
         return
     with closing(model.memo(memory_root())) as memo:
-        transfer.fill(memo, model.observed())
+        transfer.fill(memo, model.outputs_key())
         yield model.network(memo, cell.method.ranks(role))
 
 
@@ -182,5 +182,5 @@ def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator
 def outputs_of(model: Model, side: SideNetwork) -> Iterator[LogitCache]:
     """Open the cache of the outputs of a network beside a model."""
     with closing(model.memo(memory_root(), side.variant)) as memo:
-        transfer.fill(memo, model.observed(side.variant))
+        transfer.fill(memo, model.outputs_key(side.variant))
         yield memo

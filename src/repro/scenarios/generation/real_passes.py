@@ -112,8 +112,8 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
             stored: dict[str, Known] = {OWN: along(own)} if model is cell.target else {}
             if remembers(cell):
                 memo = opened.enter_context(closing(model.memo(memory_root())))
-                transfer.fill(memo, model.observed())
-                stored["its cache"] = MemoNetwork(network, memo, ranks=1).known
+                transfer.fill(memo, model.outputs_key())
+                stored["its cache"] = MemoNetwork(network, memo, ranks=1).look_up
             made = ComparedNetwork(network, role, stored, bound)
             compared.append(made)
             yield made
@@ -131,7 +131,7 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
         for session in sessions.values():
             if isinstance(side := session.beside, SideNetwork) and remembers(cell):
                 stored = caches.enter_context(outputs_of(cell.target, side))
-                session.beside = side.compared(stored, partial(require_score, bound, side.kind))
+                session.beside = side.compare(stored, partial(require_score, bound, side.kind))
         load(device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
@@ -222,8 +222,8 @@ class ComparedNetwork:
             UnfaithfulRowError: they differ by more than rounding explains.
         """
         self.compared += 1
-        tokens, logps = known.ranked()
-        found = dict(zip(*row.ranked(), strict=True))
+        tokens, logps = known.top_ranks()
+        found = dict(zip(*row.top_ranks(), strict=True))
         expected = list(zip(tokens, logps, strict=True))[:COMPARED]
         apart = max(abs(logp - found.get(token, float("-inf"))) for token, logp in expected)
         if apart > self._bound:

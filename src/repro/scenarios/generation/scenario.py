@@ -25,7 +25,7 @@ from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
 from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
-from repro.models.checkpoints.generation_settings import unused
+from repro.models.checkpoints.generation_settings import unused_settings
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward.network import Network
 from repro.models.runtime.model import ModelVariant
@@ -276,7 +276,7 @@ def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
 def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
     yield from stored_notes(*(cell.model(role).folder for role in cell.places))
-    if cell.target.folder and (settings := unused(cell.target.folder)):
+    if cell.target.folder and (settings := unused_settings(cell.target.folder)):
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
     asked, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]

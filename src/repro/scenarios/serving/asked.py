@@ -22,10 +22,10 @@ from repro.data.config import DatasetConfig, read_config, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.methods.serving.service import Service, System
-from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.shortening import Scorer, shorten_prompt
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.tlm import tiny_language_model
-from repro.methods.speculative.drafting.head_model import opened
+from repro.methods.speculative.drafting.head_model import open_model
 from repro.models.analysis.likelihood import Likelihood, common
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.validate import stored_notes
@@ -120,7 +120,7 @@ class ServingCell(OfflineScenario):
     def members(self) -> dict[str, Model]:
         """The family, opened; empty if a checkpoint is unavailable, so that only costs are known."""
         try:
-            return {name: opened(config) for name, config in self.family.items()}
+            return {name: open_model(config) for name, config in self.family.items()}
         except InputError as reason:
             log.info("costs alone: %s", reason)
             return {}
@@ -327,7 +327,7 @@ class DatasetRequests:
             return whole
 
         def streamlined(context: Tokens) -> Tokens:
-            return shortened(context, len(context) - long + self.spare, self._scores, long)
+            return shorten_prompt(context, len(context) - long + self.spare, self._scores, long)
 
         return replace(
             whole,

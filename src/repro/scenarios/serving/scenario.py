@@ -38,8 +38,8 @@ from repro.methods.serving.deciders import (
     Uniform,
 )
 from repro.methods.serving.service import profile_of
-from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
-from repro.methods.serving.shortening import AnyToken, Scorer, shortened
+from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, run_ops
+from repro.methods.serving.shortening import AnyToken, Scorer, shorten_prompt
 from repro.methods.serving.slo import Decision, LatencySlo, RequestCosts, kept_tokens
 from repro.methods.serving.tlm import tiny_language_model
 from repro.models.analysis.likelihood import Reader
@@ -160,7 +160,7 @@ class ServingScenario(ServingCell):
             if not number % 20:
                 progress("deciding", number, len(requests))
             ops = self._deciding(check.decider, request, device.main)
-            deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
+            deciding = took.get(ops) or took.setdefault(ops, device.play(run_ops(device, ops)))
             decision, fell_back = self._decided(check, request, present, deciding)
             read = request.read(decision.prompt)
             costs, first = (
@@ -455,7 +455,7 @@ class AnswerCache:
 
         def shorten(context: Tokens) -> Tokens:
             count = kept_tokens(len(context), level, spare, self.shortening.granule)
-            return shortened(context, count, scores, spare)
+            return shorten_prompt(context, count, scores, spare)
 
         return shorten
 
