@@ -1,22 +1,15 @@
-"""Write where the code departs from its papers into docs/*.md, from its comments `Deviation: ...`.
-
-python scripts/deviations.py
+"""Where the code departs from its papers, by its comments `Deviation: ...`, a list for each page of docs/.
 
 Owns which page lists whose comments. What they say follows from the code alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import project_root
-from repro.records.record import write_atomically
-from repro.reports.marked_block import filled
 
 BLOCK = "deviations"
 METHODS, MODELS, TRAINING = "src/repro/methods", "src/repro/models", "workshop/training"
@@ -66,7 +59,7 @@ def deviations(text: str) -> Iterator[str]:
         yield f"`{attribute[:-2]}`: {sentences}" if attribute else f"{sentences[0].upper()}{sentences[1:]}"
 
 
-def page_blocks(root: Path) -> dict[str, str]:
+def deviations_by_page(root: Path) -> dict[str, str]:
     """The list of each page.
 
     Raises:
@@ -84,22 +77,3 @@ def page_blocks(root: Path) -> dict[str, str]:
                     )
                 lists[page].append(f"- {text} (`{name.removeprefix('src/repro/')}`)")
     return {page: "\n".join(lines) for page, lines in lists.items()}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args(arguments)
-    root = project_root()
-    try:
-        for page, content in page_blocks(root).items():
-            text = (root / page).read_text(encoding="utf-8")
-            write_atomically(root / page, filled(text, BLOCK, content, page))
-    except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -234,20 +234,17 @@ def page_lines(compared: Sequence[Pair]) -> Iterator[str]:
 
 
 def in_short(compared: Sequence[Pair]) -> str:
-    """README's sentence: the range of rates outside the factor by table, engine, processor and phase."""
-    said: dict[tuple[str, ...], list[float]] = {}
-    for pair in compared:
-        if pair.outside and pair.used.tables in OF_README:
-            tables, _, label, processor, phase, _ = pair.place
-            said.setdefault((tables, label, phase, processor), []).append(pair.ratio)
-    parts = [
-        f"{tables}, `{label}`: {phase} on the {processor.upper()} {_range(ratios)}"
-        for (tables, label, phase, processor), ratios in said.items()
-    ]
+    """README's sentence: how many of its tables' rates are outside the factor, and their range by phase."""
+    shown = [pair for pair in compared if pair.used.tables in OF_README]
+    ratios: dict[str, list[float]] = {}
+    for pair in shown:
+        if pair.outside:
+            ratios.setdefault(pair.phase, []).append(pair.ratio)
+    parts = [f"{phase} {_range(far)} times ours" for phase, far in ratios.items()]
     text = (
-        f"Further than a factor of {FACTOR:g} from the best public rows of the same chip and size, as public "
-        f"over ours: {'; '.join(parts)}. [docs/compare.md](docs/compare.md#beside-public-rows) names the "
-        "rows."
+        f"Of the {len(shown)} rates behind both tables of this page that have a public row of the same chip, "
+        f"size and bits, {sum(map(len, ratios.values()))} are further than a factor of {FACTOR:g} from it "
+        f"({', '.join(parts)}); [docs/compare.md](docs/compare.md#beside-public-rows) names them."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 

@@ -266,14 +266,10 @@ def _join(phrases: Sequence[str]) -> str:
 
 
 def readme_block(root: Path) -> str:
-    """README's table and what is read off it."""
-    phone, board = SystemTable(root, "compare/phone"), SystemTable(root, "compare/board")
-    board_sentences = [line for line in sentences(board) if line.startswith("In memory")]
-    bullets = [
-        *sentences(phone),
-        *(f"On the board (compare/board), {line[0].lower()}{line[1:]}" for line in board_sentences),
-    ]
-    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in bullets)])
+    """README's table of the phone, and who is first in memory."""
+    phone = SystemTable(root, "compare/phone")
+    orders = [line for line in sentences(phone) if line.startswith("In memory")]
+    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in orders)])
 
 
 def compare_block(root: Path) -> str:

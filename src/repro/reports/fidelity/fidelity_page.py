@@ -29,6 +29,10 @@ from repro.reports.tables.bands import draws_words
 FILE = "fidelity.md"
 TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
+IN_SHORT = "In short"
+"""The heading of what README shows of the page."""
+VERDICTS = {"holds": "hold", "fails": "fail", "undetermined": "open", "fitted": "fitted"}
+"""Verdicts on a headline claim with what a paper's claims are called that have it."""
 
 STAND_INS = {
     "proxy": "a smaller model's weights",
@@ -59,14 +63,17 @@ def write_fidelity(
     `readings` are those of a claim under the alternatives of `choices`, by the claim's id; `draws` has the
     draws of each table's bands.
     """
+    about_claims, verdicts = _headlines(headlines, comparisons, readings)
     content = {
         "command": COMMAND,
+        "in_short": IN_SHORT,
+        "papers": _papers(reports, headlines, verdicts),
         "tolerance": f"{TOLERANCE:.0%}",
         "points": f"{POINTS:.0f}",
         "bands": _bands(draws),
         "statuses": STATUSES,
         "rules": RULES,
-        "headlines": _headlines(headlines, comparisons, readings),
+        "headlines": about_claims,
         "coverage": _coverage(cells, comparisons, headlines),
         "errors": _errors(reports, headlines),
         "winners": _winners(reports, headlines),
@@ -91,9 +98,10 @@ def _bands(draws: Mapping[str, int]) -> str:
 
 def _headlines(
     headlines: Headlines, comparisons: Comparisons, readings: Mapping[str, Sequence[ClaimReading]]
-) -> dict[str, object]:
-    """Each claim as we chose, then over all alternatives to our choices, with those that turn it."""
-    by_id, rows = comparisons.by_id(), []
+) -> tuple[dict[str, object], Mapping[str, Mapping[str, int]]]:
+    """Each claim as we chose, then over all alternatives to our choices, with those that turn it; and how many
+    claims of each paper have which verdict over all alternatives."""
+    by_id, rows, verdicts_by_paper = comparisons.by_id(), [], dict[str, Counter[str]]()
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
         comparison, of_claim = by_id.get(claim.id), readings.get(claim.id, ())
@@ -105,6 +113,7 @@ def _headlines(
             reach, choices = _reach(comparison, of_claim), _decided_by(comparison, of_claim)
         for counter, verdict in zip(counts.values(), (overall, as_chosen, alone), strict=True):
             counter[verdict or "no figure"] += 1
+        verdicts_by_paper.setdefault(claim.id.partition(".")[0], Counter())[overall] += 1
         rows.append(
             (claim.says, published, ours, n, distance, alone, as_chosen, reach, overall, choices, claim.about)
         )
@@ -114,7 +123,29 @@ def _headlines(
     ]
     headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
     table = markdown_table((*headings, "rests on", "what stands in"), rows)
-    return {"number": len(headlines.claims), "counts": "; ".join(tallies), "table": table}
+    about_all = {"number": len(headlines.claims), "counts": "; ".join(tallies), "table": table}
+    return about_all, verdicts_by_paper
+
+
+def _papers(
+    reports: Sequence[Report], headlines: Headlines, verdicts: Mapping[str, Mapping[str, int]]
+) -> str:
+    """A row for each paper: its claims by verdict, and the median of the relative errors that can miss."""
+    rows = []
+    for report in reports:
+        if report.paper in verdicts:
+            frame, counts = _relative(report), verdicts[report.paper]
+            paper_skill = skill([*frame["compared"]], report.evidence.predictor)
+            rows.append(
+                (
+                    headlines.systems[report.paper],
+                    *(counts.get(verdict, 0) for verdict in VERDICTS),
+                    f"{_percent(median(frame))} ({len(frame)})",
+                    f"{_percent(paper_skill.trivial)} ({paper_skill.n})" if paper_skill else "",
+                )
+            )
+    headings = ("", *(f"claims that {word}" for word in list(VERDICTS.values())[:2]), "open", "fitted")
+    return markdown_table((*headings, "median error (n)", "of a trivial rule (n)"), rows)
 
 
 def _reach(comparison: Comparison, readings: Sequence[ClaimReading]) -> str:
