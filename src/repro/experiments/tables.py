@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
-from repro.device.engines.engine_file import described, explained, fitted_cells
+from repro.device.engines.engine_file import device_in_use, fitted_cells, with_explanations
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
 from repro.records.members import Member
@@ -201,8 +201,8 @@ def of_today(record: Record) -> Record:
     about = record.provenance
     if about.clock == "wall" or BILLED not in about.versions:
         return record
-    config = explained(about.config)
-    fitted = fitted_cells(described(config)).union(about.fitted)
+    config = with_explanations(about.config)
+    fitted = fitted_cells(device_in_use(config)).union(about.fitted)
     return replace(record, provenance=replace(about, config=config, fitted=tuple(sorted(fitted))))
 
 

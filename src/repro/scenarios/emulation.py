@@ -21,7 +21,7 @@ from repro.device.engines.engine_file import (
     OWN,
     engine_of,
     fitted_cells,
-    merged,
+    merge,
     on_chip,
     with_engine,
 )
@@ -106,7 +106,7 @@ class EmulatedCell:
     def holds(self) -> dict[str, Mapping[str, Any]]:
         """The ranges that its engine's numbers hold for, by processor."""
         programs = self.described.get("engines") or {}
-        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
+        tables = merge(self.described.get("processors"), programs.get(self.program) or {})
         return {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.remembered import remembered
-from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
+from repro.device.engines.engine_file import OWN, PUBLIC, device_in_use, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 from repro.scenarios.sections import STAND_IN, WEIGHTS
@@ -91,7 +91,7 @@ def require_device(
     used = {}
     for choice, file in readable_devices():
         with suppress(InputError):  # another's file, which may inherit its numbers
-            used[choice] = described({"device": file, "engine": own})
+            used[choice] = device_in_use({"device": file, "engine": own})
     others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []

@@ -107,7 +107,7 @@ def settle(
     least = Residency(held, slots, tables, encoder)
     if not fill or not streamed:
         return least
-    taken = memory.held + model_cost.cache_bytes(tokens) + least.bytes(model_cost)
+    taken = memory.in_use + model_cost.cache_bytes(tokens) + least.bytes(model_cost)
     spare = min(fill * memory.budget - taken, (streamed - slots) * model_cost.layer_bytes)
     return least._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.engines.evidence import PRINTED, sources
 from repro.records.record import Record
 from repro.reports.intervals.samples import COUNTED
@@ -64,7 +64,7 @@ def _machines(records: Sequence[Record]) -> list[str]:
     engines = each_name(_engine(r.provenance.config) for r in records)
     configs = [record.provenance.config for record in records]
     distinct = {(id(one["device"]), id(one.get("engine"))): one for one in configs}  # most have the same
-    known = sources(map(described, distinct.values()))
+    known = sources(map(device_in_use, distinct.values()))
     counts = {
         "measured": known["measured"],
         "printed": sum(known[source] for source in PRINTED),

@@ -11,7 +11,7 @@ from typing import Any
 from repro.core.registry import discover, lookup, names
 from repro.core.remembered import remembered
 from repro.device.device_file import facts
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.facts.kinds import POWER
 from repro.records.record import Record, Scalar
 
@@ -49,7 +49,7 @@ def assumed_watts(record: Record) -> list[str]:
     about = record.provenance
     if about.clock == "wall" or "device" not in about.config:
         return []
-    return _assumed_watts(described(about.config))
+    return _assumed_watts(device_in_use(about.config))
 
 
 @remembered(64)

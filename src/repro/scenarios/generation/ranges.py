@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from repro.core.errors import InputError
-from repro.device.engines.engine_file import explained
+from repro.device.engines.engine_file import with_explanations
 from repro.device.facts.holds import outside
 from repro.models.costs.model_cost import ModelCost
 from repro.records.record import Record, Round
@@ -30,7 +30,7 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     """
     if record.provenance.extrapolated:
         return record.provenance.extrapolated
-    config = explained(record.provenance.config)
+    config = with_explanations(record.provenance.config)
     if not record.done or record.provenance.clock == "wall":
         return ()
     try:
