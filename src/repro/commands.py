@@ -156,7 +156,7 @@ def table(
     samples, errors = Samples(store), dict[str, None]()
     for name in tables_of(tables, store):
         try:
-            with nullcontext() if out else store.locked():
+            with nullcontext() if out else store.lock():
                 show(screen(), *remake(name, store, samples, out or store.root, formats, paper, over))
         except InputError as wrong:  # the other tables do not need this one
             errors[str(wrong)] = None

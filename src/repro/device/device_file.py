@@ -16,7 +16,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.core.typed import require, words
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS, require_holds
@@ -224,7 +224,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-@remembered(16)
+@remember(16)
 def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     """The emulated machine of a device file, as a named program uses it.
 

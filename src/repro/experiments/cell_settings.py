@@ -49,7 +49,7 @@ class RecordsBySettings:
         alike = frozenset(labels.items())
         if alike not in self._known:
             found = self._known[alike] = {}
-            for record in sorted(self._results.labelled(labels), key=lambda record: not record.done):
+            for record in sorted(self._results.with_labels(labels), key=lambda record: not record.done):
                 found.setdefault(_hash_of(record), record)
         return self._known[alike].get(_hash(cell.config, cell.versions, machine))
 

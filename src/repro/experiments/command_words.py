@@ -22,7 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from repro.core.errors import InputError
 from repro.core.foreign import HYDRA, require_settings
-from repro.core.overrides import unquoted, word
+from repro.core.overrides import unquote, word
 from repro.core.paths import conf_folders
 from repro.core.reading import read_mapping
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -96,7 +96,7 @@ def by_experiment(arguments: list[str]) -> list[list[str]]:
         values = override._value
         known = sorted(experiments())
         listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
-        chosen = [*dict.fromkeys(map(unquoted, listed))]
+        chosen = [*dict.fromkeys(map(unquote, listed))]
         if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
             return [[*arguments[:place], f"{EXPERIMENT}={name}", *arguments[place + 1 :]] for name in chosen]
     return [arguments]

@@ -254,7 +254,7 @@ class Sweep:
         self.tracked: Path | None = None
         self.group = group
         self._notes: dict[str, Note] = {}
-        self._checked = -CHECK_S
+        self._without_checksum = -CHECK_S
         self._shared = shared_settings(config)
 
     @cached_property
@@ -264,7 +264,7 @@ class Sweep:
     @cached_property
     def _finished(self) -> frozenset[str]:
         """The keys that had a finished record when the sweep began."""
-        return self.store.finished()
+        return self.store.finished_keys()
 
     def run(self, cells: Iterable[PlannedCell], watched: Watcher, engine: Engine | None = None) -> None:
         """Run cells, here or with an engine; what comes of them goes to `watched`.
@@ -405,13 +405,13 @@ class Sweep:
 
     def _check_writable(self) -> None:
         """InputError if what a cell makes cannot be written: a disk fills while others are computed."""
-        if time.monotonic() - self._checked >= CHECK_S:
+        if time.monotonic() - self._without_checksum >= CHECK_S:
             self.store.check_writable(NEED)
             try:
                 self.outputs.mkdir(parents=True, exist_ok=True)
             except OSError as wrong:
                 raise InputError(file_error(wrong)) from wrong
-            self._checked = time.monotonic()
+            self._without_checksum = time.monotonic()
 
     def _listed(self, cell: Scenario) -> Note:
         known = self._by_settings.like(cell)
@@ -455,7 +455,7 @@ class Sweep:
             return {}
         members.require_apart(own)
         whole = asked.whole and len(own) == len(notes)
-        with self.store.locked():  # a sweep of the same table must not read between our reading and writing
+        with self.store.lock():  # a sweep of the same table must not read between our reading and writing
             cells = members.join(own, self.store.members(asked.folder), whole)
             changed, records = asked.spec(spec), self.store.records(cells)
             older = older_keys(record for record in records if record.key not in own_keys)

@@ -245,7 +245,7 @@ def fitted_ids(records: Iterable[Record]) -> set[str]:
 
 def update_index(results: Results) -> None:
     """Write the README of a folder of results again."""
-    with results.locked():
+    with results.lock():
         write_index(results, load_cells(), conf_dir() / "reference" / "artifacts.csv")
 
 

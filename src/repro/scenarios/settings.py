@@ -11,7 +11,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.engines.engine_file import OWN, PUBLIC, device_in_use, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
@@ -144,4 +144,4 @@ def model_of(config: Mapping[str, Any], role: str) -> ModelConfig:
     return _parsed(config[role])
 
 
-_parsed = remembered(64)(ModelConfig.parse)
+_parsed = remember(64)(ModelConfig.parse)

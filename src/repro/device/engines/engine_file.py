@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.device_file import (
     EXPLAINING,
     SECTIONS,
@@ -100,7 +100,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
     return _with_engine(device, written_out(engine) if engine else None)
 
 
-@remembered(64)
+@remember(64)
 def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
     """`with_engine` of an engine that is written out; nobody changes what it returns."""
     require_entries(device)
@@ -149,7 +149,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
     return {**engine, EXTENDS: written_out(_file("engine", str(base)), (*before, str(base)))}
 
 
-@remembered(64)
+@remember(64)
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     """InputError for entries that no engine has, words that are no choice, and malformed facts."""
     for key in engine:
@@ -377,7 +377,7 @@ def with_explanations(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **{group: _by_file(group, config[group]) for group in GROUPS if config.get(group)}}
 
 
-@remembered(256)
+@remember(256)
 def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
     """A recorded device or engine with the explanations of the file with its name; nobody changes it."""
     for content in (_file(group, name) for name in _files(group)):
@@ -386,7 +386,7 @@ def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
     return recorded
 
 
-@remembered(256)
+@remember(256)
 def fitted_cells(device: Mapping[str, Any]) -> set[str]:
     """Ids of the published values that a described machine's numbers were fitted to."""
     return {cell for fact in facts(device) for cell in fact.cells}

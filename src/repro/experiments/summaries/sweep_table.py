@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.overrides import shown
+from repro.core.overrides import as_text
 from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
@@ -25,7 +25,7 @@ from repro.experiments.summaries.cell_screen import FIRST
 from repro.experiments.summaries.notes import Note
 from repro.libraries import pd
 from repro.metrics.evaluated import is_evaluated, stem_of
-from repro.records.identity import OF_THE_RUN, short_places, shortened
+from repro.records.identity import OF_THE_RUN, short_places, shorten
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
@@ -160,11 +160,11 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
         overrides: the command's overrides by key, as they were typed.
     """
     overrides = {key: text for key, text in overrides.items() if key.partition(".")[0] not in OF_THE_RUN}
-    texts = pd.DataFrame([{key: shown(value) for key, value in note.chosen.items()} for note in notes])
+    texts = pd.DataFrame([{key: as_text(value) for key, value in note.chosen.items()} for note in notes])
     texts = texts.fillna(LACKING)
     places = {key: short_places(texts[key]) for key in texts}  # no folders of this machine
-    chosen = pd.DataFrame({key: [shortened(text, places[key]) for text in texts[key]] for key in texts})
-    overrides = {key: shortened(text, places.get(key, {})) for key, text in overrides.items()}
+    chosen = pd.DataFrame({key: [shorten(text, places[key]) for text in texts[key]] for key in texts})
+    overrides = {key: shorten(text, places.get(key, {})) for key, text in overrides.items()}
     labels = pd.DataFrame([note.labels for note in notes], columns=[*notes[0].labels]).fillna("")
     rows: dict[str, str] = {}
     added: dict[str, str] = {}

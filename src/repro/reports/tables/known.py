@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.core.registry import discover, lookup, names
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.device_file import facts
 from repro.device.engines.engine_file import device_in_use
 from repro.device.facts.kinds import POWER
@@ -52,7 +52,7 @@ def assumed_watts(record: Record) -> list[str]:
     return _assumed_watts(device_in_use(about.config))
 
 
-@remembered(64)
+@remember(64)
 def _assumed_watts(device: Mapping[str, Any]) -> list[str]:
     watts = {fact.path: fact for fact in facts(device) if fact.kind is POWER}
     counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
