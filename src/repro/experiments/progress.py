@@ -39,7 +39,7 @@ class Watcher:
             console: stderr unless given.
             announced: number of cells, if it is known before all are added.
         """
-        self._load_announced = announced
+        self._announced = announced
         self.labels: list[Mapping[str, str]] = []
         self.finished: dict[int, Note] = {}
         self._values: dict[str, set[str | None]] = {}
@@ -60,7 +60,7 @@ class Watcher:
     @property
     def total(self) -> int:
         """Number of cells."""
-        return max(self._load_announced, len(self.labels))
+        return max(self._announced, len(self.labels))
 
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""

@@ -254,7 +254,7 @@ class Sweep:
         self.tracked: Path | None = None
         self.group = group
         self._notes: dict[str, Note] = {}
-        self._without_checksum = -CHECK_S
+        self._checked = -CHECK_S
         self._shared = shared_settings(config)
 
     @cached_property
@@ -405,13 +405,13 @@ class Sweep:
 
     def _check_writable(self) -> None:
         """InputError if what a cell makes cannot be written: a disk fills while others are computed."""
-        if time.monotonic() - self._without_checksum >= CHECK_S:
+        if time.monotonic() - self._checked >= CHECK_S:
             self.store.check_writable(NEED)
             try:
                 self.outputs.mkdir(parents=True, exist_ok=True)
             except OSError as wrong:
                 raise InputError(file_error(wrong)) from wrong
-            self._without_checksum = time.monotonic()
+            self._checked = time.monotonic()
 
     def _listed(self, cell: Scenario) -> Note:
         known = self._by_settings.like(cell)
