@@ -123,7 +123,7 @@ def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
         return Computed(record, outcome.rounds, outcome.answers, timeline, seconds)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
         heed()
-        return Computed(scenario.failed(traceback.format_exc()), error=_sentence(wrong))
+        return Computed(scenario.failure_record(traceback.format_exc()), error=_sentence(wrong))
 
 
 @contextmanager

@@ -32,8 +32,8 @@ GROUPS = ("method", *BY_GROUP)
 def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
     """The scenario class of a resolved configuration."""
     module, _, name = next((c for g, c in BY_GROUP.items() if config.get(g)), GENERATION).partition(":")
-    found: type[Scenario] = getattr(import_module(module), name)
-    return found
+    scenario: type[Scenario] = getattr(import_module(module), name)
+    return scenario
 
 
 def made(config: Mapping[str, Any]) -> Scenario:

@@ -37,7 +37,7 @@ from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
-from repro.scenarios.base import component, named
+from repro.scenarios.base import component, names_in
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
@@ -281,7 +281,7 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
 def _cited(records: Iterable[Record]) -> list[str]:
     """The papers that the records' methods, compressions and services name, if these are still there."""
     groups = ("method", "compression", "service")
-    chosen = {choice for record in records for choice in named(record.provenance.config, *groups).items()}
+    chosen = {choice for record in records for choice in names_in(record.provenance.config, *groups).items()}
     found = [(name, lookup(group, name)) for group, name in chosen if name in registry_names(group)]
     return sorted({paper for name, component in found for paper in papers_of(name, component)})
 

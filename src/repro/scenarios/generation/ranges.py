@@ -2,7 +2,7 @@
 
 Owns that derivation: a function of the record, its rounds and today's ranges, so that a mark is the same
 whenever the cell was computed. Must not know tables. A run's own trace says the same
-(`EmulatedCell.extrapolated`), which records of before there were ranges do not have.
+(`EmulatedCell.extrapolations`), which records of before there were ranges do not have.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> It
 def _processors(cell: GenerationCell, role: str, several: bool) -> set[str]:
     """The processors of a model's passes over one row or over several."""
     machine, place = cell.cell.machine(), cell.places[role]
-    asked = {place.on or machine.main}
+    processors = {place.on or machine.main}
     if several and role == "target":
-        asked = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
-        asked |= {place.head} - {""}  # which also judges where a tree is pruned
+        processors = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
+        processors |= {place.head} - {""}  # which also judges where a tree is pruned
     arithmetic = cell.models[role].stored.arithmetic
-    return {name if name in machine.processors else machine.fastest(arithmetic) for name in asked}
+    return {name if name in machine.processors else machine.fastest(arithmetic) for name in processors}
