@@ -55,11 +55,11 @@ def read_bytes(path: Path, most: int) -> bytes:
         InputError: it has more than `most` bytes, or is no regular file: a pipe would be waited for.
         OSError: it cannot be read.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path} is no regular file")
-    if about.st_size > most:
-        raise InputError(f"{path} has {about.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
+    if status.st_size > most:
+        raise InputError(f"{path} has {status.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
     return path.read_bytes()
 
 

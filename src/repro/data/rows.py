@@ -99,11 +99,11 @@ def rows_in_use(config: DatasetConfig, skip: int, count: int, data_dir: Path | s
     return rows_after(config, rows, skip)
 
 
-def rows_after(config: DatasetConfig, rows: Rows, used: int) -> Rows:
-    """The examples after the first `used`, with a digest of their own."""
-    if not used:
+def rows_after(config: DatasetConfig, rows: Rows, skip: int) -> Rows:
+    """The examples after the first `skip`, with a digest of their own."""
+    if not skip:
         return rows
-    later = rows.rows[used:]
+    later = rows.rows[skip:]
     return replace(rows, rows=later, digest=digest(config, later, rows.shots))
 
 

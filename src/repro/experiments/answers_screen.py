@@ -81,9 +81,9 @@ def find_record(cell: str | None, stores: Sequence[Results]) -> tuple[Record, Pa
             by_key = [record for record in records if record.key.startswith(cell)]
             records = by_key or [record for record in records if _is_named(record, cell)]
         if len(records) > 1:
-            named = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST])
+            listing = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST])
             rest = f"; and {len(records) - MOST} more" if len(records) > MOST else ""
-            raise InputError(f"{cell!r} is the name of {len(records)} records: {named}{rest}")
+            raise InputError(f"{cell!r} is the name of {len(records)} records: {listing}{rest}")
         if records:
             return records[0], store.root
     places = " or ".join(str(store.root) for store in stores)
@@ -119,8 +119,8 @@ def compute_answers(
     cell.check()
     with console.status("computing the answers"):
         outcome = cell.run(silent)
-    if changed := [*differences(record, outcome.record, same_host=True)]:
-        console.print(f"[yellow]The run's figures are not the record's: {'; '.join(changed[:3])}.[/]")
+    if changes := [*differences(record, outcome.record, same_host=True)]:
+        console.print(f"[yellow]The run's figures are not the record's: {'; '.join(changes[:3])}.[/]")
     else:
         store.put_answers(record.key, outcome.answers)
     return outcome.answers

@@ -149,8 +149,8 @@ def _tie(cell: Scenario, first: Record) -> str | None:
         torch.set_num_threads(threads)
     if margin is not None and margin <= TIE:
         return f"two first choices are {margin:.1g} apart in logits"
-    changed = next(differences(first, second, same_host=True), None)
-    return changed and f"another number of threads changes {changed} here"
+    difference = next(differences(first, second, same_host=True), None)
+    return difference and f"another number of threads changes {difference} here"
 
 
 def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:

@@ -145,11 +145,13 @@ class Command:
 
 def _require_one_cell(config: DictConfig) -> None:
     """InputError for a cell whose command is for sweeps."""
-    about = HydraConfig.get()
-    _require_one_folder(about)
-    if about.mode == RunMode.MULTIRUN:
-        raise InputError(unknown("hydra/launcher", str(about.runtime.choices["hydra/launcher"]), LAUNCHERS))
-    for override in map(str, about.overrides.hydra):
+    settings = HydraConfig.get()
+    _require_one_folder(settings)
+    if settings.mode == RunMode.MULTIRUN:
+        raise InputError(
+            unknown("hydra/launcher", str(settings.runtime.choices["hydra/launcher"]), LAUNCHERS)
+        )
+    for override in map(str, settings.overrides.hydra):
         if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", override):
             raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
     for component, settings in (config.get("beside") or {}).items():

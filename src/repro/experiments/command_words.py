@@ -121,11 +121,11 @@ def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
         InputError: a file there, which is another's, would be put among Hydra's settings (`a@hydra.b=c`).
     """
     searched = [*folders, *_search_path(words)]
-    rest = [each for each in words if not SEARCHES.match(each)]
+    rest = [text for text in words if not SEARCHES.match(text)]
     paths = [as_conf(path) for path in searched]
     roots = [*conf_folders()[1:], *(Path(path.rpartition("://")[2]) for path in paths)]
-    for each in rest:
-        key, _, name = each.lstrip("+~").partition("=")
+    for text in rest:
+        key, _, name = text.lstrip("+~").partition("=")
         group, _, package = key.partition("@")
         for path in (root / group / f"{name}.yaml" for root in roots if HYDRA in package):
             if path.exists():
@@ -136,8 +136,8 @@ def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
 def _search_path(words: Iterable[str]) -> list[str]:
     """The folders of a command's search path."""
     paths: list[str] = []
-    for each in filter(SEARCHES.match, words):
-        value = parse(each).value()
+    for text in filter(SEARCHES.match, words):
+        value = parse(text).value()
         paths += map(str, value if isinstance(value, list) else [value])
     return paths
 
@@ -150,24 +150,24 @@ def judged_in_cells(words: Sequence[str]) -> list[str]:
     Raises:
         InputError: a word lists choices of one group, whose parts Hydra would mix.
     """
-    _require_one_choice(each for each in words if not each.startswith("-"))
+    _require_one_choice(text for text in words if not text.startswith("-"))
     if not any(map(_is_set_in_a_choice, words)):
         return [*words]
-    overrides = [parse(each) for each in words if not each.startswith("-")]
+    overrides = [parse(text) for text in words if not text.startswith("-")]
     varied = {override.key_or_group for override in overrides if override.is_sweep_override()} | _axes(words)
     if not any(is_group(name.partition("@")[0]) for name in varied):
         return [*words]
-    return [carry(each) if _is_set_in_a_choice(each) else each for each in words]
+    return [carry(text) if _is_set_in_a_choice(text) else text for text in words]
 
 
 def _axes(words: Sequence[str]) -> set[str]:
     """The settings that the grid of a command's experiment varies."""
-    named = [each.partition("=")[2] for each in words if each.startswith(f"{EXPERIMENT}=")]
+    names = [text.partition("=")[2] for text in words if text.startswith(f"{EXPERIMENT}=")]
     folders = [*conf_folders(), *(Path(path.rpartition("://")[2]) for path in _search_path(words))]
-    for path in (folder / EXPERIMENT / f"{name}.yaml" for folder in folders for name in named):
+    for path in (folder / EXPERIMENT / f"{name}.yaml" for folder in folders for name in names):
         if path.is_file():
             with suppress(InputError):  # composing says what is wrong
-                grid = grid_of({"name": named[-1], **read_mapping(path)})
+                grid = grid_of({"name": names[-1], **read_mapping(path)})
                 return {*grid.params}.union(*grid.choices)
     return set()
 

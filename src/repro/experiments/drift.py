@@ -61,8 +61,8 @@ def find_drift(
 
 
 def _command(table: str, overrides: Sequence[str]) -> list[str]:
-    named = any(override.partition("=")[0] in NAMES for override in overrides)
-    return [*overrides] if named else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
+    has_name = any(override.partition("=")[0] in NAMES for override in overrides)
+    return [*overrides] if has_name else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
 
 
 def _command_drift(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:

@@ -89,11 +89,11 @@ def needs(experiment: str) -> Needs:
     with planning(conf_dir()) as plan:
         for cell in plan.jobs(command):
             config = plain(plan.unresolved_config([*command[:1], *cell]), "labels")
-            used = dict(_models(config))
-            models |= {model.checkpoint.name: model for model in used.values()}
+            cell_models = dict(_models(config))
+            models |= {model.checkpoint.name: model for model in cell_models.values()}
             sizes = [
                 model.parameters * BYTES.get(str(config[role]["dtype"]), BYTES["float32"])
-                for role, model in used.items()
+                for role, model in cell_models.items()
             ]
             memory_bytes = max(memory_bytes, sum(sizes))
     if not models:

@@ -90,8 +90,8 @@ class Watcher:
         """A cell has begun, or does this: a stage of its work, the steps done and all."""
         if number not in self._tasks:
             self._tasks[number] = self._bars.add_task("", total=None)
-        about = f"{self.name(number)} {stage}".strip()
-        self._bars.update(self._tasks[number], description=about, completed=done, total=total or None)
+        description = f"{self.name(number)} {stage}".strip()
+        self._bars.update(self._tasks[number], description=description, completed=done, total=total or None)
 
     def finish(self, number: int, note: Note) -> None:
         """A cell has ended."""

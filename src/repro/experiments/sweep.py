@@ -174,10 +174,10 @@ def _sentence(wrong: BaseException) -> str:
 
 def _not_stored(outcome: Computed, wrong: BaseException) -> Computed:
     """A failed cell in place of one that could not be stored, as the error that is being handled says."""
-    about = replace(outcome.record.provenance, trace=None)
+    provenance = replace(outcome.record.provenance, trace=None)
     error = portable_text(traceback.format_exc())
     record = replace(
-        outcome.record, status="failed", values={}, uncertainty={}, provenance=about, error=error
+        outcome.record, status="failed", values={}, uncertainty={}, provenance=provenance, error=error
     )
     return Computed(record, error=_sentence(wrong))
 
@@ -535,11 +535,11 @@ def summary(notes: list[Note], mode: str) -> Grid:
     about = ["error"] if any(note.error for note in notes) else []
     about = about if mode == "list" else ["took"]
     grid = Grid(*columns, *varied, "state", *about, "key", title=f"{len(notes)} cells")
-    counted = notes
+    listed = notes
     if len(notes) > MOST_ROWS:
-        counted = [note for note in notes if note.state not in ("done", "cached", "written")]
-        grid.title = f"{len(notes)} cells, of which {len(counted)} are not done"
-    for note in counted[:MOST_ROWS]:
+        listed = [note for note in notes if note.state not in ("done", "cached", "written")]
+        grid.title = f"{len(notes)} cells, of which {len(listed)} are not done"
+    for note in listed[:MOST_ROWS]:
         took = "" if note.seconds is None else in_words(note.seconds)
         values = [note.labels.get(name, "") for name in columns]
         values += [str(note.chosen.get(key, "")) for key in varied]

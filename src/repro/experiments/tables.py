@@ -142,8 +142,8 @@ def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tupl
     choices = [override.partition("=")[2].split(",") for override in overrides if _key(override) == WEIGHTS]
     unnamed = tuple(column for column in columns if WEIGHTS not in column.where)
     if not choices:
-        named = len(unnamed) < len(columns)
-        return tuple(_of(column, STAND_IN) if named and column in unnamed else column for column in columns)
+        mixed = len(unnamed) < len(columns)
+        return tuple(_of(column, STAND_IN) if mixed and column in unnamed else column for column in columns)
     if len(choices[-1]) == 1:
         return unnamed
     return tuple(
@@ -198,12 +198,12 @@ def made_table(
 
 def of_today(record: Record) -> Record:
     """The record with what today's files say of the numbers of its machine, and the cells of their fits."""
-    about = record.provenance
-    if about.clock == "wall" or BILLED not in about.versions:
+    provenance = record.provenance
+    if provenance.clock == "wall" or BILLED not in provenance.versions:
         return record
-    config = with_explanations(about.config)
-    fitted = fitted_cells(device_in_use(config)).union(about.fitted)
-    return replace(record, provenance=replace(about, config=config, fitted=tuple(sorted(fitted))))
+    config = with_explanations(provenance.config)
+    fitted = fitted_cells(device_in_use(config)).union(provenance.fitted)
+    return replace(record, provenance=replace(provenance, config=config, fitted=tuple(sorted(fitted))))
 
 
 def older_keys(records: Iterable[Record]) -> set[str]:
@@ -257,8 +257,8 @@ def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:
     """
     shared = require_recorded(membership.shared_overrides(members))
     overrides = [override for override in shared if ALTERED in folder or _key(override) in NAMES]
-    named = any(_key(override) == "experiment" for override in overrides)
-    return overrides if named else [f"experiment={folder.partition(ALTERED)[0]}", *overrides]
+    has_name = any(_key(override) == "experiment" for override in overrides)
+    return overrides if has_name else [f"experiment={folder.partition(ALTERED)[0]}", *overrides]
 
 
 def asked_of(folder: str, members: Sequence[Member], axes: Collection[str]) -> Asked:

@@ -171,13 +171,13 @@ class Record:
 
     def require_parts(self) -> None:
         """InputError for a part that other cells' tables read and that a stored record lacks."""
-        about = self.provenance
+        provenance = self.provenance
         if not isinstance(self.labels, Mapping) or not isinstance(self.labels.get("method"), str):
             raise InputError(f"its labels are {self.labels!r}; there must be a method")
-        if not isinstance(about.config, Mapping) or not about.config:
-            raise InputError(f"its provenance.config is {about.config!r}; it must be the settings")
+        if not isinstance(provenance.config, Mapping) or not provenance.config:
+            raise InputError(f"its provenance.config is {provenance.config!r}; it must be the settings")
         for name in ("started", "finished"):
-            datetime.fromisoformat(getattr(about, name))
+            datetime.fromisoformat(getattr(provenance, name))
 
 
 def whole_answer(values: Mapping[str, Scalar]) -> dict[str, float]:
@@ -252,11 +252,11 @@ def _check_signs(values: Mapping[str, Scalar]) -> None:
 def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Names (or patterns) of values that `metric/*.yaml` in these folders show as they are, with units."""
     metrics = merge_entries(folders, "metric/*.yaml", read_mapping, "metric")
-    plain = {name: about for name, about in metrics.items() if isinstance(about, dict)}
+    plain = {name: spec for name, spec in metrics.items() if isinstance(spec, dict)}
     return [
-        (str(about.get("value", name)), str(about.get("unit", "")))
-        for name, about in plain.items()
-        if "total" not in about and not about.get("signed")
+        (str(spec.get("value", name)), str(spec.get("unit", "")))
+        for name, spec in plain.items()
+        if "total" not in spec and not spec.get("signed")
     ]
 
 

@@ -161,8 +161,8 @@ class Scenario(ABC):
     @cached_property
     def own_sources(self) -> dict[str, str]:
         """Hashes of the files of components that are not ours, by name (`method lookup`)."""
-        named = [name.partition(" ")[::2] for name in self.versions]
-        classes = {f"{group} {name}": lookup(group, name) for group, name in named if name in names(group)}
+        pairs = [name.partition(" ")[::2] for name in self.versions]
+        classes = {f"{group} {name}": lookup(group, name) for group, name in pairs if name in names(group)}
         if dataset := getattr(self, "dataset", None):
             classes |= {f"{part} of dataset {dataset.name}": kind for part, kind in readers(dataset).items()}
         hashes = {name: source_of(component) for name, component in classes.items()}

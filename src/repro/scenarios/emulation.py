@@ -64,8 +64,8 @@ class EmulatedCell:
         if engine and engine.get(OVER) == CHIP and "main" in engine and device.get("kind") != "local":
             device = on_chip(device, engine)
             engine = {key: value for key, value in engine.items() if key != OVER}
-        stored = {} if chosen_engine is None else {"device": device, "engine": engine or {"name": OWN}}
-        self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
+        sections = {} if chosen_engine is None else {"device": device, "engine": engine or {"name": OWN}}
+        self.config = {**config, **sections, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
         papers = chosen_engine is None or (chosen_engine["name"] == OWN and config["device"].get("engine"))
         self.program = program if papers or self.described.get("engines") else ""
@@ -88,17 +88,17 @@ class EmulatedCell:
         holds = self.holds
         phases = sorted((phase for phase in trace.phases if phase.name in OF_ANSWERS), key=lambda p: p.start)
         starts = [phase.start for phase in phases]
-        used: dict[tuple[str, str], dict[str, set[float]]] = {}
+        ranges: dict[tuple[str, str], dict[str, set[float]]] = {}
         for span in trace.spans if holds else ():
             role, index = span.name.partition(" ")[0], bisect_right(starts, span.start) - 1
             inside = index >= 0 and span.start < phases[index].end
             if inside and span.on in holds and span.flops and role in layer_bytes:
-                ends = used.setdefault((phases[index].name, span.on), {"rows": set(), "layer_mb": set()})
+                ends = ranges.setdefault((phases[index].name, span.on), {"rows": set(), "layer_mb": set()})
                 ends["rows"].add(span.rows)
                 ends["layer_mb"].add(layer_bytes[role] / 1e6)
         return tuple(
             f"{phase} on {processor}: {far}"
-            for (phase, processor), ends in sorted(used.items())
+            for (phase, processor), ends in sorted(ranges.items())
             for far in outside(holds[processor], {name: [*numbers] for name, numbers in ends.items()})
         )
 

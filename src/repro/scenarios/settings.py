@@ -88,11 +88,11 @@ def require_device(
     if can(device):
         return
     engine_choice = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
-    used = {}
+    devices = {}
     for choice, file in readable_devices():
         with suppress(InputError):  # another's file, which may inherit its numbers
-            used[choice] = device_in_use({"device": file, "engine": engine_choice})
-    capable = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
+            devices[choice] = device_in_use({"device": file, "engine": engine_choice})
+    capable = sorted((not file.get("papers"), choice) for choice, file in devices.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []
     needs += [f"an engine that has the program {program}"] if program else []

@@ -195,9 +195,9 @@ def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> I
 
 
 def _require_fitting(name: str, part: Mapping[str, Any], device: str, processors: Mapping[str, Any]) -> None:
-    used = [*(part.get("processors") or {})]
-    used += [key for program in (part.get(PROGRAMS) or {}).values() for key in program]
-    for processor in used:
+    processor_names = [*(part.get("processors") or {})]
+    processor_names += [key for program in (part.get(PROGRAMS) or {}).values() for key in program]
+    for processor in processor_names:
         if processor not in processors:
             raise InputError(
                 f"{name} runs on {processor}, which {device} lacks; it has {', '.join(processors)}. "

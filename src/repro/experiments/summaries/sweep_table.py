@@ -200,8 +200,8 @@ def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> li
 
     varying = [name for name in labels if labels[name].nunique() > 1]
     # The label with the override's own name comes first, then an experiment's own ones, which are last.
-    named = axis.rpartition("@")[2]
-    for name in sorted(varying, key=lambda name: (name != named, -varying.index(name))):
+    own_name = axis.rpartition("@")[2]
+    for name in sorted(varying, key=lambda name: (name != own_name, -varying.index(name))):
         if tell([name]):
             return [name]
     depending = [name for name in varying if depend([name])]

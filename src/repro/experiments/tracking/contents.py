@@ -35,12 +35,12 @@ IDENTITY = ("request", "round", "start", "end")
 
 def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Values under `section/name`, without absent ones. A section is the file that describes a value."""
-    metrics, named = load_metrics(), dict[str, Scalar]()
+    metrics, sections = load_metrics(), dict[str, Scalar]()
     for name, value in values.items():
         metric = metrics.of_value(name.removesuffix("_low").removesuffix("_high"))
         if value is not None:
-            named[f"{metric.group if metric else OTHER}/{name}"] = value
-    return named
+            sections[f"{metric.group if metric else OTHER}/{name}"] = value
+    return sections
 
 
 def settings_of(record: Record) -> dict[str, Any]:

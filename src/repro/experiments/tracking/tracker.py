@@ -312,6 +312,6 @@ def run_name(record: Record) -> str:
 
 def cell_tags(record: Record) -> tuple[str, ...]:
     """Method, device and dataset, and whose weights and clock the figures rest on."""
-    about = record.provenance
-    named = [record.labels[name] for name in NAMED if name in record.labels]
-    return (*named, f"weights: {about.weights}", f"clock: {about.clock}")
+    provenance = record.provenance
+    labels = [record.labels[name] for name in NAMED if name in record.labels]
+    return (*labels, f"weights: {provenance.weights}", f"clock: {provenance.clock}")

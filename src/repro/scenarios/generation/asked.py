@@ -132,9 +132,9 @@ class GenerationCell(Scenario):
         """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
         machine = self.cell.machine()
         for role, place in self.places.items():
-            named = {place.on or machine.main, place.head, *self.method.computes_on(role)}
+            processors = {place.on or machine.main, place.head, *self.method.computes_on(role)}
             arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(named & machine.processors.keys()):
+            for on in sorted(processors & machine.processors.keys()):
                 if arithmetic not in (rates := machine.processors[on].peak):
                     raise InputError(
                         f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
@@ -295,18 +295,18 @@ class GenerationCell(Scenario):
         Raises:
             InputError: there are too few.
         """
-        used, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
+        skip, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
         folder = self.config.get("data_dir")
         if self.interpolates:
-            used = max(used, len(data.load_rows(self.dataset, data_dir=folder).rows) - count)
-        rows = data.load_rows(self.dataset, used + count, folder)
-        if len(rows.rows) < used + count:
+            skip = max(skip, len(data.load_rows(self.dataset, data_dir=folder).rows) - count)
+        rows = data.load_rows(self.dataset, skip + count, folder)
+        if len(rows.rows) < skip + count:
             raise InputError(
-                f"dataset {self.dataset.name!r} has {len(rows.rows)} rows, and rows {used} to "
-                f"{used + count - 1} were asked for: calibrate_draft_to needs more rows; lower prompts or "
+                f"dataset {self.dataset.name!r} has {len(rows.rows)} rows, and rows {skip} to "
+                f"{skip + count - 1} were asked for: calibrate_draft_to needs more rows; lower prompts or "
                 "calibration_prompts"
             )
-        return data.rows_after(self.dataset, rows, used)
+        return data.rows_after(self.dataset, rows, skip)
 
     @cached_property
     def inputs(self) -> dict[str, str]:
@@ -385,14 +385,14 @@ class GenerationCell(Scenario):
     @property
     def origin(self) -> dict[str, Any]:
         """See `Scenario`."""
-        used = [self.model(role) for role in self.places]
-        kinds = {model.weights for model in used}
+        models = [self.model(role) for role in self.places]
+        kinds = {model.weights for model in models}
         return {
             "clock": "virtual" if self.emulated else "wall",
             "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
             "costs": "predicted" if self.emulated else "measured",
             "fitted": tuple(sorted(self.fitted_cells)),
-            "dequantized": any(model.dequantized for model in used),
+            "dequantized": any(model.dequantized for model in models),
         }
 
     @property

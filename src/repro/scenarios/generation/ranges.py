@@ -42,14 +42,14 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     if any(cell.models[role].shape is None for role in cell.places):
         return record.provenance.extrapolated
     sizes = {role: _layer_mb(cell, role) for role in cell.places}
-    used: dict[tuple[str, str], dict[str, list[float]]] = {}
+    ranges: dict[tuple[str, str], dict[str, list[float]]] = {}
     for phase, processor, role, rows in _passes(cell, record, rounds(record.key)):
-        ends = used.setdefault((phase, processor), {"rows": [], "layer_mb": []})
+        ends = ranges.setdefault((phase, processor), {"rows": [], "layer_mb": []})
         ends["rows"].append(rows)
         ends["layer_mb"].append(sizes[role])
     return tuple(
         f"{phase} on {processor}: {far}"
-        for (phase, processor), ends in sorted(used.items())
+        for (phase, processor), ends in sorted(ranges.items())
         if processor in holds
         for far in outside(holds[processor], ends)
     )

@@ -58,20 +58,20 @@ def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
     from repro.metrics.task import AnswerMetric  # late, with numpy
 
     discover("repro.metrics")
-    named = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
-    if not named and MAIN not in metrics:
+    by_name = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
+    if not by_name and MAIN not in metrics:
         return ()
     of_task = score_of(dataset).metrics
-    for name in named:
+    for name in by_name:
         if name not in of_task:
             raise InputError(
                 f"metric {name!r} scores answers by their task, and dataset {dataset.name!r} is scored by "
                 f"{', '.join(of_task)}; choose one of these, or {MAIN}"
             )
-    selected = tuple(name for name in of_task if name in named or MAIN in metrics)
+    selected = tuple(name for name in of_task if name in by_name or MAIN in metrics)
     for name in selected:
         metric = lookup("metric", name)()
-        if metric.runs_code and name not in named:
+        if metric.runs_code and name not in by_name:
             raise InputError(
                 f"dataset {dataset.name!r} is scored by running the answers' code; ask for it by name, "
                 f"metrics=[{name}]"

@@ -74,9 +74,9 @@ def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str,
         ("prefill_joules", float((energy[:, 1] - energy[:, 0]).sum())),
         ("decode_joules", float((energy[:, 2] - energy[:, 1]).sum())),
     ):
-        stored = values.get(name)
-        if isinstance(stored, (int, float)) and not np.isclose(stored, joules, rtol=CLOSE, atol=1e-9):
-            yield f"{name} is the integral of power: {stored:.10g} is not {joules:.10g}"
+        figure = values.get(name)
+        if isinstance(figure, (int, float)) and not np.isclose(figure, joules, rtol=CLOSE, atol=1e-9):
+            yield f"{name} is the integral of power: {figure:.10g} is not {joules:.10g}"
 
 
 def _integrate_power(trace: Trace, at: Array) -> Array:

@@ -251,8 +251,8 @@ def read_model(name: str) -> ModelConfig:
         raise InputError(unknown("model", name, [file.stem for file in folder.glob("*.yaml")]))
     content: dict[str, Any] = parse_yaml(OWN_OR.sub(r"\1", read_yaml(path)), str(path))
     parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
-    named = {group: choice for part in parts for group, choice in part.items()}
-    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in named.items()}
+    choices = {group: choice for part in parts for group, choice in part.items()}
+    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
     return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)
 
 
