@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import project_root
+from repro.core.paths import conf_dir, project_root
+from repro.core.reading import read_mapping
 from repro.records.record import write_atomically
 from repro.reports.advice import compare_block, readme_block
 from repro.reports.fidelity.fidelity_page import FILE as FIDELITY
@@ -22,7 +23,7 @@ from repro.reports.fidelity.fidelity_page import IN_SHORT
 from repro.reports.marked_block import fill_block
 from scripts.deviations import deviations_by_page
 
-QUICKSTART = Path("quickstart/table.md")
+QUICKSTART, SPECIFICATION = Path("quickstart/table.md"), Path("experiment/quickstart.yaml")
 COLUMNS = (
     "method",
     "Acceptance length",
@@ -36,7 +37,7 @@ COLUMNS = (
 
 
 def quickstart(results: Path) -> str:
-    """The quickstart's heading, some of its columns and its notes.
+    """The quickstart's heading, some of its columns, and the notes that are not its specification's own.
 
     Raises:
         InputError: the table is not there, or lacks a column.
@@ -52,7 +53,8 @@ def quickstart(results: Path) -> str:
             f"{results / QUICKSTART} has the columns {', '.join(rows[0])}; choose {COLUMNS} anew"
         )
     table = [f"| {' | '.join(row[i] for i in chosen)} |" for row in rows]
-    notes = [line for line in lines[end:] if line.startswith("- ")]
+    specified = read_mapping(conf_dir() / SPECIFICATION)["table"]["notes"]
+    notes = [line for line in lines[end:] if line.startswith("- ") and line[2:] not in specified]
     return "\n".join([*lines[:first], *table, "", *notes])
 
 

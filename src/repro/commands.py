@@ -156,7 +156,7 @@ def table(
     samples, errors = Samples(store), dict[str, None]()
     for name in tables_of(tables, store):
         try:
-            with nullcontext() if out else store.locked():
+            with nullcontext() if out else store.lock():
                 show(screen(), *remake(name, store, samples, out or store.root, formats, paper, over))
         except InputError as wrong:  # the other tables do not need this one
             errors[str(wrong)] = None
@@ -240,12 +240,12 @@ def show(cell: str | None, compute: bool, full: bool, data: str | None, results:
     argument("a", metavar="A", help="a record's key or its beginning, a table's CSV, a folder of results"),
     argument("b", metavar="B", help="the same kind of thing"),
     argument("--results", type=Path, default=OUTPUTS, help="folder of the records"),
-    argument("--all", action="store_true", dest="whole", help="also print figures that are equal"),
+    argument("--all", action="store_true", dest="show_all", help="also print figures that are equal"),
     argument(
         "--worse-than", metavar="5%", help="exit with 1 if a figure is worse by more than that, or gone"
     ),
 )
-def compare(a: str, b: str, results: Path, whole: bool, worse_than: str | None) -> int:
+def compare(a: str, b: str, results: Path, show_all: bool, worse_than: str | None) -> int:
     """Compare two records, two tables or two folders of results, figure by figure.
 
     repro compare 3f9a21 b0c4d7                    two records, by the beginnings of their keys
@@ -263,7 +263,7 @@ def compare(a: str, b: str, results: Path, whole: bool, worse_than: str | None) 
     share = None if worse_than is None else comparing.share_of(worse_than)
     if Path(a).exists() and Path(b).exists():
         compared = comparing.compare_tables(Path(a), Path(b))
-        comparing.show_tables(screen(), compared, whole)
+        comparing.show_tables(screen(), compared, show_all)
     else:
         compared = comparing.show_records(screen(), open_results(results), (a, b))
     return 0 if share is None else comparing.show_worse(screen(), compared, share)

@@ -140,4 +140,4 @@ def test_a_configuration_is_composed_within_another_of_hydra_s() -> None:
     with planning(conf_dir()) as outer:
         inner = composed("experiment=lever/table5", "device=xiaomi_14")
         assert inner.device.name == "Xiaomi 14"
-        assert outer.unresolved(["device=oneplus_12"]).device.name == "OnePlus 12"
+        assert outer.unresolved_config(["device=oneplus_12"]).device.name == "OnePlus 12"

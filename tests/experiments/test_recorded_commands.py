@@ -73,10 +73,10 @@ def test_a_recorded_command_finds_the_cells_that_it_made(shared: Project, tmp_pa
     tokens = shlex.split(recorded(page))
     assert tokens[:4] == ["python", "-m", "repro", "-m"]
     assert {*typed} <= {*tokens}
-    keys = project.store.finished()
+    keys = project.store.finished_keys()
     again = project.here(*tokens[3:])
     assert again.returncode == 0, again.stderr
-    assert project.store.finished() == keys
+    assert project.store.finished_keys() == keys
     assert {*states(again.stdout)} == {"cached"}
     written = json.loads(page.with_name("sweep.json").read_text(encoding="utf-8"))["overrides"]
     assert {
@@ -92,10 +92,10 @@ def test_an_experiments_command_is_recorded_as_it_was_typed(shared: Project, tmp
     (page,) = (project.out / "results").rglob("table.md")
     tokens = shlex.split(recorded(page))
     assert {*typed} <= {*tokens}
-    keys = project.store.finished()
+    keys = project.store.finished_keys()
     again = project.here(*tokens[3:])
     assert again.returncode == 0, again.stderr
-    assert project.store.finished() == keys
+    assert project.store.finished_keys() == keys
     results, before = project.out / "results", page.read_text(encoding="utf-8")
     assert (
         commands.run("table", [page.parent.relative_to(results).as_posix(), "--results", str(results)]) == 0

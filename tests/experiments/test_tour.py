@@ -16,7 +16,7 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
-from repro.experiments.command_words import checked
+from repro.experiments.command_words import check_arguments
 from repro.experiments.plan import plain
 from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario
@@ -55,7 +55,7 @@ def test_a_command_is_taken_by_names_alone(
     text = " ".join(command)
     if "my_board" in text:
         command = [word for word in command if "my_board" not in word]  # the next test has it
-    overrides = [word for word in checked(command) if word != "-m"]
+    overrides = [word for word in check_arguments(command) if word != "-m"]
     axes = [[f"{key}={value}" for value in values.split(",")] for key, values in map(_split, overrides)]
     made_cells = [made(plain(composed(*cell))) for cell in product(*axes)]
     word = next(word for word in ("resident", *CELLS) if word in text)

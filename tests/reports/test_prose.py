@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ from repro.reports.advice import SystemAnswer, answers_by_agreement, what_reorde
 from repro.reports.fidelity.marked import FigureSources, correct_figures, marked_figures
 from repro.reports.marked_block import block
 from repro.reports.reference.reference import load_cells
-from scripts import advice, deviations
+from scripts.deviations import deviations
 from scripts.marked_figures import pages
+from scripts.pages import blocks
 
 RESULTS = project_root() / "results"
 WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md")
@@ -77,14 +77,6 @@ def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
 
 
-@pytest.mark.parametrize("page", deviations.PAGES)
-def test_the_pages_list_the_code_s_own_deviations(page: str) -> None:
-    text = (project_root() / page).read_text(encoding="utf-8")
-    assert block(text, deviations.BLOCK, page) == deviations.page_blocks(project_root())[page], (
-        "run python scripts/deviations.py"
-    )
-
-
 def test_a_deviation_ends_with_its_paragraph_its_attribute_or_the_next() -> None:
     text = """
     '''Does it. Deviation: the paper
@@ -102,7 +94,7 @@ def test_a_deviation_ends_with_its_paragraph_its_attribute_or_the_next() -> None
     # on two lines.
     code()
 """
-    assert list(deviations.deviations(text.replace("'''", '"""'))) == [
+    assert list(deviations(text.replace("'''", '"""'))) == [
         "The paper does not. Nor here.",
         "One.",
         "Two.",
@@ -111,10 +103,13 @@ def test_a_deviation_ends_with_its_paragraph_its_attribute_or_the_next() -> None
     ]
 
 
-@pytest.mark.parametrize("page", advice.PAGES)
-def test_the_pages_say_what_the_command_makes(page: str) -> None:
-    text = (project_root() / page).read_text(encoding="utf-8")
-    assert block(text, advice.BLOCK, page) == advice.PAGES[page](RESULTS), "run python scripts/advice.py"
+def test_the_pages_show_what_the_command_writes() -> None:
+    wrong = [
+        f"{page}: {name}"
+        for page, name, content in blocks(RESULTS)
+        if block((project_root() / page).read_text(encoding="utf-8"), name, page) != content.strip()
+    ]
+    assert wrong == [], "run `python scripts/pages.py`"
 
 
 def row(seconds: float, drawn: tuple[float, ...] = (), **ends: tuple[float, float]) -> SystemAnswer:
@@ -147,30 +142,3 @@ def test_a_draft_that_is_never_and_always_right_bounds_an_answer() -> None:
     best, worst = answers_by_agreement(record("chain_sd", values), rounds) or (0, 0)
     assert (best, worst) == (pytest.approx(3 + 5 * 1.5 / 4), pytest.approx(3 + 5 * 1.5))
     assert answers_by_agreement(record("std", values), [{"rows": 1, "reach": 0}]) is None
-
-
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
-HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-
-
-def anchors(page: Path) -> set[str]:
-    """The names under which a page's headings can be linked."""
-    headings = HEADING.findall(page.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-def test_every_link_of_our_pages_leads_to_a_file_and_a_heading() -> None:
-    root = project_root()
-    wrong = []
-    for page in (
-        *root.glob("*.md"),
-        *root.glob("docs/*.md"),
-        *root.glob("workshop/**/*.md"),
-        *root.glob("results/*.md"),
-    ):
-        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for path, anchor in LINK.findall(text):
-            target = page.parent / path if path else page
-            if not target.exists() or (anchor and anchor not in anchors(target)):
-                wrong.append(f"{page.relative_to(root)}: {path}#{anchor}")
-    assert wrong == []

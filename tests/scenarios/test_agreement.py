@@ -222,7 +222,7 @@ def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: 
 
 
 def test_the_published_value_is_the_file_s() -> None:
-    assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Goal(
+    assert draft_calibration.published_goal("edgellm.table1.cnn_daily") == draft_calibration.Goal(
         "edgellm.table1.cnn_daily", 90.7
     )
 

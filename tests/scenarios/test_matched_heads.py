@@ -122,7 +122,7 @@ def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_id_is_an_agreement_as_before() -> None:
-    assert draft_calibration.goal_of("edgellm.table1.squad") == draft_calibration.published(
+    assert draft_calibration.goal_of("edgellm.table1.squad") == draft_calibration.published_goal(
         "edgellm.table1.squad"
     )
     assert isinstance(draft_calibration.goal_of(ids("gsm8k")), HeadMatch)

@@ -20,7 +20,7 @@ from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused_settings
 from repro.records.record import Record
 from repro.scenarios import accuracy
-from repro.scenarios.generation.task_scores import scored
+from repro.scenarios.generation.task_scores import score_answers
 from tiny_checkpoints import write_folder
 from tiny_project import Project, write_project
 
@@ -33,7 +33,7 @@ ANSWER = ("method=std", "dataset=gsm8k")
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Models of its own, which a test may change, and a cache of its own."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    accuracy._compressed.cache_clear()
+    accuracy._compress.cache_clear()
     return write_project(tmp_path)
 
 
@@ -229,6 +229,6 @@ def test_triviaqa_scores_the_first_line_and_2wikimqa_the_whole_answer() -> None:
     rows = [{"input": "", "context": "", "answers": ["Lutetia", "Paris"]}]
     for name, f1, exact in (("longbench_triviaqa", 100.0, 100.0), ("longbench_2wikimqa", 50.0, 0.0)):
         metrics = ["answer_f1", "answer_exact"]
-        found = scored(metrics, read_config(name), rows, ["\n\nParis\nPassage: London"], ["Paris\n"])
+        found = score_answers(metrics, read_config(name), rows, ["\n\nParis\nPassage: London"], ["Paris\n"])
         assert (found.values["task_score"], found.values["answer_exact"]) == (f1, exact)
         assert found.values["target_task_score"] == 100.0

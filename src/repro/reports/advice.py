@@ -225,27 +225,19 @@ def _bands(comparison: SystemTable) -> Iterator[str]:
 
 
 def short_table(comparison: SystemTable) -> list[str]:
-    """README's table of the rows in memory, with the marks of the figures and their legend."""
+    """README's table of the rows in memory; marks of a whole row stand after its name, their legend below."""
     rows = [row for row in comparison.names if FLASH not in row]
-    figures = {(row, name): comparison.lines[row, name] for row in rows for name in README_COLUMNS}
-    mark_lists = [line["marks"].split() for line in figures.values() if line["ours"]]
-    shared = [mark for mark in MARKS if all(mark in marks for marks in mark_lists)]
-    used = [mark for mark in MARKS if any(mark in marks for marks in mark_lists) and mark not in shared]
     lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
-    lines += [
-        [comparison.names[row], *(_cell_text(figures[row, name], name, shared) for name in README_COLUMNS)]
-        for row in rows
-    ]
-    return [
-        *(f"| {' | '.join(line)} |" for line in lines),
-        "",
-        " ".join(
-            [
-                *(f"All figures: {MARKS[m][1]}." for m in shared),
-                *(f"{MARKS[m][0]}: {MARKS[m][1]}." for m in used),
-            ]
-        ),
-    ]
+    used = set[str]()
+    for row in rows:
+        figures = {name: comparison.lines[row, name] for name in README_COLUMNS}
+        mark_lists = [line["marks"].split() for line in figures.values() if line["ours"]]
+        shared = [mark for mark in MARKS if all(mark in marks for marks in mark_lists)]
+        used |= {mark for marks in mark_lists for mark in marks}
+        name = comparison.names[row] + signs(shared, ())
+        lines.append([name, *(_cell_text(line, column, shared) for column, line in figures.items())])
+    legend = " ".join(f"{sign}: {words}." for mark, (sign, words) in MARKS.items() if mark in used)
+    return [*(f"| {' | '.join(line)} |" for line in lines), "", legend]
 
 
 def _cell_text(line: dict[str, str], column: str, shared: Sequence[str]) -> str:

@@ -51,12 +51,12 @@ def help_text() -> str:
     parts = [part for part in read_mapping(conf_dir() / "config.yaml")["defaults"] if isinstance(part, dict)]
     defaults = {key.partition("@")[0]: name for part in reversed(parts) for key, name in part.items()}
     lines = [USAGE, "Groups, some names, * the default:"]
-    for group, some in SHOWN:
-        option, known = GROUPS[group].option, names(group)
-        usual = [f"{name}*" for name in known if name == defaults.get(option)]
-        shown = ", ".join([*usual, *(name for name in some if name in known)])
+    for group, examples in SHOWN:
+        option, members = GROUPS[group].option, names(group)
+        usual = [f"{name}*" for name in members if name == defaults.get(option)]
+        listing = ", ".join([*usual, *(name for name in examples if name in members)])
         key = "model@target" if option == "model" else option
-        lines.append(f"  {key:<13} {shown} ... ({len(known)} in all)")
+        lines.append(f"  {key:<13} {listing} ... ({len(members)} in all)")
     lines += ["", "Settings, with defaults:"]
     settings = {setting.name: setting for setting in run_settings()}
     for setting in map(settings.__getitem__, SETTINGS):

@@ -98,9 +98,9 @@ def _tree(panel: Axes, form: VerificationDiagram) -> None:
         panel.plot(
             x, y, "o", markersize=SIZE, color=fill, markeredgecolor=shade, markeredgewidth=1.2, zorder=2
         )
-        words = f"{100 * form.accuracies[len(path) - 1][path[-1]]:.0f}" if path else "root"
+        label = f"{100 * form.accuracies[len(path) - 1][path[-1]]:.0f}" if path else "root"
         size, ink = (6.0, "white") if not path else (7.0, "white" if fill == shade else shade)
-        panel.text(x, y, words, fontsize=size, color=ink, ha="center", va="center", zorder=3)
+        panel.text(x, y, label, fontsize=size, color=ink, ha="center", va="center", zorder=3)
     depth = max(map(len, places))
     panel.set_yticks(range(1, depth + 1), [f"head {head}" for head in range(depth)], fontsize=8, color=GREY)
     panel.set_xticks([])
@@ -147,9 +147,9 @@ def _places(form: VerificationDiagram) -> dict[Path, tuple[float, float]]:
 
 
 def _keys(forms: Sequence[VerificationDiagram]) -> Iterator[Artist]:
-    def dot(shade: str, fill: str, words: str) -> Line2D:
+    def dot(shade: str, fill: str, label: str) -> Line2D:
         return Line2D(
-            [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=words
+            [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=label
         )
 
     yield dot(OURS, OURS, "estimated")

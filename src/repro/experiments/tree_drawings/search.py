@@ -24,7 +24,7 @@ from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 from repro.scenarios.generation.draft_calibration import head_match
 
 
-def recorded(name: str) -> HeadRanks:
+def read_ranks(name: str) -> HeadRanks:
     """The recorded head ranks in the checkpoint folder of a `conf/model/checkpoint` entry.
 
     Raises:
@@ -40,7 +40,7 @@ def recorded(name: str) -> HeadRanks:
     return HeadRanks.load(path)
 
 
-def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> VerificationDiagram:
+def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = read_ranks) -> VerificationDiagram:
     """The verification tree of a drawing.
 
     Raises:
@@ -48,7 +48,7 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
     """
     if spec.expansion:
         return VerificationDiagram(spec.name, branching(spec.expansion))
-    if not spec.searched:
+    if not spec.is_searched:
         return VerificationDiagram(spec.name, VerificationTree.parse(spec.tree).paths)
     if spec.match:
         calibration = Calibration(head_match(spec.match).heads.accuracies[: spec.heads or None])

@@ -43,7 +43,7 @@ class PlainEngine(Method):
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """The engine, with its bytes in memory."""
-        return Opened(self, device.memory.held)
+        return Opened(self, device.memory.in_use)
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prefill in one pass, then decode one token per pass."""

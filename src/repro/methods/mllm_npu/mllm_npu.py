@@ -165,7 +165,7 @@ class MllmNpu(Method):
             device.memory.reserve(size, f"{target.name} hot channels")
             layers = {layer for layer, _ in layout.shadowed}
             figures |= {"shadow_layers": len(layers), "shadow_bytes": size}
-        figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
+        figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.in_use}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
         target.engine.arrange(prefill)
         return Prepared(self, target, prefill, figures)

@@ -173,7 +173,7 @@ class Engine:
         work = (*cost.layers(layers, rows, 0, 0, first=False), cost.attention_flops(layers, rows, 0))
         ops = [self.op("embed", on, rows, cost.embed(rows))]
         ops += [self.op("layer", on, rows, work, launches=layers), self.op("head", on, 1, cost.head(1))]
-        return sum(map(self.device.predicted, ops))
+        return sum(map(self.device.predict_seconds, ops))
 
     def prompt_processor(self, rows: int, target: Engine) -> str:
         """The processor on which a draft has first read a prompt that its target reads from now on.
@@ -325,6 +325,6 @@ class Engine:
 
     def _wake(self) -> None:
         """Wake engines that wait for this model: its `gap` has changed."""
-        if self._gap_change.awaited:
+        if self._gap_change.has_waiters:
             change, self._gap_change = self._gap_change, Future()
             change.set(None)

@@ -107,7 +107,7 @@ def settle(
     smallest = Residency(resident, slots, tables, encoder)
     if not fill or not streamed:
         return smallest
-    used_bytes = memory.held + model_cost.cache_bytes(tokens) + smallest.bytes(model_cost)
+    used_bytes = memory.in_use + model_cost.cache_bytes(tokens) + smallest.bytes(model_cost)
     spare = min(fill * memory.budget - used_bytes, (streamed - slots) * model_cost.layer_bytes)
     return smallest._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
 

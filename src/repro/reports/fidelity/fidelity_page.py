@@ -99,8 +99,11 @@ def _bands(draws: Mapping[str, int]) -> str:
 def _headlines(
     headlines: Headlines, comparisons: Comparisons, readings: Mapping[str, Sequence[ClaimReading]]
 ) -> tuple[dict[str, object], Mapping[str, Mapping[str, int]]]:
-    """Each claim as we chose, then over all alternatives to our choices, with those that turn it; and how many
-    claims of each paper have which verdict over all alternatives."""
+    """Each claim as we chose, then over all alternatives to our choices, with those that turn it.
+
+    Returns:
+        What the page says of them; by paper how many claims have which verdict over all alternatives.
+    """
     by_id, rows, verdicts_by_paper = comparisons.by_id(), [], dict[str, Counter[str]]()
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:

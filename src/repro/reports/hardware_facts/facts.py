@@ -16,7 +16,7 @@ from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.device.device_file import Fact, facts
-from repro.device.engines.engine_file import OWN, described
+from repro.device.engines.engine_file import OWN, device_in_use
 from repro.reports.comparison.comparison import Published, in_unit
 from repro.reports.reference.reference import PublishedCell, find
 
@@ -227,7 +227,7 @@ def _device(folder: Path, name: str) -> Mapping[str, Any]:
     if name not in files:
         raise InputError(unknown("device", name, files))
     device = read_mapping(folder / f"{name}.yaml")
-    return described({"device": device, "engine": {"name": OWN}})
+    return device_in_use({"device": device, "engine": {"name": OWN}})
 
 
 def _source(entry: Fact) -> str:

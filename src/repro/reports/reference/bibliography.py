@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_folders, merge_entries
 from repro.core.registry import unknown
 
 OWN = "repro"
@@ -25,7 +25,7 @@ def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
         InputError: two entries have the same key.
     """
     conf_dirs = conf_folders() if folders is None else folders
-    return merged(conf_dirs, "reference/papers.bib", read_entries, "BibTeX entry")
+    return merge_entries(conf_dirs, "reference/papers.bib", read_entries, "BibTeX entry")
 
 
 def read_entries(path: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_folders, merge_entries
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 
@@ -87,7 +87,7 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
         InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.
     """
     conf_dirs = conf_folders() if folders is None else folders
-    cells = merged(conf_dirs, "reference/cells*.csv", read_cells, "published cell")
+    cells = merge_entries(conf_dirs, "reference/cells*.csv", read_cells, "published cell")
     folder = conf_dirs[0] / "reference"
     for name, why in _remarks(folder / "determined.csv", "why").items():
         cells[name] = replace(find(cells, name), determined=why)

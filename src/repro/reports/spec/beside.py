@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from repro.core.errors import InputError
-from repro.core.overrides import unquoted, word
+from repro.core.overrides import unquote, word
 from repro.core.registry import discover, lookup, names, unknown
 from repro.reports.reference.names import ANY, load_names
 
@@ -95,7 +95,7 @@ def carry(override: str) -> str:
 def as_typed(override: str) -> str:
     """An override as the command line has it, whether `carry` wrote it or not."""
     match = CARRIED_AS.fullmatch(override)
-    return f"{match[1]}={unquoted(match[2])}" if match else override
+    return f"{match[1]}={unquote(match[2])}" if match else override
 
 
 def label(settings: Iterable[tuple[BesideSetting, str]], printed: bool = False) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.engines.evidence import PRINTED, sources
 from repro.records.record import Record
 from repro.reports.intervals.samples import COUNTED
@@ -64,7 +64,7 @@ def _machines(records: Sequence[Record]) -> list[str]:
     engines = each_name(_engine(r.provenance.config) for r in records)
     configs = [record.provenance.config for record in records]
     distinct = {(id(c["device"]), id(c.get("engine"))): c for c in configs}  # most have the same
-    by_source = sources(map(described, distinct.values()))
+    by_source = sources(map(device_in_use, distinct.values()))
     counts = {
         "measured": by_source["measured"],
         "printed": sum(by_source[source] for source in PRINTED),

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.core.registry import discover, lookup, names
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.device_file import facts
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.facts.kinds import POWER
 from repro.records.record import Record, Scalar
 
@@ -49,10 +49,10 @@ def assumed_watts(record: Record) -> list[str]:
     provenance = record.provenance
     if provenance.clock == "wall" or "device" not in provenance.config:
         return []
-    return _assumed_watts(described(provenance.config))
+    return _assumed_watts(device_in_use(provenance.config))
 
 
-@remembered(64)
+@remember(64)
 def _assumed_watts(device: Mapping[str, Any]) -> list[str]:
     watts = {fact.path: fact for fact in facts(device) if fact.kind is POWER}
     counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
