@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from repro.experiments.plan import planned
+from repro.experiments.plan import plan_resolved
 from repro.experiments.progress import Watcher
 from repro.experiments.sweep import Sweep
 from tiny_project import Project
@@ -24,7 +24,7 @@ def test_an_error_that_nobody_foresees_is_noted(
     monkeypatch.setattr("repro.experiments.sweep.made", fail)
     config, watched = Project(tmp_path, tmp_path).config("method=chain_sd"), Watcher()
     sweep = Sweep(config, Console(file=io.StringIO()))
-    sweep.run([planned(number, (), config) for number in range(2)], watched)
+    sweep.run([plan_resolved(number, (), config) for number in range(2)], watched)
     note, again = watched.finished[0], watched.finished[1]
     assert (note.state, again.state, note.key) == ("failed", "failed", "")
     assert note.error == f"{type(error).__name__}: {error}"

@@ -10,10 +10,10 @@ import pytest
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.experiments.command_words import checked
+from repro.experiments.command_words import check_arguments
 from repro.experiments.guide.explaining import no_setting
 from repro.records.results import Results
-from repro.reports.spec.beside import as_typed, beside, carried
+from repro.reports.spec.beside import as_typed, beside, carry_all
 from tiny_project import Project, write_project
 
 
@@ -40,19 +40,19 @@ def table_rows(folder: Path) -> list[str]:
 )
 def test_a_setting_that_the_component_lacks_is_refused(override: str, wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
-        checked(["-m", override])
+        check_arguments(["-m", override])
 
 
 def test_one_cell_s_settings_are_written_without_the_component() -> None:
     with pytest.raises(InputError, match=r"for one cell write method=chain_sd method\.length=4"):
-        checked(["method=chain_sd", "chain_sd.length=4"])
+        check_arguments(["method=chain_sd", "chain_sd.length=4"])
 
 
 def test_other_overrides_stay_as_they_are() -> None:
     typed = ["draft.rounded=4", "method.length=2,4", "wandb.mode=disabled", "~engine.verifies"]
-    assert carried(typed) == typed
+    assert carry_all(typed) == typed
     assert beside("device.soc") is None
-    assert [as_typed(one) for one in carried(["chain_sd.length=2,4", "prompts=2"])] == [
+    assert [as_typed(one) for one in carry_all(["chain_sd.length=2,4", "prompts=2"])] == [
         "chain_sd.length=2,4",
         "prompts=2",
     ]
@@ -67,7 +67,7 @@ def test_a_setting_that_a_method_lacks_names_the_way() -> None:
 
 def test_an_override_of_the_grid_is_refused() -> None:
     with pytest.raises(InputError, match=r"would come too late.*method=A,B"):
-        checked(["experiment=quickstart", "grid.method=[lever]"])
+        check_arguments(["experiment=quickstart", "grid.method=[lever]"])
 
 
 def test_a_sweep_s_rows_are_in_the_grid_s_order_with_speedups_and_what_does_nothing(

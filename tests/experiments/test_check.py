@@ -20,12 +20,12 @@ from repro.experiments.check import (
     beginning,
     beside_conf,
     check,
-    chosen,
     differences,
-    fixed,
     in_order,
     other_rounds,
     report,
+    select_cells,
+    select_records,
 )
 from repro.records.members import Member
 from repro.records.record import Record
@@ -208,15 +208,16 @@ def test_cells_are_chosen_by_table_by_list_and_by_hash(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = project.out / "results"
-    assert chosen(results, []).keys() == chosen(results, ["quickstart"]).keys()
+    assert select_records(results, []).keys() == select_records(results, ["quickstart"]).keys()
     assert run(project, "quickstrat") == 2
     assert "there is no table with cells 'quickstrat'. Did you mean quickstart?" in capsys.readouterr().err
-    ((one, prompts),) = fixed(results, [{"table": "quickstart", "where": {"method": "draft"}}]).values()
+    listed = [{"table": "quickstart", "where": {"method": "draft"}}]
+    ((one, prompts),) = select_cells(results, listed).values()
     assert (one.labels["method"], prompts) == ("draft", None)
-    assert len(fixed(results, [{"table": "quickstart", "first": 2}])) == 2
+    assert len(select_cells(results, [{"table": "quickstart", "first": 2}])) == 2
     with pytest.raises(InputError, match="finds no cell"):
-        fixed(results, [{"table": "quickstart", "where": {"method": "lever"}}])
-    records = list(chosen(results, []).values())
+        select_cells(results, [{"table": "quickstart", "where": {"method": "lever"}}])
+    records = list(select_records(results, []).values())
     assert in_order(records) == in_order(reversed(records)) != records or len(records) == 1
     assert run(project, "--sample", "0") == 2
     assert run(project, "--sample", "1") == 0
@@ -230,7 +231,7 @@ def test_the_list_of_the_project_names_committed_cells() -> None:
     from repro.core.paths import conf_dir, project_root
 
     listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
-    assert len(fixed(project_root() / "results", listed)) > 50
+    assert len(select_cells(project_root() / "results", listed)) > 50
 
 
 def test_a_record_and_its_key_hold_no_folder_of_the_machine(project: Project) -> None:

@@ -11,7 +11,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments.composing import publish, with_sweep
 from repro.experiments.plan import composed, planning
-from repro.reports.spec.beside import carried
+from repro.reports.spec.beside import carry_all
 from repro.reports.spec.grid import ExperimentGrid
 
 
@@ -116,7 +116,7 @@ def test_a_part_without_a_value_is_an_error() -> None:
 
 
 def test_a_setting_holds_where_the_component_is_chosen() -> None:
-    found = jobs("method=std,chain_sd", *carried(["chain_sd.length=2,4"]))
+    found = jobs("method=std,chain_sd", *carry_all(["chain_sd.length=2,4"]))
     assert found == [
         ["method=std"],
         ["method=chain_sd", "method.length=2"],
@@ -126,7 +126,7 @@ def test_a_setting_holds_where_the_component_is_chosen() -> None:
 
 def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
     """Chain-SD drafts 8 tokens by itself."""
-    found = jobs(*carried(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
+    found = jobs(*carry_all(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
     assert found == [
         ["method=std"],
         ["method=chain_sd"],
@@ -140,4 +140,4 @@ def test_a_configuration_is_composed_within_another_of_hydra_s() -> None:
     with planning(conf_dir()) as outer:
         inner = composed("experiment=lever/table5", "device=xiaomi_14")
         assert inner.device.name == "Xiaomi 14"
-        assert outer.unresolved(["device=oneplus_12"]).device.name == "OnePlus 12"
+        assert outer.unresolved_config(["device=oneplus_12"]).device.name == "OnePlus 12"

@@ -17,7 +17,7 @@ from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide import choices, explaining, help
-from repro.experiments.guide.choices import completed
+from repro.experiments.guide.choices import completions
 from repro.experiments.guide.components import Setting, settings_of
 from repro.experiments.guide.explaining import in_order, nearest
 from repro.scenarios.sections import RunSettings
@@ -200,18 +200,18 @@ class TestFlags:
 
 class TestCompletion:
     def test_names_below_a_folder(self) -> None:
-        found = completed("repro -m experiment=lever/fig1")
+        found = completions("repro -m experiment=lever/fig1")
         assert found is not None
         assert "experiment=lever/fig10" in found
         assert all(one.startswith("experiment=lever/fig1") for one in found)
 
     def test_roles_and_sweeps(self) -> None:
-        assert completed("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
-        assert completed("repro method=std,chain_") == ["method=std,chain_sd"]
+        assert completions("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
+        assert completions("repro method=std,chain_") == ["method=std,chain_sd"]
 
     @pytest.mark.parametrize("line", ["repro model=x", "repro prompts=", "repro method.len", "repro "])
     def test_the_rest_is_hydra_s(self, line: str) -> None:
-        assert completed(line) is None
+        assert completions(line) is None
 
 
 def test_every_yaml_of_a_group_is_listed() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from records import begun
 from repro.experiments import sweep
-from repro.experiments.interrupted import stopped, stopping
+from repro.experiments.interrupted import stop_message, stopping
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from tiny_project import Project, write_project
@@ -31,18 +31,18 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
 
 
 def test_ctrl_c_in_a_sweep(watched: Watcher) -> None:
-    assert stopped(COMMAND, watched).splitlines() == [
+    assert stop_message(COMMAND, watched).splitlines() == [
         "stopped; 1 of 3 cells is done and kept",
         "go on with: python -m repro -m method=std,lever 'labels={a: b}'",
     ]
     watched.finish(1, Note("", {}, "cached", 0.0))
     watched.finish(2, Note("", {}, "failed", 0.0))
-    assert stopped(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
+    assert stop_message(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
 
 
 def test_ctrl_c_before_a_sweep_and_in_a_cell() -> None:
-    assert stopped(COMMAND, Watcher()).startswith("stopped; no cell had begun\n")
-    assert stopped(["/env/bin/repro", "prompts=2"], None).splitlines() == [
+    assert stop_message(COMMAND, Watcher()).startswith("stopped; no cell had begun\n")
+    assert stop_message(["/env/bin/repro", "prompts=2"], None).splitlines() == [
         "stopped; the cell is not done",
         "go on with: repro prompts=2",
     ]

@@ -37,7 +37,7 @@ def test_in_words(seconds: float, words: str) -> None:
 
 def test_a_line_at_each_cell_s_end() -> None:
     watched, out = watching()
-    with watched.shown():
+    with watched.on_screen():
         watched.finish(0, ended("std", 10.0))
         watched.tell(1, "answering", 1, 4)
         watched.finish(1, ended("lever", 8.0, "failed"))
@@ -49,7 +49,7 @@ def test_a_line_at_each_cell_s_end() -> None:
 
 def test_cells_done_before_are_counted_without_a_line() -> None:
     watched, out = watching()
-    with watched.shown():
+    with watched.on_screen():
         for number in range(3):
             watched.finish(number, ended(METHODS[number], 0.0, "cached"))
         watched.finish(3, ended("draft", 5.0))
@@ -71,7 +71,7 @@ def test_cells_are_named_by_what_differs() -> None:
 
 def test_bars_show_all_cells_and_each_running_one() -> None:
     watched, out = watching(terminal=True)
-    with watched.shown():
+    with watched.on_screen():
         watched.finish(0, ended("std", 10.0))
         watched.tell(1)
         watched.tell(1, "answering", 1, 4)

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from repro import commands
-from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.beside import as_typed, carry_all
 from tiny_project import Project, write_project
 
 COMMANDS = {
@@ -73,10 +73,10 @@ def test_a_recorded_command_finds_the_cells_that_it_made(shared: Project, tmp_pa
     tokens = shlex.split(recorded(page))
     assert tokens[:4] == ["python", "-m", "repro", "-m"]
     assert {*typed} <= {*tokens}
-    keys = project.store.finished()
+    keys = project.store.finished_keys()
     again = project.here(*tokens[3:])
     assert again.returncode == 0, again.stderr
-    assert project.store.finished() == keys
+    assert project.store.finished_keys() == keys
     assert {*states(again.stdout)} == {"cached"}
     written = json.loads(page.with_name("sweep.json").read_text(encoding="utf-8"))["overrides"]
     assert {
@@ -92,10 +92,10 @@ def test_an_experiments_command_is_recorded_as_it_was_typed(shared: Project, tmp
     (page,) = (project.out / "results").rglob("table.md")
     tokens = shlex.split(recorded(page))
     assert {*typed} <= {*tokens}
-    keys = project.store.finished()
+    keys = project.store.finished_keys()
     again = project.here(*tokens[3:])
     assert again.returncode == 0, again.stderr
-    assert project.store.finished() == keys
+    assert project.store.finished_keys() == keys
     results, before = project.out / "results", page.read_text(encoding="utf-8")
     assert (
         commands.run("table", [page.parent.relative_to(results).as_posix(), "--results", str(results)]) == 0
@@ -105,7 +105,7 @@ def test_an_experiments_command_is_recorded_as_it_was_typed(shared: Project, tmp
 
 @pytest.mark.parametrize("value", ["2,4", "'a b'", '"a, b"', r"'it\'s'", "{a: 1}", "[1,2]", "''", r"'a\\b'"])
 def test_a_component_s_setting_comes_back_as_it_was_typed(value: str) -> None:
-    (token,) = carried([f"chain_sd.length={value}"])
+    (token,) = carry_all([f"chain_sd.length={value}"])
     (parsed,) = OverridesParser.create().parse_overrides([token])
     assert parsed.value() == value
     assert as_typed(token) == f"chain_sd.length={value}"

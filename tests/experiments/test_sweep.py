@@ -106,8 +106,8 @@ def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: 
     configs = [project.config(QUICK, "method=std", f"seed={seed}", "sweep=list") for seed in range(3)]
     project.cell(QUICK, "method=std", "seed=1")
     listing, looked = project.sweep(QUICK, "sweep=list"), []
-    read = listing.store.labelled
-    monkeypatch.setattr(listing.store, "labelled", lambda labels: looked.append(labels) or read(labels))
+    read = listing.store.with_labels
+    monkeypatch.setattr(listing.store, "with_labels", lambda labels: looked.append(labels) or read(labels))
     assert [listing.cell(config).state for config in configs] == ["todo", "done", "todo"]
     assert len(looked) == 1
 

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from repro import commands
 from repro.core.overrides import override, word
 from repro.experiments import sweep
-from repro.experiments.plan import chosen
+from repro.experiments.plan import chosen_values
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -60,7 +60,7 @@ def test_a_cell_that_is_listed_twice_runs_once(project: Project) -> None:
 def test_numbers_that_a_cell_has_alike_are_chosen_alike() -> None:
     config = OmegaConf.create({"method": {"alpha": 1.0, "length": 4}, "labels": {"n": 4}})
     typed = ["method.alpha=1", "method=edgellm", "+x={a: 1}", "y=[1,2]", "labels.n=${method.length}"]
-    assert chosen(config, typed) == {
+    assert chosen_values(config, typed) == {
         **{"method.alpha": 1.0, "method": "edgellm", "+x": {"a": 1}, "y": [1, 2]},
         "labels.n": "${method.length}",
     }

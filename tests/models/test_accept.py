@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repro.methods.speculative.specinfer import merge
-from repro.models.tokens.acceptance import drive, greedy, sampled
+from repro.models.tokens.acceptance import drive, greedy, sample
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling, draw
 from repro.models.tokens.tree import TokenTree
@@ -60,8 +60,8 @@ def test_a_token_is_its_whole_number() -> None:
 def chain(chance: torch.Generator) -> TokenTree:
     """Two drawn tokens, one after the other."""
     tree = TokenTree(Prefix.empty())
-    first = tree.grow(0, draw(Q, chance), drawn=Q)
-    tree.grow(first, draw(Q.flip(0), chance), drawn=Q.flip(0))
+    first = tree.grow(0, draw(Q, chance), distribution=Q)
+    tree.grow(first, draw(Q.flip(0), chance), distribution=Q.flip(0))
     return tree
 
 
@@ -69,7 +69,7 @@ def with_replacement(chance: torch.Generator) -> TokenTree:
     """Three children drawn from one distribution; the same token may come twice."""
     tree = TokenTree(Prefix.empty())
     for _ in range(3):
-        tree.grow(0, draw(Q, chance), drawn=Q)
+        tree.grow(0, draw(Q, chance), distribution=Q)
     return tree
 
 
@@ -78,7 +78,7 @@ def without_replacement(chance: torch.Generator) -> TokenTree:
     tree, left = TokenTree(Prefix.empty()), Q.clone()
     for _ in range(3):
         token = draw(left, chance)
-        tree.grow(0, token, drawn=left.clone())
+        tree.grow(0, token, distribution=left.clone())
         left[token] = 0.0
         left = left / left.sum()
     return tree
@@ -96,7 +96,7 @@ def mixed(chance: torch.Generator) -> TokenTree:
     """A chosen child before a drawn one, whose child is drawn too."""
     tree = TokenTree(Prefix.empty())
     tree.grow(0, 4)
-    tree.grow(tree.grow(0, draw(Q, chance), drawn=Q), draw(Q, chance), drawn=Q)
+    tree.grow(tree.grow(0, draw(Q, chance), distribution=Q), draw(Q, chance), distribution=Q)
     return tree
 
 
@@ -105,10 +105,10 @@ def merged(chance: torch.Generator) -> TokenTree:
     drafts = []
     for q, times in ((Q, 2), (Q.roll(2), 1)):
         tree = TokenTree(Prefix.empty() if not drafts else drafts[0].root)
-        level = [tree.grow(0, draw(q, chance), drawn=q) for _ in range(times)]
+        level = [tree.grow(0, draw(q, chance), distribution=q) for _ in range(times)]
         for node in level:
             if tree.find(tree.prefixes[node]) == node:
-                tree.grow(node, draw(q.flip(0), chance), drawn=q.flip(0))
+                tree.grow(node, draw(q.flip(0), chance), distribution=q.flip(0))
         drafts.append(tree)
     return merge(drafts)
 
@@ -131,7 +131,7 @@ def emitted(drafter: Drafter, draws: int = DRAWS) -> tuple[Tensor, Tensor]:
         def target(node: int, tree: TokenTree = tree) -> Tensor:
             return P if node == 0 else AFTER[tree.token(tree.path(node)[1])]
 
-        path, bonus = drive(sampled(tree, chance), target)
+        path, bonus = drive(sample(tree, chance), target)
         tokens = [tree.token(node) for node in path[1:]] + [bonus]
         first[tokens[0]] += 1
         if len(tokens) > 1:
@@ -154,8 +154,8 @@ def test_the_chance_to_accept_is_the_overlap(drawn: Tensor, within: float) -> No
     chance, accepted = torch.Generator().manual_seed(1), 0
     for _ in range(5000):
         tree = TokenTree(Prefix.empty())
-        tree.grow(0, draw(drawn, chance), drawn=drawn)
-        accepted += len(drive(sampled(tree, chance), lambda node: P).path) - 1
+        tree.grow(0, draw(drawn, chance), distribution=drawn)
+        accepted += len(drive(sample(tree, chance), lambda node: P).path) - 1
     assert accepted / 5000 == pytest.approx(float(torch.minimum(P, drawn).sum()), abs=within)
 
 
@@ -164,8 +164,8 @@ def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda *size, generator: torch.tensor(1 - 2**-24))
     p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 2**-20, 0.5])
     tree = TokenTree(Prefix.empty())
-    tree.grow(0, 0, drawn=q)
-    path, bonus = drive(sampled(tree, torch.Generator().manual_seed(0)), lambda node: p)
+    tree.grow(0, 0, distribution=q)
+    path, bonus = drive(sample(tree, torch.Generator().manual_seed(0)), lambda node: p)
     assert path == [0, 1]
     assert bonus in (0, 1)
 

@@ -202,7 +202,7 @@ def test_a_memo_changes_no_token_and_tells_prompt_from_answer(
     ranked = []
     for length in (8, 9):
         network.start(text.up_to(length))
-        ranked.append(rows(network, [text])[0].ranked())
+        ranked.append(rows(network, [text])[0].top_ranks())
     assert ranked[0] != ranked[1]
     for memo in memos.values():
         memo.close()

@@ -89,10 +89,10 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     cold = rows(MemoNetwork(DecoderNetwork(made), memo), text)[0]
     warm = memo.get(Prefix.of([5, 2, 8]).digest)  # the same tokens, another tree
     assert warm is not None
-    assert warm.ranked() == cold.ranked() == Logits(alone(made, [5, 2, 8])).ranked()
-    assert len(warm.ranked()[0]) == RANKED
+    assert warm.top_ranks() == cold.top_ranks() == Logits(alone(made, [5, 2, 8])).top_ranks()
+    assert len(warm.top_ranks()[0]) == RANKED
     logps = alone(made, [5, 2, 8]).log_softmax(-1)
-    tokens, said = warm.ranked()
+    tokens, said = warm.top_ranks()
     torch.testing.assert_close(torch.tensor(said), logps[tokens], atol=1e-5, rtol=0)
     assert warm.choice == tokens[0] == int(logps.argmax())
     assert warm.top(2) == list(zip(tokens[:2], said[:2], strict=True))

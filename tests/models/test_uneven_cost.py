@@ -7,7 +7,7 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.methods.serving.slo import LEVELS
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -25,8 +25,8 @@ SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
     config = config_of_shape(SEVEN.shape)
-    kept = kept_at(config, level, range(6))
-    model_cost = sub_cost(SEVEN, kept, adapted=False)
+    kept = sizes_at(config, level, range(6))
+    model_cost = sub_cost(SEVEN, kept, with_adapters=False)
     weights = kept.parameters(config)
     assert model_cost.block_bytes == 2 * weights
     assert model_cost.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
@@ -39,7 +39,7 @@ def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
 
 
 def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
-    model_cost = sub_cost(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
+    model_cost = sub_cost(SEVEN, sizes_at(config_of_shape(SEVEN.shape), 1.0, ()))
     assert model_cost.adapters == 0
     assert model_cost.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
     same = ("layer_bytes", "model_bytes", "table_bytes")

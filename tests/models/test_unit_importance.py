@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.methods.elastilm.differentiable import DifferentiableDecoder
-from repro.methods.elastilm.submodels import Kept, reordered, submodel
+from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
 from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
 
@@ -31,8 +31,8 @@ def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
     made = dense(family)
     wanted = made.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (made.head(passing(made).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
-    whole = reordered(made, importance_of(family).order())
-    half = replace(Kept.whole(made.config), units=(1,) * made.config.layers)
+    whole = reorder(made, importance_of(family).order())
+    half = replace(LayerSizes.full(made.config), units=(1,) * made.config.layers)
     sub = submodel(whole, half)
     wanted = sub.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (sub.head(passing(sub).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
@@ -83,4 +83,4 @@ def test_the_order_is_descending_and_changes_nothing() -> None:
     order = found.order()
     for worth, ranked in ((found.units, order.units), (found.neurons, order.neurons)):
         assert all((w[r].diff() <= 0).all() for w, r in zip(worth, ranked, strict=True))
-    assert all(p.weight.grad is None for w in made.layers if w for p in map(plain, w.linears))
+    assert all(p.weight.grad is None for w in made.layers if w for p in map(as_plain, w.linears))

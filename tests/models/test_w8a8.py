@@ -110,4 +110,4 @@ def test_rows_and_outliers_have_scales_of_their_own() -> None:
     whole[:, 7] = x[:, 7]
     expected = whole.double() @ (weight.double() * 0.01).t() + bias.double()
     assert torch.allclose(linear(x).double(), expected, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(RowwiseLinear(linear.held, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(RowwiseLinear(linear.weight, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)

@@ -38,7 +38,7 @@ def test_a_host_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_all_that_lock_results_say_it(tmp_path: Path) -> None:
-    assert isinstance(Results(tmp_path).locked(), Lock)
+    assert isinstance(Results(tmp_path).lock(), Lock)
     assert not isinstance(Lock(tmp_path / "y"), SoftFileLock)
 
 

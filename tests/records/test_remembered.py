@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 
 
 def test_equal_data_are_asked_once_and_others_again() -> None:
     asked: list[Any] = []
 
-    @remembered(2)
+    @remember(2)
     def count(given: Any) -> int:
         asked.append(given)
         return len(asked)
@@ -25,7 +25,7 @@ def test_equal_data_are_asked_once_and_others_again() -> None:
 
 
 def test_an_error_is_raised_each_time() -> None:
-    @remembered(2)
+    @remember(2)
     def wrong(number: int) -> None:
         raise ValueError(number)
 

@@ -165,10 +165,10 @@ def test_an_unfinished_last_line_waits(results: Results) -> None:
     added = path.read_bytes()
     for end in range(len(whole), len(added), 97):
         path.write_bytes(added[:end])
-        assert len(reader.finished()) == 4
+        assert len(reader.finished_keys()) == 4
         assert reader.problems() == []
     path.write_bytes(added)
-    assert cell(7).key in reader.finished()
+    assert cell(7).key in reader.finished_keys()
 
 
 @pytest.mark.parametrize("at", range(6))
@@ -192,7 +192,7 @@ def test_a_full_disk_at_each_write(results: Results, at: int, monkeypatch: pytes
             stored.add(cell(number).key)
     reader = open_results(results.root)
     assert len(stored) == 5
-    assert stored < reader.finished()
+    assert stored < reader.finished_keys()
     assert len(reader.all()) == 9
     assert reader.problems() == []
     assert all(reader.rounds(key) == STORED for key in stored)
@@ -346,7 +346,7 @@ from repro.records.results import Results
 results = Results(sys.argv[1])
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     made = record("std", {"speed": float(number)}, key=hashlib.sha256(b"%d" % number).hexdigest())
-    if made.key not in results.finished():
+    if made.key not in results.finished_keys():
         results.begin(made.key)
         results.put(made, [{"drafted": number}] * 50)
         print(number, flush=True)
@@ -375,8 +375,8 @@ def test_two_writers_are_killed_thirty_times_and_lose_nothing(tmp_path: Path) ->
             process.wait()
             kills += 1
     results = open_results(tmp_path)
-    logging.getLogger(__name__).info("%d said, %d stored", len(said), len(results.finished()))
-    assert {cell(number).key for number in said} <= results.finished()
+    logging.getLogger(__name__).info("%d said, %d stored", len(said), len(results.finished_keys()))
+    assert {cell(number).key for number in said} <= results.finished_keys()
     assert len(said) > 100
     assert results.problems() == []
     results.pack()
