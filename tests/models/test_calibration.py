@@ -137,3 +137,24 @@ def test_a_probe_s_layers_have_memory_of_their_own() -> None:
 
 def _tensors(linear) -> list[torch.Tensor]:
     return [value for value in linear.tensors().values() if isinstance(value, torch.Tensor)]
+
+
+def test_a_pass_asks_for_new_tokens_each_time() -> None:
+    local = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
+    config = probe_config(SHAPES["small"], FP32, 0.0)
+    decoder = random_decoder(config, FP32, torch.device("cpu"))
+    seen: list[tuple[int, int, bool]] = []
+    layer = decoder.layer
+
+    def noted(i, x, positions, mask, cache, weights=None):
+        if i == 0:
+            seen.append((len(positions), cache.length_of(0), mask is None))
+        return layer(i, x, positions, mask, cache, weights)
+
+    decoder.layer = noted  # type: ignore[method-assign]
+    timer = PassTimer(local, cost_of(config, "float32"), (8,), decoder)
+    assert all(timer.time(rows, 8).layers > 0 for rows in (2, 3, 2))
+    # Each computes all its rows, after the context alone: nothing of the pass before it is left.
+    assert seen == [(2, 8, True), (3, 8, True), (2, 8, True)]
+    assert local.trace.spans == []
+    local.close()

@@ -111,3 +111,8 @@ def test_rows_and_outliers_have_scales_of_their_own() -> None:
     expected = whole.double() @ (weight.double() * 0.01).t() + bias.double()
     assert torch.allclose(linear(x).double(), expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(RowwiseLinear(linear.weight, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_of_nothing_is_the_bias() -> None:
+    bias = torch.randn(16, generator=seeded(8))
+    assert torch.equal(RowwiseLinear(held(codes_of(16, 24), 0.01, bias), 6.0)(torch.zeros(1, 24))[0], bias)
