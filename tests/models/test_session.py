@@ -233,6 +233,27 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     assert reader.bytes_read >= 4 * 4 * file.layer_bytes
 
 
+def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
+    device = EmulatedDevice(toy())
+    target = Session(Engine("target", device, MODEL_COST, NoNetwork(), RESIDENT))
+    draft = Session(Engine("draft", device, MODEL_COST, NoNetwork(), Placement(background=True)))
+    hold = [device.spawn(session(RESIDENT, device).forward([Prefix.of([0] * 50)])) for _ in range(2)]
+
+    async def both() -> None:
+        tasks = [
+            device.spawn(draft.forward([Prefix.of([1])])),
+            device.spawn(target.forward([Prefix.of([1])])),
+        ]
+        for task in [*tasks, *hold]:
+            await task
+
+    seen = len(device.trace.spans)
+    device.play(both())
+    started = sorted(device.trace.spans[seen:], key=lambda s: s.start)
+    names = [s.name for s in started if s.rows == 1 and s.kind == "embed"]
+    assert names == ["target embed", "draft embed"]
+
+
 @pytest.mark.parametrize(("short", "loads"), [(0, 0), (1, 4)])
 def test_what_swaps_is_resident_if_it_fits_and_else_read_in_every_pass(short: int, loads: int) -> None:
     whole = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 10 * 2 * 2 * 4
