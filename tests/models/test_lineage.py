@@ -42,7 +42,7 @@ class Model:
 
 @pytest.mark.parametrize("outside", [0, 4])
 @pytest.mark.parametrize("seed", range(200))
-def test_random_walk(seed: int, outside: int) -> None:
+def test_slots_hold_what_a_plain_list_of_sequences_holds(seed: int, outside: int) -> None:
     rng = random.Random(seed)
     model = Model(outside)
     nodes = [Prefix.of(rng.randrange(3) for _ in range(outside + rng.randint(1, 6)))]
