@@ -92,6 +92,13 @@ def test_an_engine_may_verify_on_another_processor_than_it_decodes_on() -> None:
         assert ons == [[several, alone], [several, alone], [alone, alone]]
 
 
+def test_small_runs_are_ops_of_their_own_and_cost_the_same() -> None:
+    coarse, fine = (chains(session(Placement(run=run)), 3) for run in (0, 3))
+    assert [s.name for s in fine if s.kind == "layer"] == ["target layers 0-2", "target layer 3"]
+    assert sum(s.flops for s in fine) == sum(s.flops for s in coarse)
+    assert sum(s.bytes for s in fine) == sum(s.bytes for s in coarse)
+
+
 def loads(spans: Sequence[Span]) -> list[int]:
     return [int(s.name.split()[-1]) for s in spans if s.kind == "load"]
 
