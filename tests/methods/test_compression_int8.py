@@ -59,7 +59,7 @@ def test_linears_are_rounded_and_all_else_is_as_it_was(name: str, family: str) -
     assert torch.equal(logits(given), said)
     assert all(torch.equal(linear.tensors()["weight"], before[place]) for place, linear in linears_of(given))
     assert found.decoder.ends is given.ends
-    assert {linear.tensors()["weight"].dtype for _, linear in linears_of(found.decoder)} == {torch.int8}
+    assert {linear.weight.weight.dtype for _, linear in linears_of(found.decoder)} == {torch.int8}
     assert found.figures["bits_per_weight"] == 8
     assert 0 < error(found.decoder, family) < 0.5
     for old, new in zip(given.layers, found.decoder.layers, strict=True):

@@ -83,15 +83,6 @@ def test_the_share_of_the_blocks_that_a_token_computes() -> None:
     assert found.figures["kept_neurons"] == NEURONS // 4
 
 
-def test_a_predicted_linear_is_stored_like_the_whole_one_and_weighs_what_it_reads() -> None:
-    whole = dense("llama-2").resident_layers()[0].up
-    one = PredictedLinear(whole, ActivationPredictor(torch.zeros(4, 64), torch.zeros(NEURONS, 4)), 24)
-    assert one.weight_bytes == whole.weight_bytes // 4 + 4 * 4 * (64 + NEURONS)
-    again = one.with_tensors({name: 2 * tensor for name, tensor in one.tensors().items()})
-    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(again(x), 2 * one(x))
-
-
 def test_predictors_need_tokens() -> None:
     with pytest.raises(InputError, match=r"corpus\.texts"):
         ContextualSparsity().compress(dense("llama-2"), [])

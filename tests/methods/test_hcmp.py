@@ -80,7 +80,6 @@ def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: fl
     ):
         torch.testing.assert_close(cut(x), whole(x), **CLOSE)
         assert cut(x).device == x.device
-        assert cut.weight_bytes == whole.weight_bytes
 
 
 def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:

@@ -85,7 +85,6 @@ def test_attaching_moves_no_weight() -> None:
         for one, other in zip(before.linears, after.linears, strict=True):
             tensors = other.tensors()
             assert all(tensors[name].data_ptr() == held.data_ptr() for name, held in one.tensors().items())
-    assert adapted.weight_bytes == sub.weight_bytes + 4 * adapters(sub).parameters
 
 
 def test_the_paper_names_no_gate() -> None:

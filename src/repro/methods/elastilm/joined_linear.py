@@ -42,11 +42,6 @@ class JoinedLinear:
         )
         return JoinedLinear(tuple(parts))
 
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return sum(part.weight_bytes for part in self.parts)
-
 
 @dataclass(frozen=True, slots=True)
 class TransposedLinear(TensorFields):
@@ -59,11 +54,6 @@ class TransposedLinear(TensorFields):
         """See `Linear`."""
         x = x.to(self.weight.dtype)
         return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.weight.nbytes
 
 
 def first_outputs(linear: PlainLinear, count: int) -> PlainLinear:

@@ -5,10 +5,10 @@ Owns how weights are cut and how partial outputs are combined. Knows nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -35,24 +35,11 @@ class LinearPart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Divided:
+class _Divided(Linear):
     """Parts of one weight; accelerators come first, since their kernels run asynchronously."""
 
     parts: tuple[LinearPart, ...]
     outputs: int
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Raises TypeError: a split weight cannot be stored."""
-        raise TypeError("a divided weight cannot be stored; store the whole one")
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Raises TypeError: see `tensors`."""
-        raise TypeError("a divided weight is made of no stored tensors; divide another linear")
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return sum(part.linear.weight_bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

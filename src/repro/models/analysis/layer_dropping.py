@@ -23,8 +23,6 @@ from repro.models.transformer.layer import LayerWeights
 class Absent:
     """Placeholder for a removed linear: no weights, never called."""
 
-    weight_bytes: int = 0
-
     def __call__(self, x: Tensor) -> Tensor:
         """Raises TypeError: `PartialDecoder` skips removed halves."""
         raise TypeError("this half of the layer is gone; open its decoder as a PartialDecoder")

@@ -36,11 +36,6 @@ class BlockLinear(TensorFields):
         x = x.to(self.weight.dtype)
         return F.linear(x if self.rounding is None else self.rounding(x), self.weight, self.bias)
 
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`: bytes of the quantized weight as stored."""
-        return round(self.weight.numel() * self.bits / 8)
-
 
 def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
     """Mean stored bits per weight over several linears."""

@@ -5,8 +5,7 @@ Owns the predictor's structure and the output of unselected neurons. Must not kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -26,7 +25,7 @@ class ActivationPredictor:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedLinear:
+class PredictedLinear(Linear):
     """A linear over neurons (gate and up concatenated if gated) that outputs 0 for unselected neurons.
 
     A neuron with output 0 adds nothing to the MLP, since every activation is 0 at 0. All products are
@@ -49,21 +48,3 @@ class PredictedLinear:
         index = active[:, None].expand(-1, outputs.shape[1], -1)
         active_outputs = outputs.new_zeros(outputs.shape).scatter_(2, index, outputs.gather(2, index))
         return active_outputs.view(x.shape[0], -1)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the full linear."""
-        return self.linear.tensors()
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> PredictedLinear:
-        """See `Linear`; the predictor is unchanged."""
-        return replace(self, linear=self.linear.with_tensors(tensors))
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the kept neurons' weights and of the predictor."""
-        neurons = self.predictor.to_neurons.shape[0]
-        return (
-            self.linear.weight_bytes * self.active_count // neurons
-            + self.predictor.to_rank.nbytes
-            + self.predictor.to_neurons.nbytes
-        )
