@@ -23,7 +23,7 @@ from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 if TYPE_CHECKING:  # a list of methods opens no checkpoint
-    from repro.models.runtime.model import Model, ModelVariant
+    from repro.models.runtime.model import Model
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Method(ABC, Serving):
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""
 
-    def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
+    def variant(self, role: str, model: Model, device: Device) -> Model:
         """What runs in a role on an emulated device: the model itself, unless the method alters it.
 
         Raises:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pickle
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -26,38 +27,24 @@ NONE = re.compile(r"(?!)")
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 
-class Tensors(Protocol):
-    """Tensors by name."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor; InputError naming tensor and file if it is missing or has another shape."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor; InputError if it is missing."""
-        ...
-
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
-        ...
-
-
-class _Stored(Tensors):
-    """Tensors whose entries are known; see `Tensors`."""
+class Tensors(ABC):
+    """Tensors by name, whose entries are known."""
 
     _entries: Mapping[str, StoredTensor]
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    @abstractmethod
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor; InputError naming tensor and file if it is missing or has another shape."""
+
     def shape(self, name: str) -> tuple[int, ...]:
-        """See `Tensors`."""
+        """The shape of one tensor; InputError if it is missing."""
         return self._entry(name).shape
 
     def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """See `Tensors`."""
+        """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
         if missing := [name for name in shapes if name not in self._entries]:
             raise InputError(f"tensor {_first(missing)} is missing from {self._files_named()}")
         for name, shape in shapes.items():
@@ -83,7 +70,7 @@ class _Stored(Tensors):
         return ", ".join(dict.fromkeys(str(entry.path) for entry in self._entries.values()))
 
 
-class PickledTensors(_Stored):
+class PickledTensors(Tensors):
     """The tensors of a `torch.save` file; see `Tensors`."""
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +87,7 @@ class PickledTensors(_Stored):
         return self._tensors[name]
 
 
-class StoredTensors(_Stored):
+class StoredTensors(Tensors):
     """The tensors of a folder's weight files (`stored_tensors`), read on demand; see `Tensors`.
 
     Attributes:

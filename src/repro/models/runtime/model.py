@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -125,34 +125,6 @@ class ModelConfig:
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
             shape=Shape.parse(shape) if shape else None,
         )
-
-
-class ModelVariant(Protocol):
-    """What a cell runs in a role: a `Model`, or what a method makes of one, with the same methods."""
-
-    @property
-    def folder(self) -> Path | None:
-        """The checkpoint's folder; None if nothing computes."""
-
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        """See `Model`."""
-
-    def outputs_key(self) -> str:
-        """See `Model`."""
-
-    def memo(self, root: Path) -> LogitCache:
-        """See `Model`."""
-
-    def texts(self, root: Path) -> TextStore:
-        """See `Model`."""
-
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
-        """See `Model`."""
-
-    def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
-    ) -> Session:
-        """See `Model`."""
 
 
 class Model:

@@ -28,7 +28,7 @@ from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused_settings
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward.network import Network
-from repro.models.runtime.model import ModelVariant
+from repro.models.runtime.model import Model
 from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.runtime.side_network import SideNetwork
@@ -89,7 +89,7 @@ class GenerationScenario(GenerationCell):
 @contextmanager
 def _matched_network(
     cell: GenerationCell,
-    model: ModelVariant,
+    model: Model,
     role: str,
     matched: Calibrated | None,
     network: OpenNetwork,

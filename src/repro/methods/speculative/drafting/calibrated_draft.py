@@ -78,9 +78,9 @@ class MatchedNetwork:
         return [LateLogits(partial(temper, row, self._temperature)) for row in rows]
 
 
-def coin(context: Prefix, seed: int) -> float:
-    """A pseudorandom number in [0, 1) from a context's tokens and a seed."""
-    hashed = blake2b(b"%d " % seed + context.digest, digest_size=8).digest()
+def coin(context: Prefix, *seeds: int) -> float:
+    """A pseudorandom number in [0, 1) from a context's tokens and one or more seeds."""
+    hashed = blake2b(b"".join(b"%d " % seed for seed in seeds) + context.digest, digest_size=8).digest()
     return int.from_bytes(hashed, "little") / 2**64
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from hashlib import blake2b
 from itertools import accumulate
 
+from repro.methods.speculative.drafting.calibrated_draft import coin
 from repro.models.forward.network import Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
@@ -62,7 +62,7 @@ class MatchedHeads:
     def rewrite(self, prefix: Prefix, row: Logits) -> Logits:
         """A head's logits with the target's token moved to the random rank."""
         feature, head = self._lineage.root_and_head(prefix)
-        rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
+        rank = bisect_right(self._sums[head], coin(feature, self._seed, head))
         token = self._ahead(prefix.up_to(feature.length + 1), head)
         return with_rank(row, token, rank if rank < len(self._sums[head]) else None)
 
@@ -76,12 +76,6 @@ class MatchedHeads:
         if text not in self._choices:
             self._choices[text] = rows_of(self._oracle, [text])[0].choice
         return self._choices[text]
-
-
-def coin(feature: Prefix, head: int, seed: int) -> float:
-    """A pseudorandom number in [0, 1) from a text's tokens, a head and a seed."""
-    hashed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
-    return int.from_bytes(hashed, "little") / 2**64
 
 
 def with_rank(row: Logits, token: int, rank: int | None) -> Logits:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -88,34 +88,6 @@ def align_vocabularies(models: Sequence[Model]) -> None:
             model.tokens = max(model.tokenizer.vocabulary.values()) + 1
 
 
-class HeadConfig(Protocol):
-    """Configuration of a draft head's checkpoint: its shape, and the hidden states it reads."""
-
-    @property
-    def shape(self) -> Shape:
-        """Shape of the head, for its cost."""
-        ...
-
-    @property
-    def target_vocab(self) -> int:
-        """Vocabulary size of the target."""
-        ...
-
-    @property
-    def target_hidden(self) -> int:
-        """Hidden size of the target."""
-        ...
-
-    @property
-    def max_positions(self) -> int | None:
-        """Maximum number of positions; `None` is unlimited."""
-        ...
-
-    def depths(self, layers: int) -> tuple[int, ...]:
-        """The depths, of a target with `layers` layers, after which hidden states are read."""
-        ...
-
-
 class HeadModel(Model):
     """A draft head with its target, which provides tokenizer, hidden states and missing tables."""
 
@@ -157,7 +129,7 @@ class HeadModel(Model):
 
     @property
     @abstractmethod
-    def head_config(self) -> HeadConfig:
+    def head_config(self) -> EagleConfig | MedusaConfig:
         """Configuration of the checkpoint."""
 
     @property
