@@ -287,7 +287,7 @@ BASELINES = {
     "elastilm": (
         "methods/compression/pruning/contextual_sparsity.py",
         "methods/compression/pruning/llm_pruner.py",
-        *(f"methods/serving/systems/{name}.py" for name in ("attn_drop", "llm_pruner", "llmlingua2_cs")),
+        "methods/serving/systems.py",
     ),
 }
 """Files that may import a paper's system beside its own: the baselines that are built of its parts."""

@@ -11,9 +11,7 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
-from repro.methods.compression.quantization.llm_int8 import LlmInt8
-from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smooth, smoothing
-from repro.methods.compression.quantization.w8a8 import W8A8
+from repro.methods.compression.quantization.int8 import W8A8, LlmInt8, SmoothQuant, smooth, smoothing
 from repro.methods.mllm_npu.shadow import Shadow, important
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, read, with_observer

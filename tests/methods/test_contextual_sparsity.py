@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
-from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
+from repro.methods.compression.pruning.contextual_sparsity import (
+    ActivationPredictor,
+    ContextualSparsity,
+    PredictedLinear,
+)
 from repro.models.analysis.hooks import LinearId, read, with_observer
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits

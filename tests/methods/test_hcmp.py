@@ -15,10 +15,17 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.ghidorah import tensor_parallel
-from repro.methods.ghidorah.divided_linear import ColumnSplit, Part, RowSplit, split_linear
 from repro.methods.ghidorah.division import RealDivision, attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
-from repro.methods.ghidorah.tensor_parallel import DividableDecoder, DividedDecoder, divided_linears
+from repro.methods.ghidorah.tensor_parallel import (
+    ColumnSplit,
+    DividableDecoder,
+    DividedDecoder,
+    Part,
+    RowSplit,
+    divided_linears,
+    split_linear,
+)
 from repro.methods.ghidorah.tree_kernels import Partial, TreePattern
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine

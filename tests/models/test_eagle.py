@@ -22,8 +22,7 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import eagle_head
 from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead, EagleNetwork
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures

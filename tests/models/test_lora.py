@@ -11,9 +11,15 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.elastilm import lora
-from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import UnitDecoder, dense_copy, reorder, submodel
+from repro.methods.elastilm.submodels import (
+    JoinedLinear,
+    TransposedLinear,
+    UnitDecoder,
+    dense_copy,
+    reorder,
+    submodel,
+)
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense

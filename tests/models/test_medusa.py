@@ -21,8 +21,7 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import medusa_head
 from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.medusa_head import MedusaHeads
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaHeads, MedusaNetwork
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import Speculative
 from repro.models.costs.model_cost import ModelCost, Shape, precision

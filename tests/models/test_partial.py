@@ -9,21 +9,19 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.layer_dropping import (
+from repro.models.analysis.layers import (
     Absent,
     block_elements,
-    of_layers,
-    partial_decoder,
-    without_attention,
-    without_mlp,
-)
-from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
     loss,
     losses_without,
+    of_layers,
+    partial_decoder,
     rows_by_layer,
     through,
+    without_attention,
+    without_mlp,
 )
 from repro.models.analysis.likelihood import Reader
 from repro.models.transformer.decoder import Decoder

@@ -13,8 +13,7 @@ from repro.core.errors import InputError
 from repro.experiments.plan import plain
 from repro.methods.base import Request
 from repro.methods.speculative.drafting import heads_fit
-from repro.methods.speculative.drafting.calibrated_draft import coin
-from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads, with_rank
+from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads, coin, with_rank
 from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
 from repro.methods.speculative.drafting.heads_fit import cumulative, fit_heads, published_accuracies
 from repro.methods.speculative.drafting.verification_tree import (

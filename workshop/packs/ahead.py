@@ -18,8 +18,7 @@ from torch import Tensor
 
 from repro.methods.lever.exit_predictor import ExitPredictor
 from repro.methods.lever.exit_scores import exit_scores_of
-from repro.methods.speculative.drafting.eagle import DraftRow
-from repro.methods.speculative.drafting.eagle_head import EagleHead
+from repro.methods.speculative.drafting.eagle_head import DraftRow, EagleHead
 from repro.methods.speculative.drafting.head_model import EagleModel
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.logit_cache import LogitCache, row_key

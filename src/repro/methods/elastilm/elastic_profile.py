@@ -20,7 +20,7 @@ from repro.methods.elastilm import lora
 from repro.methods.elastilm.lora import Lora
 from repro.methods.elastilm.submodels import LayerSizes, Order
 from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.layer_importance import loss, losses_without
+from repro.models.analysis.layers import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors

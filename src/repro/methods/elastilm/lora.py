@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
-from repro.methods.elastilm.submodels import LayerSizes, UnitDecoder
+from repro.methods.elastilm.submodels import JoinedLinear, LayerSizes, TransposedLinear, UnitDecoder
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights

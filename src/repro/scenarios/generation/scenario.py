@@ -21,8 +21,7 @@ from repro.device.op import GPU
 from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
-from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads
+from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads, MatchedNetwork
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused_settings

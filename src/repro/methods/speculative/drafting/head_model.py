@@ -17,11 +17,9 @@ from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.libraries import Tensor
 from repro.methods.speculative.drafting import eagle_head, head_ranks, medusa_head
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead, EagleNetwork
 from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
-from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads, MedusaNetwork
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape

@@ -1,1 +1,0 @@
-"""Elastic services that serve a trace, one per file."""
