@@ -13,7 +13,6 @@ from repro.models.checkpoints.checkpoint import (
     open_checkpoint,
     provenance,
     require_same_tokenizer,
-    same_tokenizer,
     tokenizer,
 )
 from tiny_checkpoints import NOWHERE, REPO, alone, write_folder, write_snapshot, write_tokenizer
@@ -46,10 +45,10 @@ def test_every_description_loads_under_its_own_name():
     ("change", "says"),
     [
         ({"foldr": "x"}, r"'foldr'.*Did you mean folder"),
-        ({"store": "float16"}, r"'float16'.*bfloat16, float32"),
-        ({"hub": "org/name"}, "checkpoint.hub must be a mapping"),
-        ({"hub": {"repo": "org/name"}}, "lacks revision"),
-        ({"name": 3}, "checkpoint.name must be a text, not 3"),
+        ({"store": "float16"}, r"checkpoint.store .*'float16'.*bfloat16, float32"),
+        ({"hub": "org/name"}, "checkpoint.hub is 'org/name'; it must be a mapping or null"),
+        ({"hub": {"repo": "org/name"}}, "checkpoint.hub: the field 'revision' is lacking"),
+        ({"name": 3}, "checkpoint.name is 3; it must be a text"),
     ],
 )
 def test_a_wrong_description_says_what_is_wrong(change, says):
@@ -124,10 +123,10 @@ def spoil(folder: Path, what: str) -> None:
         ("config not JSON", "config.json is not valid JSON"),
         ("tokenizer absent", "has no tokenizer"),
         ("only pickled", r"only pickled weights \(pytorch_model.bin\), which are never loaded"),
-        ("weights cut", r"model.safetensors is corrupt: \d+ bytes, its header asks for \d+"),
-        ("header cut", r"model.safetensors is corrupt: 12 bytes"),
-        ("empty", r"model.safetensors is corrupt: 0 bytes"),
-        ("header garbled", "its header does not parse"),
+        ("weights cut", "model.safetensors is corrupt"),
+        ("header cut", "model.safetensors is corrupt.*header"),
+        ("empty", "model.safetensors is corrupt.*header too small"),
+        ("header garbled", "model.safetensors is corrupt.*header"),
         ("shard absent", "lacks b.safetensors"),
     ],
 )
@@ -174,9 +173,7 @@ def test_a_pair_must_share_its_tokenizer(tmp_path):
     one, two, other = (write_folder(tmp_path / name) for name in "abc")
     write_tokenizer(other, control=["<|end|>", "<|bot|>"])
     target, draft, stranger = map(tokenizer, (one, two, other))
-    assert same_tokenizer(target, draft)
     require_same_tokenizer(target, draft)
-    assert not same_tokenizer(target, stranger)
     with pytest.raises(InputError, match=r"259 and 258 tokens, and id 1 is '<\|user\|>' .* '<\|bot\|>'"):
         require_same_tokenizer(target, stranger)
 

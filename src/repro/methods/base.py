@@ -16,7 +16,7 @@ from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
+from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree
@@ -148,6 +148,11 @@ class Decoding:
         record = Round(drafted, rows, accepted, emitted, reach, reason, self._since, now)
         self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
+
+    def verified(self, verification: Verification, drafted: int, reason: str) -> None:
+        """Record the verification of a tree of `drafted` tokens."""
+        v = verification
+        self.round(v.text, drafted, v.rows, v.accepted, reason, v.reach)
 
     def note_possible(self, trees: Sequence[TokenTree]) -> None:
         """Set `possible` of each round: the length of the final text that its unpruned tree contained."""

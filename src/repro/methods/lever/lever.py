@@ -234,13 +234,7 @@ class _Serving(Serving):
                 leaves = sum(1 for _ in tree.leaves())
                 self.costs.verify.observe(len(tree), leaves, device.now - before)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
-                accepted, reach = (
-                    len(verification.path) - 1,
-                    verification.tree.branch_length(verification.path[-1]),
-                )
-                decoding.round(
-                    verification.text, len(tree) - 1, verification.rows, accepted, drafted.reason, reach
-                )
+                decoding.verified(verification, len(tree) - 1, drafted.reason)
                 trees.append(tree)
                 draft.keep(verification.text)
         decoding.note_possible(trees)

@@ -69,8 +69,7 @@ class Nav(Method):
             while not decoding.done:
                 tree = self._tree(decoding, text.generation.tokens)
                 verification = await target.verify(tree, decoding.chooser, WholeTree(apart=self.batch > 1))
-                accepted, reach = len(verification.path) - 1, tree.branch_length(verification.path[-1])
-                decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, "known", reach)
+                decoding.verified(verification, len(tree) - 1, "known")
         return decoding.generation
 
     def _tree(self, decoding: Decoding, answer: list[int]) -> TokenTree:

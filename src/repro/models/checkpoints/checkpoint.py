@@ -45,7 +45,6 @@ __all__ = [
     "provenance",
     "reads_more_than_messages",
     "require_same_tokenizer",
-    "same_tokenizer",
     "tokenizer",
 ]
 
@@ -403,18 +402,12 @@ class CheckpointTokenizer:
 
         return _compile_jinja_template(self._inner.get_chat_template())
 
-    @property
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Token ids by token string, including added tokens."""
         if self._backend is None:
             return dict(self._inner.get_vocab())
         return dict(self._backend.get_vocab(with_added_tokens=True))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the vocabulary; equal if and only if all ids map to the same tokens."""
-        vocabulary_json = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
-        return hashlib.sha256(vocabulary_json.encode()).hexdigest()
 
 
 def _same(theirs: Any, backend: Any) -> bool:
@@ -482,14 +475,9 @@ def _tokenizer(folder: Path, files: tuple[tuple[str | int, ...], ...]) -> Checkp
     return CheckpointTokenizer(folder)
 
 
-def same_tokenizer(a: CheckpointTokenizer, b: CheckpointTokenizer) -> bool:
-    """Whether two tokenizers have the same vocabulary."""
-    return a.fingerprint == b.fingerprint
-
-
 def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokenizer) -> None:
     """InputError that names the first differing id, unless both have the same vocabulary."""
-    if same_tokenizer(target, draft):
+    if target.vocabulary == draft.vocabulary:
         return
     theirs = {number: token for token, number in target.vocabulary.items()}
     drafts = {number: token for token, number in draft.vocabulary.items()}

@@ -34,6 +34,16 @@ class Verification(NamedTuple):
     rows: int
     tree: TokenTree
 
+    @property
+    def accepted(self) -> int:
+        """Number of accepted draft tokens."""
+        return len(self.path) - 1
+
+    @property
+    def reach(self) -> int:
+        """Length of the branch through the last accepted node."""
+        return self.tree.branch_length(self.path[-1])
+
 
 class Pass(NamedTuple):
     """One forward pass: positions at its start, start and end time, seconds spent waiting for loads, and
