@@ -16,10 +16,8 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa_em import MedusaEM
-from repro.methods.lever.exit_predictor import Candidates
-from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.ghidorah.ghidorah import Ghidorah, MedusaEM
+from repro.methods.lever.exit_predictor import Candidates, ExitScores
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import FlashAutoregressive, Standard
 from repro.methods.speculative.bld import BigLittle

@@ -13,8 +13,7 @@ from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, Logits, group_branches
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
-from repro.models.runtime.session import Session, Verification, row_count
-from repro.models.runtime.verifier import WholeTree
+from repro.models.runtime.session import Session, Verification, WholeTree, row_count
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import alone, decoder, model_cost_of, plain, toy

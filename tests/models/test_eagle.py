@@ -26,9 +26,8 @@ from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
-from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
+from repro.models.forward.network import Captured, DecoderNetwork, Features, Logits, Network, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session

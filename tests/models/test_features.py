@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from repro.models.forward.cached_features import CachedFeatures, lowest
-from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import DecoderNetwork
+from repro.models.forward.network import Captured, DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import decoder

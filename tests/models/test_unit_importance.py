@@ -11,9 +11,8 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.core.typed import typed
-from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
 from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
-from repro.methods.elastilm.unit_importance import Measure, importance
+from repro.methods.elastilm.unit_importance import DifferentiableDecoder, Measure, importance, next_token_loss
 from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

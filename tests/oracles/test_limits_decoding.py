@@ -11,8 +11,7 @@ from repro.device.cost import Curve
 from repro.device.op import CPU, NPU
 from repro.methods.base import Method
 from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa_em import MedusaEM
+from repro.methods.ghidorah.ghidorah import Ghidorah, MedusaEM
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import (
     FlashAutoregressive,

@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from repro.methods.lever.exit_predictor import ExitPredictor
-from repro.methods.lever.exit_scores import exit_scores_of
+from repro.methods.lever.exit_predictor import ExitPredictor, exit_scores_of
 from repro.methods.speculative.drafting.eagle_head import DraftRow, EagleHead
 from repro.methods.speculative.drafting.head_model import EagleModel
 from repro.models.forward.cached_features import lowest

@@ -3,7 +3,7 @@
 | section of the paper | where |
 |---|---|
 | III-B, branch navigation (Eqs. 1, 2) | `edgellm._navigate`, `_branches` |
-| III-B, branches as a batch, or under a mask | `models/runtime/verifier.py`, `models/tokens/kv_slots.py` |
+| III-B, branches as a batch, or under a mask | `models/runtime/session.py`, `models/tokens/kv_slots.py` |
 | III-C, confidence T_c, fallback (Eq. 3) | `edgellm.tree_confidence`, `_draft`, `_adapt` with `UPDATES` |
 | III-D, provisional generation | `edgellm._verify`; `wait_for_gap` keeps the draft out of the target's way |
 | III-D, merging what was drafted meanwhile | `models/tokens`: `acceptance.py`, `TokenTree.below` |

@@ -22,8 +22,7 @@ from repro.methods.speculative.speculative import begin
 from repro.models.forward.network import Ranks
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session, Verification
-from repro.models.runtime.verifier import WholeTree
+from repro.models.runtime.session import Session, Verification, WholeTree
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9

@@ -3,7 +3,7 @@
 | section of the paper | where |
 |---|---|
 | 3.1, SLOs, and what meets one (Eq. 1) | `methods/serving`: `slo.py`, `service_profile.py` |
-| 3.2, importance of units (Eq. 2) | `unit_importance`, through `differentiable` |
+| 3.2, importance of units (Eq. 2) | `unit_importance` |
 | 3.2, reordered units, sub-models as views | `submodels` |
 | 3.2, levels; anchor layers by their loss | `elastic_levels`; `elastic_profile` |
 | 3.2, recovery by adapters | `lora`; both together in `elastication` |

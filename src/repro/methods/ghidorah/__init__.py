@@ -9,7 +9,7 @@
 | III-C, trees | `methods/speculative/drafting`: `verification_tree.py`, `tree_replay.py` |
 | III-C, widths | `WIDTHS` in `methods/speculative/medusa.py` |
 | III-C, the ratio under contention | `contention` |
-| IV-A, the baseline Medusa+EM | `medusa_em` |
+| IV-A, the baseline Medusa+EM | `ghidorah` (`MedusaEM`) |
 
 What the paper leaves open stands in docs/ghidorah.md.
 """

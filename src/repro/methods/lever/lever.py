@@ -18,7 +18,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
-from repro.methods.lever.exit_scores import ExitScores, exit_scores_of
+from repro.methods.lever.exit_predictor import ExitScores, exit_scores_of
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule

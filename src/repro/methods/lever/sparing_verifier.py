@@ -11,8 +11,7 @@ from repro.methods.lever.pruning import EarlyExit
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Step
 from repro.models.runtime.arrangement import EarlyExitPoint
-from repro.models.runtime.session import Session
-from repro.models.runtime.verifier import MASKED, branches_of
+from repro.models.runtime.session import MASKED, Session, branches_of
 from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.tree import TokenTree
 

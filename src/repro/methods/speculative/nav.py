@@ -11,7 +11,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.verifier import WholeTree
+from repro.models.runtime.session import WholeTree
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 

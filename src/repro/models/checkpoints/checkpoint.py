@@ -25,7 +25,6 @@ from repro.core.errors import InputError
 from repro.models.checkpoints import dequantizing, generation_settings, gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_paths
-from repro.models.checkpoints.stored_numbers import quantized_by
 from repro.models.checkpoints.validate import (
     PROVENANCE,
     check_folder,
@@ -33,7 +32,7 @@ from repro.models.checkpoints.validate import (
     missing_from,
     provenance,
 )
-from repro.models.checkpoints.weight_files import CONFIG, SINGLE, read_config
+from repro.models.checkpoints.weight_files import CONFIG, SINGLE, quantized_by, read_config
 from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 

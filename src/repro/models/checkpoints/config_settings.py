@@ -16,7 +16,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import parse_json
-from repro.models.checkpoints.stored_numbers import NOTHING
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.records.build_cache import cache_root, computed_once
 from repro.records.record import content_hash
 

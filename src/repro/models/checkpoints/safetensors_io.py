@@ -15,8 +15,13 @@ from typing import Any, TypeAlias
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
-from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
-from repro.models.checkpoints.weight_files import StoredTensor, open_safetensors, stored_tensors
+from repro.models.checkpoints.weight_files import (
+    FLOATS,
+    StoredTensor,
+    open_safetensors,
+    require_floats,
+    stored_tensors,
+)
 from repro.records.record import write_atomically
 
 NONE = re.compile(r"(?!)")

@@ -1,6 +1,7 @@
 """Which safetensors files of a folder hold its weights, what their headers say, and its `config.json`.
 
-Owns the order in which files count and the check of headers. Must not know what a tensor's numbers mean.
+Owns the order in which files count, the check of headers, and which stored numbers are read: plain ones. Must
+not know which tensor is which part of a model.
 """
 
 from __future__ import annotations
@@ -121,3 +122,43 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold one JSON object, got {type(content).__name__}")
     return content
+
+
+FLOATS = ("F32", "F16", "BF16")
+"""The safetensors types that are plain numbers."""
+
+KEYS = ("quantization_config", "quantization", "compression_config")
+"""Entries of `config.json` that say how numbers are stored: transformers', MLX's, older llm-compressor's."""
+
+NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
+"""Values by which an entry that is not known says nothing."""
+
+
+def quantized_by(raw: Mapping[str, Any]) -> str | None:
+    """The method by which a `config.json` says that weights are quantized; None for plain numbers.
+
+    Raises:
+        InputError: the entry is no mapping.
+    """
+    parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, Mapping)]
+    entries = [(key, part[key]) for part in parts for key in KEYS if part.get(key) not in NOTHING]
+    if not entries:
+        return None
+    key, config = entries[0]
+    if not isinstance(config, Mapping):
+        raise InputError(f"{key} is {config!r}; it must be a mapping")
+    return str(config.get("quant_method", "MLX" if key == "quantization" else "?"))
+
+
+def require_plain(raw: Mapping[str, Any]) -> None:
+    """InputError for quantized weights, where nothing dequantizes them."""
+    if method := quantized_by(raw):
+        raise InputError(f"{raw.get('model_type')} in {method} is not read; only plain numbers are")
+
+
+def require_floats(tensors: Mapping[str, StoredTensor]) -> None:
+    """InputError unless every weight and bias of these tensors, by name, is a plain number."""
+    for name, stored in tensors.items():
+        is_bias = name.endswith("bias") and len(stored.shape) == 1  # 4: GPT-2's masks
+        if (name.endswith("weight") or is_bias) and stored.kind not in FLOATS:
+            raise InputError(f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")

@@ -23,9 +23,16 @@ from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
-from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import (
+    RANKED,
+    VERSION,
+    Captured,
+    DecoderNetwork,
+    LateNetwork,
+    Network,
+    NoNetwork,
+)
 from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.quantization.dictionary_rounding import require_dense, rounded_layers
@@ -397,9 +404,8 @@ class Model:
         resident, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if resident == self.own_shape.layers:
             network = self._local_network(tokens)
-            beside = self._beside(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
-            return Session(engine, beside)
+            return Session(engine, self._beside(placement))
         if resident:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -417,9 +423,8 @@ class Model:
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
-        beside = self._beside(placement)
         engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
-        return Session(engine, beside)
+        return Session(engine, self._beside(placement))
 
     def _beside(self, placement: Placement) -> object | None:
         return placement.beside(self) if placement.beside else None

@@ -23,11 +23,10 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.safetensors_io import StoredTensors
-from repro.models.checkpoints.stored_numbers import NOTHING
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
-from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import row_key
-from repro.models.forward.network import RANKED, Logits, Step
+from repro.models.forward.network import RANKED, Features, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import families

@@ -25,9 +25,8 @@ from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
-from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, Network
+from repro.models.forward.network import RANKED, Features, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session

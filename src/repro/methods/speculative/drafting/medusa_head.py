@@ -23,12 +23,11 @@ from repro.libraries import F, Tensor, torch
 from repro.methods.speculative.drafting.head_ranks import FILE as RANKS
 from repro.models.checkpoints.config_settings import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
-from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
-from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import row_key
-from repro.models.forward.network import Logits, Step
+from repro.models.forward.network import Features, Logits, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import EmbeddingAndHead
