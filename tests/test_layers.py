@@ -287,7 +287,7 @@ BASELINES = {
     "elastilm": (
         "methods/compression/pruning/contextual_sparsity.py",
         "methods/compression/pruning/llm_pruner.py",
-        "methods/serving/systems.py",
+        "methods/serving/systems/services.py",
     ),
 }
 """Files that may import a paper's system beside its own: the baselines that are built of its parts."""

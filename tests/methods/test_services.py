@@ -22,7 +22,7 @@ from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape
 from repro.methods.serving import llmlingua2
 from repro.methods.serving.service import Service, levels_by
 from repro.methods.serving.slo import LEVELS
-from repro.methods.serving.systems import PfsService, halves_at
+from repro.methods.serving.systems.services import PfsService, halves_at
 from repro.models.costs.model_cost import precision
 from tiny import model_cost_of
 from tiny_dense import CORPUS, dense

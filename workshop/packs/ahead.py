@@ -145,7 +145,7 @@ class _HeadLevels:
             out = self._continued(level)
         self._guesses = dict(zip(level, out.unbind(), strict=True))
         head = self._head
-        logits = head.logits(out)
+        logits = head.decoder.head(out)
         if head.targets is None:
             return [Logits(None, Logits(row).top_ranks()) for row in logits]
         vocab = head.config.target_vocab

@@ -18,7 +18,7 @@ from repro.core.bounds import Part
 from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
-from repro.methods.compression.pruning.whole_layers import layers_at
+from repro.methods.compression.level import layers_at
 from repro.methods.serving.deciders import Fallback
 from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profile_levels
 from repro.methods.serving.slo import LEVELS

@@ -14,7 +14,7 @@ from torch import Tensor
 from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.whole_layers import figures_of
+from repro.methods.compression.level import figures_of
 from repro.models.analysis.layers import (
     block_elements,
     elements,

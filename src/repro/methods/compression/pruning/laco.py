@@ -18,7 +18,7 @@ from repro.core.bounds import Layers, Part, Tokens
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.whole_layers import figures_of, layers_at
+from repro.methods.compression.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
 from repro.models.analysis.layers import of_layers, rows_by_layer, through
 from repro.models.transformer.decoder import Decoder

@@ -1,12 +1,10 @@
 """Whole layers removed by a ranking: by the loss without them, or by how little they change hidden states.
 
-Owns what a level keeps of a model's layers, and the figures of a pruned model. Must not know how a ranking is
-measured.
+Owns the use of these rankings. Must not know how they are measured.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,33 +14,9 @@ from torch import Tensor
 from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.layers import block_elements, block_influences, losses_without, of_layers
+from repro.methods.compression.level import figures_of, most_important
+from repro.models.analysis.layers import block_influences, losses_without
 from repro.models.transformer.decoder import Decoder
-
-
-def layers_at(level: float, layers: int) -> int:
-    """Number of layers that a level keeps: its share rounded down, at least 1."""
-    # Rounding to ten decimals removes floating-point error, so that 0.7 of 10 layers is 7.
-    return max(1, math.floor(round(level * layers, 10)))
-
-
-def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> Decoder:
-    """Keep the most important layers of a decoder; ties keep the later layer.
-
-    Args:
-        decoder: whole decoder.
-        worth: importance of each layer; larger is more important.
-        level: share of layers to keep.
-    """
-    count = decoder.config.layers
-    by_worth = sorted(range(count), key=worth.__getitem__)
-    return of_layers(decoder, sorted(by_worth[count - layers_at(level, count) :]))
-
-
-def figures_of(pruned: Decoder, original: Decoder) -> dict[str, float]:
-    """Kept share of the matrix elements of the blocks, and number of kept layers."""
-    ratio = block_elements(pruned) / block_elements(original)
-    return {"true_ratio": ratio, "kept_layers": pruned.config.layers}
 
 
 @register("compression", "layerwise")

@@ -30,14 +30,14 @@ from repro.models.forward.network import RANKED, Features, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import families
-from repro.models.transformer.attention import attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import RMSNorm
-from repro.models.transformer.rope import frequencies, interleave, rotations
+from repro.models.transformer.rope import interleave
 from repro.records.provenance import count_layers
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
@@ -170,35 +170,42 @@ def _outputs(*named: Any) -> tuple[int, ...] | None:
     return tuple(lists[0]) if lists else None
 
 
+class PairDecoder(Decoder):
+    """The one layer of a head, whose attention reads pairs, `[rows, 2 * hidden]`."""
+
+    def read_pairs(
+        self, x: Tensor, pairs: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Tensor:
+        """Add the layer's attention over pairs and its MLP to `x`; all else is as in `Decoder.layer`."""
+        count_layers()
+        (w,) = self.resident_layers()
+        assert w.before_mlp is not None
+        x = x + self._attention(0, pairs, w, self._shared_mask(0, positions, mask, cache), cache).float()
+        return x + self._mlp(w.before_mlp(x), w).float()
+
+
 @dataclass(frozen=True)
 class EagleHead:
     """Operators of one head; hidden states are fp32 for every weight precision.
 
     Attributes:
+        decoder: its layer, final norm and output projection over the draft vocabulary; the embedding is the
+            head's or the target's, `[target vocab, hidden]`.
         fuse: projects target features `[rows, features]` to the head's hidden size.
         targets: the target's id of each draft token, int64 `[draft vocab]`; `None` if the ids are equal.
-        embedding: token embeddings, the head's or the target's, `[target vocab, hidden]`.
     """
 
     config: EagleConfig
+    decoder: PairDecoder
     fuse: Linear
-    qkv: Linear
-    out: Linear
-    up: Linear
-    down: Linear
     token_norm: RMSNorm
     feature_norm: RMSNorm
-    mlp_norm: RMSNorm
-    final_norm: RMSNorm
-    output: Linear
     targets: Tensor | None
-    embedding: Tensor
-    frequency: Tensor
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return self.embedding.device
+        return self.decoder.device
 
     def layer(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
@@ -208,25 +215,10 @@ class EagleHead:
         The result `[rows, hidden]` is the head's guess at each token's feature. Positions and mask are as in
         `Decoder.layer`; keys and values are appended to the cache.
         """
-        count_layers()
-        c = self.config.layer
         normed = self.feature_norm(hidden)
-        pair = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
-        heads = self.qkv(pair).float().view(len(tokens), -1, c.head_dim)
-        cache.set_positions(0, positions)
-        rotation = rotations(self.frequency, positions)
-        heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
-        attention = attention_mask(c, 0, rotation, positions, mask, cache)
-        keys, values = cache.append_joint(0, heads[:, c.heads :])
-        x = (normed if self.config.norm_before_residual else hidden) + self.out(
-            attend(c, heads[:, : c.heads], keys, values, attention)
-        ).float()
-        gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down(F.silu(gate).mul_(up)).float()
-
-    def logits(self, guesses: Tensor) -> Tensor:
-        """Logits over the draft vocabulary, fp32 `[rows, draft vocab]`."""
-        return self.output(self.final_norm(guesses)).float()
+        embedded = self.token_norm(F.embedding(tokens, self.decoder.ends.embedding))
+        x = normed if self.config.norm_before_residual else hidden
+        return self.decoder.read_pairs(x, torch.cat((embedded, normed), -1), positions, mask, cache)
 
 
 def load(
@@ -251,21 +243,22 @@ def load(
     stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
     stored.require(config)
     c, width = config.layer, 2 * config.layer.hidden
-    return EagleHead(
-        config=config,
-        fuse=stored.linear("fc", (c.hidden, config.features)),
+    layer = LayerWeights(
         qkv=stored.qkv(c, width),
         out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
         up=stored.up(c),
         down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        before_mlp=stored.norm("midlayer.post_attention_layernorm", c),
+    )
+    output = stored.linear("lm_head", (c.vocab, c.hidden))
+    ends = EmbeddingAndHead(stored.embedding(config, embedding), output, stored.norm("norm", c))
+    return EagleHead(
+        config=config,
+        decoder=PairDecoder(c, [layer], ends),
+        fuse=stored.linear("fc", (c.hidden, config.features)),
         token_norm=stored.norm("midlayer.input_layernorm", c),
         feature_norm=stored.norm("midlayer.hidden_norm", c),
-        mlp_norm=stored.norm("midlayer.post_attention_layernorm", c),
-        final_norm=stored.norm("norm", c),
-        output=stored.linear("lm_head", (c.vocab, c.hidden)),
         targets=stored.targets(config),
-        embedding=stored.embedding(config, embedding),
-        frequency=frequencies(c.rope, c.head_dim).to(device) if c.rope else torch.zeros(c.head_dim // 2),
     )
 
 
@@ -490,7 +483,7 @@ class _EagleStep(Step):
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
         head = self._network.head
-        logits = head.logits(torch.stack([self._network.guesses[prefix] for prefix in prefixes]))
+        logits = head.decoder.head(torch.stack([self._network.guesses[prefix] for prefix in prefixes]))
         if head.targets is None:
             return [Logits(row) for row in logits]
         return [DraftRow(row, head.targets, head.config.target_vocab) for row in logits]

@@ -1,0 +1,1 @@
+"""Elastic services that serve a trace."""
