@@ -46,7 +46,7 @@ def test_every_description_loads_under_its_own_name():
     [
         ({"foldr": "x"}, r"'foldr'.*Did you mean folder"),
         ({"store": "float16"}, r"checkpoint.store .*'float16'.*bfloat16, float32"),
-        ({"hub": "org/name"}, "checkpoint.hub is 'org/name'; it must be a mapping or null"),
+        ({"hub": "org/name"}, "checkpoint.hub is 'org/name'; it must be null or a mapping"),
         ({"hub": {"repo": "org/name"}}, "checkpoint.hub: the field 'revision' is lacking"),
         ({"name": 3}, "checkpoint.name is 3; it must be a text"),
     ],
