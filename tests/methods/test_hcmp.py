@@ -19,7 +19,6 @@ from repro.methods.ghidorah.division import RealDivision, attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
 from repro.methods.ghidorah.tensor_parallel import (
     ColumnSplit,
-    DividableDecoder,
     DividedDecoder,
     Part,
     RowSplit,
@@ -195,9 +194,10 @@ def test_beside_a_cpu_linears_stay_whole() -> None:
 
 @both
 def test_attention_can_be_rehearsed(device: torch.device) -> None:
-    dividable = DividableDecoder(plain("llama-2", device))
-    dividable.at(Split(0.25, keys=0.5, dense_keys=1))
-    dividable.rehearse(AttentionExtent(4, 100, [1, 2, 2, 3]))
+    network = DecoderNetwork(plain("llama-2", device))
+    RealDivision(network).divide(Split(0.25, keys=0.5, dense_keys=1))
+    assert isinstance(network.decoder, DividedDecoder)
+    network.decoder.rehearse(AttentionExtent(4, 100, [1, 2, 2, 3]))
 
 
 def test_a_real_session_divides_within_its_ops() -> None:

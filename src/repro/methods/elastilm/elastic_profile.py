@@ -27,7 +27,6 @@ from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
-from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
 
@@ -79,11 +78,6 @@ COMMITTED: dict[str, Parts] = {
 }
 """Outputs of `training.elasticize` and `training.train_lora` by decoder `fingerprint`. The content hashes are
 listed so that cell keys change with the files."""
-
-
-def parts_digest() -> str:
-    """Content hash of all committed profiles and adapters."""
-    return content_hash(COMMITTED)
 
 
 _last: dict[str, ElasticProfile] = {}

@@ -34,7 +34,7 @@ from repro.methods.elastilm.submodels import (
 from repro.methods.elastilm.unit_importance import Aggregate, Measure, Pairing
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.records.record import Scalar
+from repro.records.record import Scalar, content_hash
 
 UnitOrder = Literal["committed", "corpus", "none"]
 
@@ -84,7 +84,7 @@ def rank_units(
 
 def parts_read(unit_order: str) -> dict[str, str]:
     """Content hashes of the committed files that this source reads, for a cell's inputs."""
-    return {} if unit_order == "corpus" else {"elastic parts": elastic_profile.parts_digest()}
+    return {} if unit_order == "corpus" else {"elastic parts": content_hash(elastic_profile.COMMITTED)}
 
 
 def cut(

@@ -67,17 +67,6 @@ class TransposedLinear(TensorFields):
         return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
 
 
-def first_outputs(linear: PlainLinear, count: int) -> PlainLinear:
-    """The linear of the first `count` outputs, as a view."""
-    bias = None if linear.bias is None else linear.bias.narrow(0, 0, count)
-    return PlainLinear(linear.weight.narrow(0, 0, count), bias)
-
-
-def first_inputs(linear: TransposedLinear, count: int) -> TransposedLinear:
-    """The linear of the first `count` inputs, as a view; the bias is unchanged."""
-    return replace(linear, weight=linear.weight.narrow(0, 0, count))
-
-
 def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
     """The linears of consecutive groups of outputs, as views."""
     linears, start = [], 0
@@ -294,13 +283,16 @@ def _slice_layer(config: DecoderConfig, w: LayerWeights, units: int, neurons: in
 def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     assert isinstance(linear, JoinedLinear), "submodel takes what reorder gives"
     return JoinedLinear(
-        tuple(first_outputs(as_plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
+        tuple(
+            split_outputs(as_plain(part), [count])[0]
+            for part, count in zip(linear.parts, counts, strict=True)
+        )
     )
 
 
 def _slice_transposed(linear: Linear, count: int) -> TransposedLinear:
     assert isinstance(linear, TransposedLinear), "submodel takes what reorder gives"
-    return first_inputs(linear, count)
+    return replace(linear, weight=linear.weight.narrow(0, 0, count))
 
 
 def _dense(linear: Linear) -> PlainLinear:

@@ -199,12 +199,13 @@ class DividedDecoder(Decoder):
         split: the current split; it may change between passes.
     """
 
-    def __init__(self, decoder: Decoder, split: Split, other: torch.device | str = CPU) -> None:
-        """`decoder` is undivided or has divided linears; `other` is the device of the split's other part."""
+    def __init__(self, decoder: Decoder, split: Split) -> None:
+        """`decoder` is undivided or has divided linears; the device of the split's other part is the CPU."""
         super().__init__(decoder.config, decoder.layers, decoder.ends)
         self.split = split
-        self._other = torch.device(other)
+        self._other = torch.device(CPU)
 
+    @inference
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
         config, slots = self.config, extent.context + extent.rows
@@ -303,40 +304,3 @@ def dense_part(
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
     return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
-
-
-class DividableDecoder:
-    """A resident decoder, whole or with its layers split between two torch devices; the other is the CPU."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._undivided = decoder
-        self._decoder: DividedDecoder | None = None
-
-    def at(self, split: Split | None) -> Decoder:
-        """The decoder at a split, or the whole one for None.
-
-        Linears are divided anew only for another share or form; on the CPU itself they stay whole.
-
-        Raises:
-            InputError: see `divided_linears`.
-        """
-        if split is None:
-            return self._undivided
-        if self._undivided.device.type == CPU:
-            split = Split(share=0.0, dense_keys=split.dense_keys, to=split.to)
-        divided = self._decoder
-        if divided is None or (divided.split.share, divided.split.form) != (split.share, split.form):
-            linears = (
-                divided_linears(self._undivided, split.share, split.form, torch.device(CPU))
-                if split.share
-                else self._undivided
-            )
-            self._decoder = divided = DividedDecoder(linears, split)
-        divided.split = split
-        return divided
-
-    @inference
-    def rehearse(self, extent: AttentionExtent) -> None:
-        """Run one layer's attention with the last split, only to time it; nothing without one."""
-        if self._decoder is not None:
-            self._decoder.rehearse(extent)

@@ -57,7 +57,7 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
 
 def _kind_of(raw: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.describes(raw):
+    if medusa_head.NAMED in raw:
         return MedusaModel
     return EagleModel if raw and eagle_head.config_of(raw) else Model
 

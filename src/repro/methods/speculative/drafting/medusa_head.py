@@ -38,6 +38,8 @@ from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
 NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"
+"""Entries of a `config.json` of Medusa heads, which has the first one."""
+
 OTHERS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
@@ -76,11 +78,6 @@ class MedusaConfig:
     def depths(self, layers: int) -> tuple[int, ...]:
         """Numbers of target layers after which hidden states are read: after all `layers`."""
         return (layers,)
-
-
-def describes(raw: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` belongs to Medusa heads."""
-    return NAMED in raw
 
 
 def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
