@@ -16,12 +16,9 @@ from repro.device.op import FLASH, Op
 from repro.methods.sti import shard_rank
 from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, layer_ranges, plan
 from repro.models.costs.model_cost import ModelCost
-from repro.models.forward.network import Network
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
-from repro.models.streaming.loading import LayerLoads
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
@@ -102,17 +99,10 @@ class ShardedModel(Model):
             self._loaded[True] = sharded_decoder(*arguments)
         return self._loaded[True]
 
-    def session(
-        self,
-        role: str,
-        device: Device,
-        placement: Placement,
-        network: Network,
-        tokens: int = 0,
-        loads: LayerLoads | None = None,
-    ) -> Session:
-        """See `Model`; what is loaded of each layer is planned."""
-        return super().session(role, device, placement, network, tokens, loads or self.plan)
+    @property
+    def loads(self) -> ShardPlan:
+        """See `Model`."""
+        return self.plan
 
     def _importance(self) -> Sequence[Sequence[float]]:
         """Importance by checkpoint layer and shard; without a checkpoint all shards are equal."""

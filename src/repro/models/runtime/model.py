@@ -370,17 +370,18 @@ class Model:
         network = self._resident_network()
         return [one_by_one(network, prompt, tokens) for prompt in prompts]
 
+    @property
+    def loads(self) -> LayerLoads | None:
+        """What is read of each layer, if that is not its stored form."""
+        return None
+
     def session(
-        self,
-        role: str,
-        device: Device,
-        placement: Placement,
-        network: Network,
-        tokens: int = 0,
-        loads: LayerLoads | None = None,
+        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
-        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, self.outliers)
+        engine = Engine(
+            role, device, self.model_cost, network, placement, None, tokens, self.loads, self.outliers
+        )
         return Session(engine, self._beside(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.device.emulated import Device
 from repro.libraries import Tensor
 from repro.methods.speculative.drafting import eagle_head, head_ranks, medusa_head
 from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead, EagleNetwork
@@ -29,8 +28,6 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, Features, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
-from repro.models.streaming.loading import LayerLoads
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -248,32 +245,17 @@ class MedusaModel(HeadModel):
     def _reading(self, features: Features) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)
 
-    def session(
-        self,
-        role: str,
-        device: Device,
-        placement: Placement,
-        network: Network,
-        tokens: int = 0,
-        loads: LayerLoads | None = None,
-    ) -> Session:
-        """See `Model`; the session carries the heads' recorded accuracies, if any."""
-        return self._with_calibration(super().session(role, device, placement, network, tokens, loads))
-
-    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
-        """See `Model` and `session`."""
-        return self._with_calibration(super().local_session(role, device, placement, tokens))
-
     @cached_property
     def ranks(self) -> Path | None:
         """The file of the heads' recorded ranks, if there is one."""
         path = self.folder / head_ranks.FILE if self.folder else None
         return path if path and path.is_file() else None
 
-    def _with_calibration(self, session: Session) -> Session:
-        if self.ranks:
-            session.beside = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
-        return session
+    def _beside(self, placement: Placement) -> object | None:
+        """The heads' recorded accuracies, if there are any."""
+        if self.ranks is None:
+            return super()._beside(placement)
+        return Calibration.of(HeadRanks.load(self.ranks).first(self.model_cost.shape.medusa))
 
     @cached_property
     def _heads(self) -> MedusaHeads:
