@@ -88,16 +88,13 @@ class ShardedModel(Model):
         """Identity of what the checkpoint computes at these widths; see `Model`."""
         return super().outputs_key(f"-shards-{content_hash(self.widths)[:16]}{variant}")
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def _load(self, resident: bool) -> Decoder:
         """See `Model`; embeddings and output projection are those of the unrounded weights."""
         ends = self._whole.decoder(resident=False)
         if not resident:
             return ends
-        if True not in self._loaded:
-            assert self.folder is not None
-            arguments = self.folder, self.config.dtype, ends.ends, self.widths, self.decoder_config
-            self._loaded[True] = sharded_decoder(*arguments)
-        return self._loaded[True]
+        assert self.folder is not None
+        return sharded_decoder(self.folder, self.config.dtype, ends.ends, self.widths, self.decoder_config)
 
     @property
     def loads(self) -> ShardPlan:

@@ -38,7 +38,7 @@ HARMLESS = frozenset(
         # tokens that begin, end or fill a text, which the tokenizer reads
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "prefix"),
         "decoder_start_token_id",
-        # precision, which the model file chooses, and how stored numbers are meant (`stored_numbers`)
+        # precision, which the model file chooses, and how stored numbers are meant (`weight_files`)
         *("dtype", "torch_dtype", "use_bfloat16"),
         *("quantization_config", "quantization", "compression_config"),
         # how the same logits are computed, split or returned

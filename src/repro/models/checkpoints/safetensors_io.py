@@ -77,7 +77,7 @@ class PickledTensors(Tensors):
     """The tensors of a `torch.save` file; see `Tensors`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; InputError as in `unpickled`."""
+        """Read the file; InputError as in `unpickle_tensors`."""
         self._tensors = unpickle_tensors(path)
         self._entries = {
             name: StoredTensor(str(tensor.dtype), tuple(tensor.shape), path)

@@ -267,31 +267,32 @@ class Model:
 
     def decoder(self, resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
-        if self.config.compression and not self._altered:
-            raise InputError(
-                f"{self.config.name} has a compression, which is for a target that answers prompts; leave "
-                "compression@target.compression out"
-            )
-        if resident and resident not in self._loaded and self._altered:
-            altered, self._outliers = self._altered.decoder()
-            ends = replace(altered.ends, tokens=self.tokens)
-            self._loaded[resident] = altered.with_layers(altered.layers, ends)
         if resident not in self._loaded:
-            assert self.folder is not None
-            embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
-            with_layers = resident and not self.config.rounded
-            arguments = self.folder, self.config.dtype, True, embeddings_from
-            loaded = weights.load(*arguments, resident=with_layers, device=self._host)
-            loaded.ends = replace(loaded.ends, tokens=self.tokens)
-            self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
+            self._loaded[resident] = self._load(resident)
         return self._loaded[resident]
 
-    def _coarser(self, ends: Decoder) -> Decoder:
-        """The decoder with layers rounded to `rounded` bits as in STI; embeddings and head are unchanged."""
+    def _load(self, resident: bool) -> Decoder:
+        """See `decoder`; layers that are rounded are so as in STI, embeddings and head are not."""
+        config = self.config
+        if config.compression and not self._altered:
+            raise InputError(
+                f"{config.name} has a compression, which is for a target that answers prompts; leave "
+                "compression@target.compression out"
+            )
+        if resident and self._altered:
+            altered, self._outliers = self._altered.decoder()
+            return altered.with_layers(altered.layers, replace(altered.ends, tokens=self.tokens))
         assert self.folder is not None
-        config, bits = self.decoder_config, self.config.rounded or 0
-        layers = rounded_layers(self.folder, self.config.dtype, config, bits, str(ends.device))
-        return ends.with_layers(layers)
+        embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
+        arguments = self.folder, config.dtype, True, embeddings_from
+        with_layers = resident and not config.rounded
+        loaded = weights.load(*arguments, resident=with_layers, device=self._host)
+        loaded.ends = replace(loaded.ends, tokens=self.tokens)
+        if not (resident and config.rounded):
+            return loaded
+        device = str(loaded.device)
+        layers = rounded_layers(self.folder, config.dtype, self.decoder_config, config.rounded, device)
+        return loaded.with_layers(layers)
 
     @cached_property
     def _layers(self) -> LayerFile:
