@@ -8,7 +8,7 @@ of down. Linears are stored as several matrices, or transposed, so that a smalle
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +26,7 @@ from repro.models.transformer.norm import RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedLinear:
+class JoinedLinear(Linear):
     """Several linears over the same input, with concatenated outputs."""
 
     parts: tuple[Linear, ...]
@@ -44,14 +44,6 @@ class JoinedLinear:
             for i, part in enumerate(self.parts)
             for name, tensor in part.tensors().items()
         }
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> JoinedLinear:
-        """See `Linear`."""
-        parts = (
-            part.with_tensors({name: tensors[f"{i}.{name}"] for name in part.tensors()})
-            for i, part in enumerate(self.parts)
-        )
-        return JoinedLinear(tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,6 @@ class ExitPredictor:
         """Number of target layers computed before the predictor runs."""
         return self.config.layer
 
-    @property
-    def rank(self) -> int:
-        """Rank of the update to the output projection."""
-        return self.config.rank
-
     @inference
     def scores(self, hidden: Tensor, candidates: Sequence[Candidates]) -> list[Tensor]:
         """Scores of each node's candidates: for node `i` fp32 `[len(candidates[i])]`.

@@ -6,7 +6,7 @@ cosine between its input and output. Must not know which should be removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -20,10 +20,11 @@ from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Linear):
     """Placeholder for a removed linear: no weights, never called."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -33,10 +34,6 @@ class Absent:
     def tensors(self) -> dict[str, Tensor]:
         """An empty dict."""
         return {}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Absent:
-        """Returns itself."""
-        return self
 
 
 class PartialDecoder(Decoder):
