@@ -10,9 +10,10 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
+from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
-from repro.methods.compression.pruning.whole_layers import Layerwise, ShortGpt, layers_at, most_important
+from repro.methods.compression.pruning.whole_layers import Layerwise, ShortGpt
 from repro.models.analysis.layers import (
     block_influences,
     half_similarities,
