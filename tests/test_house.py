@@ -58,3 +58,19 @@ def test_the_answer_is_a_place_that_has_such_things(what: str, where: str, more:
         assert any(f'register("{group[1]}"' in text for text in files), what
     elif first.is_dir():
         assert any(first.glob("*.yaml")) or any(first.glob("*/*.yaml")) or any(first.glob("*.py"))
+
+
+@pytest.mark.parametrize("paper", ["edgellm", "lever", "mllm_npu", "elastilm", "ghidorah", "sti"])
+def test_the_sections_of_a_paper_are_where_its_room_says(paper: str) -> None:
+    room = Path(repro.__file__).parent / "methods" / paper
+    texts = [path.read_text(encoding="utf-8") for path in (project_root() / "src").rglob("*.py")]
+    for line in (room / "__init__.py").read_text(encoding="utf-8").splitlines():
+        named = re.findall(r"`([\w/.]+)`", line)
+        folders = [room, *(folder for folder in map(place, named) if folder and folder.is_dir())]
+        for name in named:
+            files = [folder / (name if "." in name else f"{name}.py") for folder in folders]
+            identifier = name.rpartition(".")[2]
+            is_defined = any(re.search(rf"\b{identifier}\b[(:\]= \"]", text) for text in texts)
+            is_file = "/" in name or name.endswith(".py")
+            found = place(name) or any(file.exists() for file in files) or (is_defined and not is_file)
+            assert found, f"{paper}: {name} in {line}"

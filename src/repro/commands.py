@@ -97,7 +97,7 @@ def main() -> None:
 
 @verb(
     argument("tables", nargs="*", metavar="TABLE", help="all that were made when none is given"),
-    argument("--format", nargs="+", dest="formats", metavar="FORMAT", help="md, csv, tex, png, pdf"),
+    argument("--format", nargs="+", dest="formats", metavar="FORMAT", help="md, csv, tex, png, pdf, bib"),
     argument("--results", type=Path, default=OUTPUTS, help="a folder of results"),
     argument("--out", type=Path, help="folder for the tables; that of the results by default"),
     argument("--convert", type=Path, metavar="FOLDER", help="a folder of the former layout"),

@@ -205,7 +205,7 @@ class Method(ABC, Serving):
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
         companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
             in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
-        engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
+        engine: entry of `programs` in the engine file that sets the emulated rates; "" for the defaults.
         format: format in which it is defined, for models whose files name none; "" for the engine's.
     """
 

@@ -8,8 +8,8 @@
 | III-C, ARCA: the search for tree, width and shares | `ghidorah`, by passes of `pass_profiling` |
 | III-C, trees | `methods/speculative/drafting`: `verification_tree.py`, `tree_replay.py` |
 | III-C, widths | `WIDTHS` in `methods/speculative/medusa.py` |
-| III-C, the ratio under contention | `contention` |
-| IV-A, the baseline Medusa+EM | `ghidorah` (`MedusaEM`) |
+| III-C, the ratio under contention, attention's share by context | `contention` (`ByContext`) |
+| IV-A, the baselines | `ghidorah` (`MedusaEM`), `methods/speculative/medusa.py`, `methods/plain` |
 
 What the paper leaves open stands in docs/ghidorah.md.
 """

@@ -12,5 +12,6 @@
 | 4.4, the processors, and the whole | `lever` (`SCHEDULES`, `PROJECTIONS`) |
 
 The hook in mid-pass is `models/runtime/arrangement.py`, where dropped rows leave the pass and its
-cost. What the paper leaves open stands in docs/lever.md.
+cost. Its baselines are in `methods/plain` (`flash_ar`), in `methods/speculative` (`chain_sd`, `opt_tree`,
+`specinfer`) and in `methods/edgellm`. What the paper leaves open stands in docs/lever.md.
 """

@@ -1,6 +1,6 @@
 """mllm-NPU's baselines: five engines with autoregressive decoding, each with its own rates (sec. 4.1).
 
-Owns which processors an engine uses; its rates are in the device file under `engines:`.
+Owns which processors an engine uses; its rates are in the engine file under `programs:`.
 """
 
 from __future__ import annotations
