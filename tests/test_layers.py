@@ -64,7 +64,7 @@ ONLY = {
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
     "gguf": {"models/checkpoints/gguf_file.py", "models/quantization/ggml_formats.py"},
-    "safetensors": {"models/checkpoints/safetensors_io.py"},
+    "safetensors": {"models/checkpoints/safetensors_io.py", "models/checkpoints/weight_files.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},
@@ -287,7 +287,7 @@ BASELINES = {
     "elastilm": (
         "methods/compression/pruning/contextual_sparsity.py",
         "methods/compression/pruning/llm_pruner.py",
-        *(f"methods/serving/systems/{name}.py" for name in ("attn_drop", "llm_pruner", "llmlingua2_cs")),
+        "methods/serving/systems/services.py",
     ),
 }
 """Files that may import a paper's system beside its own: the baselines that are built of its parts."""

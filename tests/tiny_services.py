@@ -11,7 +11,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import lookup
 from repro.experiments.composing import load_components
 from repro.methods.serving.service import Service, System
-from repro.methods.serving.systems.pfs import PfsService
+from repro.methods.serving.systems.services import PfsService
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 
 load_components()

@@ -11,9 +11,7 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
-from repro.methods.compression.quantization.llm_int8 import LlmInt8
-from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smooth, smoothing
-from repro.methods.compression.quantization.w8a8 import W8A8
+from repro.methods.compression.quantization.int8 import W8A8, LlmInt8, SmoothQuant, smooth, smoothing
 from repro.methods.mllm_npu.shadow import Shadow, important
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, read, with_observer
@@ -59,7 +57,7 @@ def test_linears_are_rounded_and_all_else_is_as_it_was(name: str, family: str) -
     assert torch.equal(logits(given), said)
     assert all(torch.equal(linear.tensors()["weight"], before[place]) for place, linear in linears_of(given))
     assert found.decoder.ends is given.ends
-    assert {linear.tensors()["weight"].dtype for _, linear in linears_of(found.decoder)} == {torch.int8}
+    assert {linear.weight.weight.dtype for _, linear in linears_of(found.decoder)} == {torch.int8}
     assert found.figures["bits_per_weight"] == 8
     assert 0 < error(found.decoder, family) < 0.5
     for old, new in zip(given.layers, found.decoder.layers, strict=True):

@@ -12,14 +12,13 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.elastilm import elastic_profile, lora
-from repro.methods.elastilm.compression import ElastiLM
 from repro.methods.elastilm.elastic_levels import TILE, anchors_of, sizes_at
 from repro.methods.elastilm.elastic_profile import ElasticProfile, Parts
+from repro.methods.elastilm.elastication import ElastiLM
 from repro.methods.elastilm.lora import Adapter, Lora
 from repro.methods.elastilm.submodels import LayerSizes, Order, reorder
 from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.layer_dropping import block_elements
-from repro.models.analysis.layer_importance import loss, losses_without
+from repro.models.analysis.layers import block_elements, loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
 from repro.models.transformer import weights

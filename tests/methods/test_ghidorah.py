@@ -10,8 +10,7 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
-from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
-from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
+from repro.methods.ghidorah.ghidorah import DividedDecoding, Ghidorah, MedusaEM, Plan
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.methods.speculative.drafting.verification_tree import VerificationTree
 from repro.methods.speculative.medusa import Medusa, TreeDecoding, draft_tree

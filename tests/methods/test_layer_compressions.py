@@ -13,13 +13,14 @@ from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
-from repro.methods.compression.pruning.layerwise import Layerwise
-from repro.methods.compression.pruning.shortgpt import ShortGpt
-from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers
-from repro.models.analysis.layer_importance import (
+from repro.methods.compression.pruning.whole_layers import Layerwise, ShortGpt
+from repro.models.analysis.layers import (
     block_influences,
     half_similarities,
+    has_attention,
+    has_mlp,
     losses_without,
+    of_layers,
     rows_by_layer,
 )
 from repro.models.transformer.decoder import Decoder

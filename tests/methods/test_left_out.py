@@ -6,7 +6,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.methods.probes.left_out import LeftOut, carrying_share
-from repro.models.analysis.layer_importance import loss, losses_without
+from repro.models.analysis.layers import loss, losses_without
 from tiny_dense import CORPUS, dense
 
 TEXTS = tuple(tuple(text.tolist()) for text in CORPUS)

@@ -19,9 +19,8 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.plain.autoregressive import DraftAlone, FlashAutoregressive, Standard
-from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD, SpeculativeDecoding
 from repro.methods.speculative.prompt_lookup import PromptLookup
-from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy, chooser

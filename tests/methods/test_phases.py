@@ -9,9 +9,8 @@ import pytest
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD, SpeculativeDecoding
 from repro.methods.speculative.opt_tree import OptTree
-from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.scenarios.generation import figures
 from tiny import MODEL_COST, TableNetwork, answer, opened, toy

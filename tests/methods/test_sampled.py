@@ -16,21 +16,18 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa_em import MedusaEM
-from repro.methods.lever.exit_predictor import Candidates
-from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.ghidorah.ghidorah import Ghidorah, MedusaEM
+from repro.methods.lever.exit_predictor import Candidates, ExitScores
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import FlashAutoregressive, Standard
 from repro.methods.speculative.bld import BigLittle
-from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD, SpeculativeDecoding
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.methods.speculative.medusa import Medusa
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.prompt_lookup import PromptLookup
-from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import KnownStep, Logits, Network, Step

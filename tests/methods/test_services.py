@@ -13,18 +13,16 @@ from repro.core.registry import registered
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.compression.pruning.laco import Laco
-from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
-from repro.methods.compression.pruning.shortgpt import ShortGpt
-from repro.methods.elastilm.compression import ElastiLM
+from repro.methods.compression.pruning.whole_layers import Layerwise, ShortGpt
 from repro.methods.elastilm.elastic_levels import sizes_at
+from repro.methods.elastilm.elastication import ElastiLM
 from repro.methods.elastilm.lora import RANK, shapes
 from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape
 from repro.methods.serving import llmlingua2
 from repro.methods.serving.service import Service, levels_by
 from repro.methods.serving.slo import LEVELS
-from repro.methods.serving.systems.attn_drop import halves_at
-from repro.methods.serving.systems.pfs import PfsService
+from repro.methods.serving.systems.services import PfsService, halves_at
 from repro.models.costs.model_cost import precision
 from tiny import model_cost_of
 from tiny_dense import CORPUS, dense

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.lever.exit_predictor import Candidates
-from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.lever.exit_predictor import Candidates, ExitScores
 from repro.methods.lever.lever import PROJECTIONS, SCHEDULES, Lever
 from repro.methods.lever.sparing_verifier import SparingVerifier
 from repro.models.forward.chooser import Greedy

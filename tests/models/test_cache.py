@@ -19,16 +19,20 @@ def rows(count, seed):
     return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
 
 
+def append(cache, layer, keys, values):
+    return cache.append_joint(layer, torch.cat((keys, values), 1))
+
+
 def fill(cache, keys, values, positions):
     """Append the same rows to all layers; what the last append of each layer returned."""
     cache.set_positions(0, positions)
-    return [cache.append(layer, keys[layer], values[layer]) for layer in range(CONFIG.layers)]
+    return [append(cache, layer, keys[layer], values[layer]) for layer in range(CONFIG.layers)]
 
 
 def contents(cache):
     """Everything that a pass would read."""
     nothing = torch.zeros(0, CONFIG.kv_heads, CONFIG.head_dim)
-    held = [cache.append(layer, nothing, nothing) for layer in range(CONFIG.layers)]
+    held = [append(cache, layer, nothing, nothing) for layer in range(CONFIG.layers)]
     return [tensor.clone() for pair in held for tensor in pair] + [cache.positions.clone()]
 
 
@@ -78,9 +82,9 @@ def test_layers_may_hold_fewer_rows_and_keep_other_slots():
     fill(cache, keys[:, :2], values[:, :2], torch.arange(2))
     cache.set_positions(0, torch.tensor([2, 3, 3, 4]))
     for layer in range(2):
-        cache.append(layer, keys[layer, 2:], values[layer, 2:])
+        append(cache, layer, keys[layer, 2:], values[layer, 2:])
     cache.set_positions(2, torch.tensor([3, 4]))
-    cache.append(2, keys[2, [3, 5]], values[2, [3, 5]])
+    append(cache, 2, keys[2, [3, 5]], values[2, [3, 5]])
     assert [cache.length_of(layer) for layer in range(3)] == [6, 6, 4]
     assert cache.positions_of(2).tolist() == [0, 1, 3, 4]
     cache.keep(2, [3, 5], layers=range(2))

@@ -12,7 +12,6 @@ from repro.models.checkpoints.checkpoint import (
     Checkpoint,
     open_checkpoint,
     require_same_tokenizer,
-    same_tokenizer,
     tokenizer,
 )
 from tiny_checkpoints import NOWHERE, REPO, alone, write_folder, write_snapshot, write_tokenizer
@@ -74,10 +73,13 @@ def weights_become(change):
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json is not valid JSON"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
-        (weights_become(lambda content: content[:-8]), r"is corrupt: \d+ bytes, its header asks for \d+"),
-        (weights_become(lambda content: content[:12]), r"model.safetensors is corrupt: 12 bytes"),
-        (weights_become(lambda content: b""), r"model.safetensors is corrupt: 0 bytes"),
-        (weights_become(lambda content: bytes([9, *[0] * 7]) + b"not json!"), "its header does not parse"),
+        (weights_become(lambda content: content[:-8]), "is corrupt"),
+        (weights_become(lambda content: content[:12]), "model.safetensors is corrupt.*header"),
+        (weights_become(lambda content: b""), "model.safetensors is corrupt.*header too small"),
+        (
+            weights_become(lambda content: bytes([9, *[0] * 7]) + b"not json!"),
+            "model.safetensors is corrupt.*header",
+        ),
         (lose_a_shard, "lacks b.safetensors"),
     ],
 )
@@ -117,9 +119,7 @@ def test_a_pair_must_share_its_tokenizer(tmp_path):
     one, two, other = (write_folder(tmp_path / name) for name in "abc")
     write_tokenizer(other, control=["<|end|>", "<|bot|>"])
     target, draft, stranger = map(tokenizer, (one, two, other))
-    assert same_tokenizer(target, draft)
     require_same_tokenizer(target, draft)
-    assert not same_tokenizer(target, stranger)
     with pytest.raises(InputError, match=r"259 and 258 tokens, and id 1 is '<\|user\|>' .* '<\|bot\|>'"):
         require_same_tokenizer(target, stranger)
 

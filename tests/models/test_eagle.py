@@ -22,14 +22,12 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import eagle_head
 from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead, EagleNetwork
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
-from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
+from repro.models.forward.network import Captured, DecoderNetwork, Features, Logits, Network, NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session

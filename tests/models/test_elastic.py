@@ -74,7 +74,6 @@ def test_a_level_counts_its_weights() -> None:
     sub = submodel(reorder(made, order_of(made)), kept)
     assert kept.parameters(made.config) == sum(t.numel() for _, t in weights_of(sub) if t.dim() == 2)
     assert LayerSizes.full(made.config).true_ratio(made.config) == 1.0
-    assert sub.weight_bytes < made.weight_bytes
 
 
 @pytest.mark.parametrize("units", [0, 3])

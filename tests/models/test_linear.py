@@ -37,7 +37,6 @@ def test_plain_and_packed_fp32_are_the_product(weight_and_bias, rows):
         assert kind(x).dtype == torch.float32
         # 64 products of about 1 each: a few roundings of 6e-8 * 10
         torch.testing.assert_close(kind(x), expected, atol=1e-5, rtol=0)
-        assert kind.weight_bytes == 4 * OUTPUTS * INPUTS
 
 
 @pytest.mark.parametrize("rows", ROWS)

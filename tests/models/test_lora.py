@@ -11,9 +11,14 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.elastilm import lora
-from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import UnitDecoder, reorder, submodel
+from repro.methods.elastilm.submodels import (
+    JoinedLinear,
+    TransposedLinear,
+    UnitDecoder,
+    reorder,
+    submodel,
+)
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense
@@ -85,7 +90,6 @@ def test_attaching_moves_no_weight() -> None:
         for one, other in zip(before.linears, after.linears, strict=True):
             tensors = other.tensors()
             assert all(tensors[name].data_ptr() == held.data_ptr() for name, held in one.tensors().items())
-    assert adapted.weight_bytes == sub.weight_bytes + 4 * adapters(sub).parameters
 
 
 def test_adapters_come_back_from_their_file(tmp_path: Path) -> None:

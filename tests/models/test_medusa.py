@@ -18,14 +18,12 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.drafting import medusa_head
-from repro.methods.speculative.drafting.medusa_head import MedusaHeads
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaHeads, MedusaNetwork
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.cached_features import CachedFeatures
-from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import DecoderNetwork, Logits, Network
+from repro.models.forward.network import Captured, DecoderNetwork, Features, Logits, Network
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder

@@ -8,18 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.analysis.layer_dropping import (
-    of_layers,
-    partial_decoder,
-    without_attention,
-    without_mlp,
-)
-from repro.models.analysis.layer_importance import (
+from repro.models.analysis.layers import (
     half_similarities,
     loss,
     losses_without,
+    of_layers,
     rows_by_layer,
     through,
+    without_attention,
+    without_mlp,
 )
 from repro.models.analysis.likelihood import Reader
 from repro.models.transformer.layer import LayerWeights

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from repro.models.forward.features import Captured
-from repro.models.forward.network import DecoderNetwork, Network
+from repro.models.forward.network import Captured, DecoderNetwork, Network
 from repro.models.runtime.cuda import GraphRecorder, Work, as_it_is
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.tokens.prefix import Prefix

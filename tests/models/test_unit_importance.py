@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from torch import Tensor
 
-from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
-from repro.methods.elastilm.unit_importance import Measure, importance
+from repro.methods.elastilm.unit_importance import DifferentiableDecoder, Measure, importance
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain

@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.methods.lever.exit_predictor import ExitPredictor, PredictorConfig
-from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.lever.exit_predictor import ExitPredictor, ExitScores, PredictorConfig
 from repro.methods.speculative.drafting import eagle_head
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.eagle_head import EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleHead, EagleNetwork
 from repro.models.forward.cached_features import CachedFeatures, lowest
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, Network

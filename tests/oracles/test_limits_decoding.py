@@ -11,8 +11,7 @@ from repro.device.cost import Curve
 from repro.device.op import CPU, NPU
 from repro.methods.base import Method
 from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.ghidorah.ghidorah import Ghidorah
-from repro.methods.ghidorah.medusa_em import MedusaEM
+from repro.methods.ghidorah.ghidorah import Ghidorah, MedusaEM
 from repro.methods.lever.lever import Lever
 from repro.methods.plain.autoregressive import (
     FlashAutoregressive,
@@ -22,11 +21,10 @@ from repro.methods.plain.autoregressive import (
     StandardSwapping,
 )
 from repro.methods.speculative.bld import BigLittle
-from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD, SpeculativeDecoding
 from repro.methods.speculative.medusa import Medusa
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
-from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from tiny_limits import ALL, DRAFT, HEADS, LAYERS, PROMPT, SHAPE, TARGET, WRONG, machine, run
 

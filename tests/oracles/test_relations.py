@@ -28,11 +28,10 @@ from repro.methods.plain.autoregressive import (
     StandardSwapping,
 )
 from repro.methods.speculative.bld import BigLittle
-from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD, SpeculativeDecoding
 from repro.methods.speculative.medusa import Medusa
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
-from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import Network

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.experiments.plan import plain
 from repro.methods.base import Request
 from repro.methods.speculative.drafting import heads_fit
-from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads, coin, with_rank
+from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads, coin, with_rank
 from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
 from repro.methods.speculative.drafting.heads_fit import cumulative, fit_heads, published_accuracies
 from repro.methods.speculative.drafting.verification_tree import (
@@ -142,7 +142,7 @@ def test_a_token_comes_to_its_rank_and_the_others_keep_their_order() -> None:
 
 def test_coins_are_uniform_and_independent_of_head_and_seed() -> None:
     texts = [Prefix.of([i, i + 1]) for i in range(4000)]
-    tossed = [[coin(text, *which) for text in texts] for which in ((0, 0), (1, 0), (0, 1))]
+    tossed = [[coin(text, *which) for text in texts] for which in ((0, 0), (0, 1), (1, 0))]
     for numbers in tossed:
         found = sum(number < 0.3 for number in numbers) / 4000
         assert found == pytest.approx(0.3, abs=3 * math.sqrt(0.21 / 4000))

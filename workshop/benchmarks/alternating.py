@@ -21,7 +21,9 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.models.calibration.machine_files import read_bandwidth
+from repro.models.calibration.passes import cost_of
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from repro.models.transformer.config import DecoderConfig
 
 DRAWS = 10_000
 """Resamples of an interval."""
@@ -89,6 +91,12 @@ def take_turns(arms: Mapping[str, Callable[[], float]], rounds: int, pause_s: fl
         lines.append({name: arms[name]() for name in chance.sample(sorted(arms), len(arms))})
         time.sleep(pause_s)
     return pd.DataFrame(lines[1:], columns=list(arms)).reset_index(drop=True)
+
+
+def weights_read(config: DecoderConfig, dtype: str) -> float:
+    """Bytes of weights that a token reads: layers and output projection."""
+    cost = cost_of(config, dtype)
+    return cost.block_bytes + cost.head(1)[1]
 
 
 def read_seconds(size: float) -> float:

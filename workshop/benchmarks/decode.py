@@ -28,6 +28,7 @@ from workshop.benchmarks.alternating import (
     show,
     take_turns,
     timed,
+    weights_read,
 )
 from workshop.validation.this_machine.gguf_files import packaged
 from workshop.validation.this_machine.llama_cpp import LlamaCppPasses
@@ -99,7 +100,7 @@ def main() -> None:
         folder = checkpoint_folder(args.checkpoint)
         for dtype in args.dtypes:
             decoder = weights.load(folder, dtype)
-            floor = read_seconds(decoder.weight_bytes)
+            floor = read_seconds(weights_read(decoder.config, dtype))
             print(f"{args.checkpoint}, {dtype}, {args.threads} threads")
             if args.rows:
                 cache = KVCache(decoder.config, 2 * max(ROWS) + CONTEXT)

@@ -50,6 +50,7 @@ from repro.models.runtime.session import Session
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.generation.scenario import GenerationScenario
+from workshop.benchmarks.alternating import weights_read
 
 BF16 = Kernels("bfloat16")
 ROWS = (1, 4, 8, 16)
@@ -147,7 +148,7 @@ class Bench:
             return
         with torch.inference_mode():
             decoder = random_decoder(config, BF16, self.torch_device)
-        floor = decoder.weight_bytes / self.bandwidth
+        floor = weights_read(config, "bfloat16") / self.bandwidth
         timer = PassTimer(self.local(), cost_of(config, "bfloat16"), (CONTEXT,), decoder)
         self.figures.get(f"{name} std", partial(self._decoding, decoder, floor))
         for rows in ROWS:

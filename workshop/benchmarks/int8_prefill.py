@@ -24,7 +24,7 @@ from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.data.corpus import load_corpus
 from repro.methods.compression.base import Compression
-from repro.methods.compression.quantization.w8a8 import W8A8
+from repro.methods.compression.quantization.int8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow
 from repro.models.analysis.hooks import linears_of
 from repro.models.checkpoints.checkpoint import tokenizer

@@ -16,10 +16,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from repro.methods.lever.exit_predictor import ExitPredictor
-from repro.methods.lever.exit_scores import exit_scores_of
-from repro.methods.speculative.drafting.eagle import DraftRow
-from repro.methods.speculative.drafting.eagle_head import EagleHead
+from repro.methods.lever.exit_predictor import ExitPredictor, exit_scores_of
+from repro.methods.speculative.drafting.eagle_head import DraftRow, EagleHead
 from repro.methods.speculative.drafting.head_model import EagleModel
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.logit_cache import LogitCache, row_key
@@ -147,7 +145,7 @@ class _HeadLevels:
             out = self._continued(level)
         self._guesses = dict(zip(level, out.unbind(), strict=True))
         head = self._head
-        logits = head.logits(out)
+        logits = head.decoder.head(out)
         if head.targets is None:
             return [Logits(None, Logits(row).top_ranks()) for row in logits]
         vocab = head.config.target_vocab

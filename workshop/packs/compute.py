@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from repro.core.errors import InputError
-from repro.methods.lever.exit_scores import scores_variant
+from repro.methods.lever.exit_predictor import scores_variant
 from repro.models.forward.logit_cache import AHEAD, LogitCache
 from repro.models.forward.side_by_side import GreedyText, Report
 from repro.models.observations import own_text, transfer

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from repro.core.errors import InputError
-from repro.methods.lever.exit_scores import exit_scores_of, scores_variant
+from repro.methods.lever.exit_predictor import exit_scores_of, scores_variant
 from repro.models.forward.cached_features import lowest
 from repro.models.forward.exactness import rounding
 from repro.models.forward.network import DecoderNetwork, Logits, Network, rows_of

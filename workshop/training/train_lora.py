@@ -27,11 +27,11 @@ from repro import data
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import elastic_profile, lora
-from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from repro.methods.elastilm.elastic_levels import anchors_of, sizes_at
 from repro.methods.elastilm.elastic_profile import PROFILE, lora_file
 from repro.methods.elastilm.lora import Adapter, Lora, Site
 from repro.methods.elastilm.submodels import LayerSizes, Order, UnitDecoder, reorder, submodel
+from repro.methods.elastilm.unit_importance import DifferentiableDecoder
 from repro.models.transformer import weights
 from repro.scenarios.accuracy import AccuracyScenario
 from workshop.training import command

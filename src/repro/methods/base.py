@@ -16,14 +16,14 @@ from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
+from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 if TYPE_CHECKING:  # a list of methods opens no checkpoint
-    from repro.models.runtime.model import Model, ModelVariant
+    from repro.models.runtime.model import Model
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ class Decoding:
         self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
 
+    def verified(self, verification: Verification, drafted: int, reason: str) -> None:
+        """Record the verification of a tree of `drafted` tokens."""
+        v = verification
+        self.round(v.text, drafted, v.rows, v.accepted, reason, v.reach)
+
     def note_possible(self, trees: Sequence[TokenTree]) -> None:
         """Set `possible` of each round: the length of the final text that its unpruned tree contained."""
         rounds = self.generation.rounds
@@ -222,7 +227,7 @@ class Method(ABC, Serving):
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""
 
-    def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
+    def variant(self, role: str, model: Model, device: Device) -> Model:
         """What runs in a role on an emulated device: the model itself, unless the method alters it.
 
         Raises:

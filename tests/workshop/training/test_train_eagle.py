@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from repro.core.errors import InputError
 from repro.methods.speculative.drafting import eagle_head
-from repro.methods.speculative.drafting.eagle import EagleNetwork
+from repro.methods.speculative.drafting.eagle_head import EagleNetwork
 from repro.models.checkpoints.weight_files import read_config
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix

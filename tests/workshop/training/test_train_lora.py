@@ -10,8 +10,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import lora
-from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from repro.methods.elastilm.submodels import UnitDecoder, reorder, submodel
+from repro.methods.elastilm.unit_importance import DifferentiableDecoder
 from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
 from repro.methods.speculative.drafting import medusa_head
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaNetwork
 from repro.models.checkpoints.weight_files import read_config
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix

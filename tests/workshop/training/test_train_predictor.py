@@ -138,7 +138,7 @@ def test_the_saved_predictor_scores_as_the_trained_one(places: Path, made: Path)
     """Through the project's own decoder, from hidden rows of its own layers."""
     decoder = weights.load(places / "target")
     predictor = ExitPredictor.load(made / "predictor", decoder)
-    assert (predictor.layer, predictor.rank) == (1, 8)
+    assert (predictor.layer, predictor.config.rank) == (1, 8)
     one = answers.read_answers(answers.shards(made / "work")[:1])[0]
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
     small = train_draft.load_draft(made / "out", target).eval()

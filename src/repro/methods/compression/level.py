@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from repro.models.analysis.layer_dropping import block_elements, of_layers
+from repro.models.analysis.layers import block_elements, of_layers
 from repro.models.transformer.decoder import Decoder
 
 

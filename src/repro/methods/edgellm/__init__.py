@@ -3,7 +3,7 @@
 | section of the paper | where |
 |---|---|
 | III-B, branch navigation (Eqs. 1, 2) | `edgellm._navigate`, `_branches` |
-| III-B, branch decoder: by a mask, or a batch | `models/runtime/verifier.py`, `models/tokens/kv_slots.py` |
+| III-B, branch decoder: by a mask, or a batch | `models/runtime/session.py`, `models/tokens/kv_slots.py` |
 | III-C, confidence T_c, fallback (Eq. 3) | `edgellm.tree_confidence`, `_draft`, `_adapt` with `UPDATES` |
 | III-D, provisional generation | `edgellm._verify`; `wait_for_gap` keeps the draft out of the target's way |
 | III-B, the verified sequence, rolling back | `models/tokens/acceptance.py` |

@@ -22,8 +22,7 @@ from repro.methods.speculative.speculative import begin
 from repro.models.forward.network import Ranks
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session, Verification
-from repro.models.runtime.verifier import WholeTree
+from repro.models.runtime.session import Session, Verification, WholeTree
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
@@ -122,9 +121,8 @@ class EdgeLLM(Method):
             while not decoding.done:
                 reason = await self._draft(tree, alpha, draft)
                 verdict, next_tree = await self._verify(tree, decoding, device, target, draft)
-                accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
-                decoding.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
-                alpha = self._adapt(alpha, tree_confidence(tree), accepted, reach)
+                decoding.verified(verdict, len(tree) - 1, reason)
+                alpha = self._adapt(alpha, tree_confidence(tree), verdict.accepted, verdict.reach)
                 draft.keep(verdict.text)
                 tree = next_tree.below(verdict.text)
         return decoding.generation

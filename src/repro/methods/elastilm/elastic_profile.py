@@ -20,14 +20,13 @@ from repro.methods.elastilm import lora
 from repro.methods.elastilm.lora import Lora
 from repro.methods.elastilm.submodels import LayerSizes, Order
 from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.layer_importance import loss, losses_without
+from repro.models.analysis.layers import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
-from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
 
@@ -79,11 +78,6 @@ COMMITTED: dict[str, Parts] = {
 }
 """Outputs of `training.elasticize` and `training.train_lora` by decoder `fingerprint`. The content hashes are
 listed so that cell keys change with the files."""
-
-
-def parts_digest() -> str:
-    """Content hash of all committed profiles and adapters."""
-    return content_hash(COMMITTED)
 
 
 _last: dict[str, ElasticProfile] = {}

@@ -1,7 +1,7 @@
-"""Steps shared by ElastiLM and its pruning baselines: unit ranking, sub-model, recovery with LoRA.
+"""ElastiLM's model elastification (3.2): a sub-model of reordered units as views, anchor layers unpruned.
 
-Owns where profiles and adapters come from, and the figures of a sub-model. Must not know how a system
-chooses its locked layers.
+Owns the settings of the compression, where profiles and adapters come from, and the figures of a sub-model; a
+baseline takes the same steps with other layers locked. Must not know how levels become sizes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from repro.core.bounds import Part
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
 from repro.methods.elastilm import elastic_profile, lora
+from repro.methods.elastilm.elastic_levels import (
+    Anchors,
+    Rule,
+    anchors_of,
+    sizes_at,
+)
 from repro.methods.elastilm.elastic_profile import ElasticProfile
 from repro.methods.elastilm.submodels import (
     LayerSizes,
@@ -22,10 +31,10 @@ from repro.methods.elastilm.submodels import (
     reorder,
     submodel,
 )
-from repro.methods.elastilm.unit_importance import Measure
+from repro.methods.elastilm.unit_importance import Aggregate, Measure, Pairing
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.records.record import Scalar
+from repro.records.record import Scalar, content_hash
 
 UnitOrder = Literal["committed", "corpus", "none"]
 
@@ -75,7 +84,7 @@ def rank_units(
 
 def parts_read(unit_order: str) -> dict[str, str]:
     """Content hashes of the committed files that this source reads, for a cell's inputs."""
-    return {} if unit_order == "corpus" else {"elastic parts": elastic_profile.parts_digest()}
+    return {} if unit_order == "corpus" else {"elastic parts": content_hash(elastic_profile.COMMITTED)}
 
 
 def cut(
@@ -111,3 +120,43 @@ def figures(config: DecoderConfig, ranking: Ranking, sub: Cut, locked: Sequence[
         "lora_share": sub.adapter_parameters / LayerSizes.full(config).parameters(config),
         "profile": "corpus" if ranking.folder is None else "committed",
     }
+
+
+@register("compression", "elastilm")
+@dataclass(frozen=True)
+class ElastiLM:
+    """Keeps the most important units of each layer, and all units of anchor layers.
+
+    Attributes:
+        level: share of the blocks' weights kept.
+        anchors: share of layers that are locked: those whose removal raises the loss most. 0 locks none.
+        rule: how the level sets the share of the other layers, see `elastic_levels.sizes_at`.
+        order: `committed` uses the project's profile of the checkpoint, or the corpus if there is none;
+            `corpus` always profiles on the corpus; `none` keeps the checkpoint's own unit order, with
+            anchors as `committed`.
+        aggregate: see `unit_importance.Measure`.
+        pairing: see `unit_importance.Measure`.
+        lora: attach the adapters trained for this level, if any; the figure `lora_share` is 0 without.
+    """
+
+    level: Part = 0.5
+    anchors: Anchors = 0.2
+    rule: Rule = "paper"
+    order: UnitOrder = "committed"
+    aggregate: Aggregate = "sum_abs"
+    pairing: Pairing = "shared"
+    lora: bool = True
+
+    calibrated: ClassVar[bool] = True
+
+    def inputs(self) -> dict[str, str]:
+        """See `identity.ReadsFiles`."""
+        return parts_read(self.order)
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        ranking = rank_units(decoder, corpus, self.order, Measure(self.aggregate, self.pairing))
+        locked = anchors_of(ranking.profile.losses, self.anchors)
+        sizes = sizes_at(decoder.config, self.level, locked, self.rule)
+        sub = cut(decoder, ranking, sizes, "elastilm", self.level, self.lora)
+        return Compressed(sub.decoder, figures(decoder.config, ranking, sub, locked))

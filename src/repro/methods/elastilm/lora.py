@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
-from repro.methods.elastilm.submodels import LayerSizes, UnitDecoder
+from repro.methods.elastilm.submodels import JoinedLinear, LayerSizes, TransposedLinear, UnitDecoder
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
@@ -70,7 +69,7 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptedLinear:
+class AdaptedLinear(Linear):
     """A linear plus a LoRA adapter."""
 
     linear: Linear
@@ -85,17 +84,6 @@ class AdaptedLinear:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the linear and the two of the adapter."""
         return {**self.linear.tensors(), "narrow": self.adapter.narrow, "wide": self.adapter.wide}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """See `Linear`."""
-        linear_tensors = {name: tensors[name] for name in self.linear.tensors()}
-        adapter = Adapter(tensors["narrow"], tensors["wide"])
-        return replace(self, linear=self.linear.with_tensors(linear_tensors), adapter=adapter)
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.linear.weight_bytes + self.adapter.narrow.nbytes + self.adapter.wide.nbytes
 
 
 def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:

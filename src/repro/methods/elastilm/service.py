@@ -11,9 +11,8 @@ from typing import Literal
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
-from repro.methods.elastilm.compression import ElastiLM
 from repro.methods.elastilm.elastic_levels import Anchors, Rule, sizes_at
-from repro.methods.elastilm.elastication import UnitOrder
+from repro.methods.elastilm.elastication import ElastiLM, UnitOrder
 from repro.methods.elastilm.uneven_cost import config_of_shape, sub_cost
 from repro.methods.serving.service import NO_FAMILY, Decider, Scorer, Service, System, levels_by
 from repro.methods.serving.switching import POINTERS, Pointer

@@ -2,7 +2,7 @@
 
 Owns units, reordering and views (ElastiLM 3.2). Must not know how importance is measured or how many units a
 level keeps. A unit is a key-value head with its query heads, or a neuron: a row of gate and up with a column
-of down.
+of down. Linears are stored as several matrices, or transposed, so that a smaller one is a contiguous view.
 """
 
 from __future__ import annotations
@@ -15,21 +15,58 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.elastilm.joined_linear import (
-    JoinedLinear,
-    TransposedLinear,
-    first_inputs,
-    first_outputs,
-    split_outputs,
-)
 from repro.models.analysis.hooks import matrices
 from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, as_plain
+from repro.models.transformer.linear import Linear, PlainLinear, TensorFields, as_plain
 from repro.models.transformer.norm import RMSNorm
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLinear(Linear):
+    """Several linears over the same input, with concatenated outputs."""
+
+    parts: tuple[Linear, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        if len(self.parts) == 1:
+            return self.parts[0](x)
+        return torch.cat([part(x) for part in self.parts], -1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Linear`; names are prefixed with the part's index."""
+        return {
+            f"{i}.{name}": tensor
+            for i, part in enumerate(self.parts)
+            for name, tensor in part.tensors().items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedLinear(TensorFields):
+    """A dense weight `[inputs, outputs]`, whose first inputs are a contiguous view."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        x = x.to(self.weight.dtype)
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+
+def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
+    """The linears of consecutive groups of outputs, as views."""
+    linears, start = [], 0
+    for count in outputs:
+        bias = None if linear.bias is None else linear.bias.narrow(0, start, count)
+        linears.append(PlainLinear(linear.weight.narrow(0, start, count), bias))
+        start += count
+    return linears
 
 
 @dataclass(frozen=True)
@@ -238,13 +275,16 @@ def _slice_layer(config: DecoderConfig, w: LayerWeights, units: int, neurons: in
 def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     assert isinstance(linear, JoinedLinear), "submodel takes what reorder gives"
     return JoinedLinear(
-        tuple(first_outputs(as_plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
+        tuple(
+            split_outputs(as_plain(part), [count])[0]
+            for part, count in zip(linear.parts, counts, strict=True)
+        )
     )
 
 
 def _slice_transposed(linear: Linear, count: int) -> TransposedLinear:
     assert isinstance(linear, TransposedLinear), "submodel takes what reorder gives"
-    return first_inputs(linear, count)
+    return replace(linear, weight=linear.weight.narrow(0, 0, count))
 
 
 def _dense(linear: Linear) -> PlainLinear:

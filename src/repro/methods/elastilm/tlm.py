@@ -48,7 +48,7 @@ class DecisionHead(Decider):
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; `feasible` is ignored."""
         net = self.reading.net
-        ids = (*self._objective(request), *self._end(request.prompt))
+        ids = (*net.objective_ids(*slo_levels(request.objective)), *self._end(request.prompt))
         if ids not in self._decisions:
             first, slo_ids, prompt_ids = self.reading.pieces.first, ids[:2], ids[2:]
             input_ids = torch.tensor([[first, *slo_ids, *prompt_ids, self.reading.pieces.last]])
@@ -62,9 +62,6 @@ class DecisionHead(Decider):
         pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
         rows = min(pieces + 4, limit)
         return (model_cost.op("decision head", rows, model_cost.layers, on, True, self.stored),)
-
-    def _objective(self, request: ServiceRequest) -> tuple[int, int]:
-        return self.reading.net.objective_ids(*slo_levels(request.objective))
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
         if tokens not in self._ends:

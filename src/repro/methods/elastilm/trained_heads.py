@@ -33,7 +33,7 @@ class DualHeadTlm:
 
     def digest(self) -> str:
         """See `TinyLanguageModel`."""
-        return heads_digest()
+        return content_hash(COMMITTED)
 
     def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
         """See `TinyLanguageModel`."""
@@ -46,11 +46,6 @@ class DualHeadTlm:
         from repro.methods.elastilm.tlm import open_decision_head
 
         return open_decision_head(tokenizer, stored=stored)
-
-
-def heads_digest() -> str:
-    """Content hash of all heads in the repository."""
-    return content_hash(COMMITTED)
 
 
 def fingerprint(folder: Path) -> str:

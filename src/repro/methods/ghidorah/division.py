@@ -12,12 +12,14 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
+from repro.libraries import torch
 from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, split_work, stages
-from repro.methods.ghidorah.tensor_parallel import DividableDecoder
+from repro.methods.ghidorah.tensor_parallel import CPU, DividedDecoder, divided_linears
 from repro.models.forward.network import DecoderNetwork, Logits
 from repro.models.runtime.arrangement import Arrangement, ForwardPass, InOrder
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
+from repro.models.transformer.decoder import Decoder
 
 
 def divide(session: Session, split: Split | None) -> None:
@@ -104,22 +106,39 @@ class BilledDivision(Arrangement):
 
 
 class RealDivision(InOrder):
-    """Passes in order, each computed by a decoder whose layers are divided between two torch devices."""
+    """Passes in order, each computed by a decoder whose layers are divided between two torch devices.
+
+    The other device is the CPU. Linears are divided anew only for another share or form; on the CPU itself
+    they stay whole.
+    """
 
     def __init__(self, network: DecoderNetwork) -> None:
         """Divide the decoder of a network from the first `divide` on."""
-        self._network = network
-        self._decoder = DividableDecoder(network.decoder)
+        self._network, self._undivided = network, network.decoder
+        self._divided: DividedDecoder | None = None
 
     def divide(self, split: Split | None) -> None:
-        """Compute later passes with a split, or undivided for None; InputError as `DividableDecoder`."""
-        self._network.decoder = self._decoder.at(split)
+        """Compute later passes with a split, or undivided for None; InputError as `divided_linears`."""
+        self._network.decoder = self._undivided if split is None else self._at(split)
+
+    def _at(self, split: Split) -> Decoder:
+        if self._undivided.device.type == CPU:
+            split = Split(share=0.0, dense_keys=split.dense_keys, to=split.to)
+        divided = self._divided
+        if divided is None or (divided.split.share, divided.split.form) != (split.share, split.form):
+            linears = self._undivided
+            if split.share:
+                linears = divided_linears(linears, split.share, split.form, torch.device(CPU))
+            self._divided = divided = DividedDecoder(linears, split)
+        divided.split = split
+        return divided
 
     def leave(self) -> None:
         """See `Arrangement`."""
         self.divide(None)
 
     async def attend(self, engine: Engine, extent: AttentionExtent) -> None:
-        """Run one layer's attention."""
-        rehearsal = partial(self._decoder.rehearse, extent)
+        """Run one layer's attention with the last split."""
+        assert self._divided is not None, "attention is timed with a split"
+        rehearsal = partial(self._divided.rehearse, extent)
         await engine.run(engine.op("attention", engine.on, extent.rows, (0.0, 0.0), rehearsal))

@@ -1,7 +1,9 @@
-"""Ghidorah (arXiv 2505.23219): Medusa on two processors with unified memory. ARCA (sec. III-C) searches tree,
-width and division of the work before the first request.
+"""Ghidorah (arXiv 2505.23219): Medusa on two processors with unified memory, and its baseline Medusa+EM (sec.
+IV-A).
 
-Must not know the kind of device, how a divided layer becomes ops, or which heads draft.
+ARCA (sec. III-C) searches tree, width and division of the work before the first request. The baseline is
+divided as in Megatron-LM, without copies, at the ratio of EdgeNN (Zhang et al., ICDE 2023). Must not know the
+kind of device, how a divided layer becomes ops, or which heads draft.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval
 
+from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjust, by_speed
 from repro.methods.ghidorah.division import divide
-from repro.methods.ghidorah.medusa_em import partner
 from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
 from repro.methods.speculative.drafting.head_ranks import Calibration
@@ -33,6 +35,67 @@ from repro.methods.speculative.speculative import speculate
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
+
+
+@register("method", "medusa_em")
+@dataclass(frozen=True)
+class MedusaEM(Medusa):
+    """Tensor parallelism over two processors with shared memory: attention divided by heads, dense with mask.
+
+    The ratio is that of the processors' speeds, each measured alone with the whole work, which ignores
+    memory contention.
+    """
+
+    @property
+    def processors(self) -> frozenset[str]:
+        """See `Method`."""
+        return frozenset({CPU, GPU})
+
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
+        """Measure each processor alone, and set the ratio."""
+        target, draft = sessions["target"], sessions["draft"]
+        tree = search_tree(calibration(draft), self.width)
+        rehearsal, other = Rehearsal(device, target, draft, tree), partner(device)
+        with device.phase("profile"):
+            main_seconds = await rehearsal.verification()
+            other_seconds = await rehearsal.verification(on=other)
+        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other)
+        return DividedDecoding(tree, split)
+
+
+@dataclass(frozen=True)
+class DividedDecoding(TreeDecoding):
+    """Medusa decoding with a fixed tree, target and heads divided at one ratio."""
+
+    split: Split
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """The tree as text, and the other processor's share."""
+        return {**super().figures, "other_share": self.split.share}
+
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
+        """As `TreeDecoding`, with the split applied."""
+        target, draft = sessions["target"], sessions["draft"]
+        for session in (target, draft):
+            divide(session, self.split)
+        return await super().serve(request, device, sessions)
+
+
+def partner(device: Device) -> str:
+    """The second processor: the CPU, or the GPU if the main processor is the CPU.
+
+    Raises:
+        InputError: the device does not have it.
+    """
+    other = GPU if device.main == CPU else CPU
+    if other not in device.resources:
+        raise InputError(
+            f"{device.name} has no {other} beside its {device.main} to divide the work with; choose a device "
+            "with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
+        )
+    return other
+
 
 CONTEXTS = (64, 256, 1024, 4096)
 DENSE_KEYS = (0, 1, 2, 4, 8)

@@ -1,15 +1,19 @@
 """A decoder whose layers are split between two torch devices, as in Ghidorah (sec. III-B) or Megatron.
 
-Owns the work of each part and how results are combined. Knows nothing of how a good split is found or how
-long a part takes.
+Owns how weights are cut, the work of each part and how results are combined. Knows nothing of how a good
+split is found or how long a part takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
 
+from repro.core.errors import InputError
+from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
-from repro.methods.ghidorah.divided_linear import Part, split_linear
 from repro.methods.ghidorah.partition import AttentionExtent, Split
 from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merge
 from repro.models.transformer.attention import (
@@ -26,6 +30,121 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
+
+WAYS = ("columns", "rows")
+
+
+class Part(NamedTuple):
+    """A device and its share of the outputs or inputs, from 0 to 1."""
+
+    device: torch.device
+    share: float
+
+
+class LinearPart(NamedTuple):
+    """The linear of one part, which covers the outputs or inputs `first:last`."""
+
+    linear: Linear
+    device: torch.device
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided(Linear):
+    """Parts of one weight; accelerators come first, since their kernels run asynchronously."""
+
+    parts: tuple[LinearPart, ...]
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSplit(_Divided):
+    """Each part reads the whole input and writes its own outputs, without a reduction (Ghidorah III-B 1).
+
+    A part has the same columns of each of `blocks` equal blocks of outputs.
+    """
+
+    blocks: int = 1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        # Send all inputs before launching kernels, since a later copy would wait for them.
+        inputs = [x.to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        # Deviation: torch has no memory that two devices can write, so outputs are copied into place.
+        out = torch.empty(len(x), self.outputs, dtype=partials[0].dtype, device=x.device)
+        columns = out.view(len(x), self.blocks, -1)
+        for part, y in zip(self.parts, partials, strict=True):
+            columns[:, :, part.first : part.last] = y.view(len(x), self.blocks, -1).to(x.device)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RowSplit(_Divided):
+    """Each part reads its own inputs, and partial outputs are summed (Megatron's all-reduce)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        inputs = [x[:, part.first : part.last].to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        total = partials[0].to(x.device)
+        for y in partials[1:]:
+            total = total + y.to(x.device)
+        return total
+
+
+def split_linear(
+    linear: Linear, parts: Sequence[Part], way: str = "columns", blocks: int = 1
+) -> ColumnSplit | RowSplit:
+    """Split a linear over devices; empty parts are left out.
+
+    Args:
+        linear: a dense weight that is not packed.
+        parts: devices and shares, which sum to 1.
+        by: `columns` splits outputs, `rows` inputs.
+        blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
+            matching columns of both.
+
+    Raises:
+        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
+    """
+    dense = as_plain(linear)
+    if way not in WAYS:
+        raise InputError(unknown("way to divide a linear", way, WAYS))
+    shares = [part.share for part in parts]
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
+    outputs, inputs = dense.weight.shape
+    size = inputs if way == "rows" else outputs // blocks
+    edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
+    cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
+    cuts.sort(key=lambda cut: cut[0].type == "cpu")
+    if way == "rows":
+        return RowSplit(tuple(_rows(dense, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
+    return ColumnSplit(tuple(_columns(dense, blocks, *cut) for cut in cuts), outputs, blocks)
+
+
+def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> LinearPart:
+    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
+    if bias is not None:
+        # With one column per block, flatten returns a strided view, which packed kernels misread.
+        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
+    return _part(weight, bias, device, first, last)
+
+
+def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
+    """A part of the inputs; only the first part has the bias, so it is added once."""
+    return _part(
+        linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
+    )
+
+
+def _part(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
+    linear = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
+    return LinearPart(fastest_linear(linear), device, first, last)
+
 
 CPU = "cpu"
 MEGATRON = "megatron"
@@ -80,12 +199,13 @@ class DividedDecoder(Decoder):
         split: the current split; it may change between passes.
     """
 
-    def __init__(self, decoder: Decoder, split: Split, other: torch.device | str = CPU) -> None:
-        """`decoder` is undivided or has divided linears; `other` is the device of the split's other part."""
+    def __init__(self, decoder: Decoder, split: Split) -> None:
+        """`decoder` is undivided or has divided linears; the device of the split's other part is the CPU."""
         super().__init__(decoder.config, decoder.layers, decoder.ends)
         self.split = split
-        self._other = torch.device(other)
+        self._other = torch.device(CPU)
 
+    @inference
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
         config, slots = self.config, extent.context + extent.rows
@@ -184,40 +304,3 @@ def dense_part(
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
     return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
-
-
-class DividableDecoder:
-    """A resident decoder, whole or with its layers split between two torch devices; the other is the CPU."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._undivided = decoder
-        self._decoder: DividedDecoder | None = None
-
-    def at(self, split: Split | None) -> Decoder:
-        """The decoder at a split, or the whole one for None.
-
-        Linears are divided anew only for another share or form; on the CPU itself they stay whole.
-
-        Raises:
-            InputError: see `divided_linears`.
-        """
-        if split is None:
-            return self._undivided
-        if self._undivided.device.type == CPU:
-            split = Split(share=0.0, dense_keys=split.dense_keys, to=split.to)
-        divided = self._decoder
-        if divided is None or (divided.split.share, divided.split.form) != (split.share, split.form):
-            linears = (
-                divided_linears(self._undivided, split.share, split.form, torch.device(CPU))
-                if split.share
-                else self._undivided
-            )
-            self._decoder = divided = DividedDecoder(linears, split)
-        divided.split = split
-        return divided
-
-    @inference
-    def rehearse(self, extent: AttentionExtent) -> None:
-        """Run one layer's attention with the last split, only to time it; nothing without one."""
-        if self._decoder is not None:
-            self._decoder.rehearse(extent)

@@ -78,12 +78,6 @@ class TreePattern:
         mask[:, :first] = False
         return TreePattern.of_mask(mask)
 
-    def table(self, values: Tensor, fill: float) -> Tensor:
-        """Scatter values `[heads, pairs]` to dense `[heads, width, width]`, filled with `elsewhere`."""
-        out = values.new_full((len(values), self.width, self.width), fill)
-        out[:, self.rows.long(), self.cols.long()] = values
-        return out
-
 
 def cached_pattern(mask: Tensor, first: int = 0) -> TreePattern:
     """The cached pattern of a bool mask `[width, width]` without its first columns, `first` of them."""

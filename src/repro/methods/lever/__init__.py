@@ -5,7 +5,7 @@
 | 4.2, Calibrate and r (Eq. 3) | `token_gain` |
 | 4.2, costs of drafting and verifying, by shape | `latency_profile` |
 | 4.2, Algorithm 1 (Eqs. 1, 2, 4 to 6), and 4.4, its batches on CPU and NPU | `greedy_tree` |
-| 4.3, the predictor after a middle layer (Eq. 7) | `exit_predictor`, its scores kept by `exit_scores` |
+| 4.3, the predictor after a middle layer (Eq. 7) | `exit_predictor` |
 | 4.3, its training (Eqs. 8 to 10) | `workshop/training/train_predictor.py` |
 | 4.3, which branches are pruned (Eq. 11, safeguards) | `pruning` |
 | 4.3 and 4.4, a verification with pruning and projection on demand | `sparing_verifier` |

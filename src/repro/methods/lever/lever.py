@@ -18,7 +18,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
-from repro.methods.lever.exit_scores import ExitScores, exit_scores_of
+from repro.methods.lever.exit_predictor import ExitScores, exit_scores_of
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule
@@ -234,13 +234,7 @@ class _Serving(Serving):
                 leaves = sum(1 for _ in tree.leaves())
                 self.costs.verify.observe(len(tree), leaves, device.now - before)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
-                accepted, reach = (
-                    len(verification.path) - 1,
-                    verification.tree.branch_length(verification.path[-1]),
-                )
-                decoding.round(
-                    verification.text, len(tree) - 1, verification.rows, accepted, drafted.reason, reach
-                )
+                decoding.verified(verification, len(tree) - 1, drafted.reason)
                 trees.append(tree)
                 draft.keep(verification.text)
         decoding.note_possible(trees)

@@ -12,8 +12,7 @@ from math import exp, fsum
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor
-from repro.methods.lever.exit_predictor import Candidates
-from repro.methods.lever.exit_scores import ExitScores
+from repro.methods.lever.exit_predictor import Candidates, ExitScores
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

@@ -5,34 +5,15 @@ Owns what is computed of a tree and when. Must not know which nodes are pruned (
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from repro.libraries import Tensor
+from repro.methods.lever.pruning import EarlyExit
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Step
 from repro.models.runtime.arrangement import EarlyExitPoint
-from repro.models.runtime.session import Session
-from repro.models.runtime.verifier import MASKED, branches_of
+from repro.models.runtime.session import MASKED, Session, branches_of
 from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.tree import TokenTree
-
-
-class Pruner(Protocol):
-    """Drops nodes of a token tree in the middle of its verification.
-
-    Attributes:
-        layer: layers of the checkpoint that run before it; mapped to costed layers like all others.
-    """
-
-    layer: int
-
-    def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
-        """Nodes to keep, root first, with all their ancestors; `hidden` computes `[nodes, h]`."""
-
-    def score_count(self, tree: TokenTree) -> int:
-        """Number of tokens it scores, each by one dot product of the hidden size."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +25,7 @@ class SparingVerifier:
         on_demand: compute logits only for nodes that the accepted path reaches, one at a time.
     """
 
-    pruner: Pruner | None = None
+    pruner: EarlyExit | None = None
     on_demand: bool = False
 
     async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
@@ -78,7 +59,7 @@ class SparingVerifier:
                     return tree, end.value
 
 
-def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
+def _exit_point(pruner: EarlyExit, tree: TokenTree) -> EarlyExitPoint:
     """The early-exit point at which a pruner judges a tree's nodes."""
 
     def judge(step: Step) -> list[int]:

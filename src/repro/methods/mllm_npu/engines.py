@@ -12,7 +12,8 @@ from typing import ClassVar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import Op
-from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
+from repro.methods.base import Generation, Method, Request, Serving, Sessions
+from repro.methods.plain.autoregressive import decode
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -48,17 +49,7 @@ class PlainEngine(Method):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prefill in one pass, then decode one token per pass."""
         target = sessions["target"]
-        decoding = Decoding(request, device)
-        with device.phase("prefill"):
-            await device.run(self._ready(request, target))
-            (row,) = await target.forward([decoding.text], on=self.prefills_on)
-            decoding.first(decoding.chooser.first(row))
-        with device.phase("decode"):
-            while not decoding.done:
-                target.keep(decoding.text)
-                (row,) = await target.forward([decoding.text])
-                decoding.round(decoding.text.then(decoding.chooser.first(row)))
-        return decoding.generation
+        return await decode(request, device, target, self.prefills_on, [self._ready(request, target)])
 
     def _ready(self, request: Request, target: Session) -> Op:
         """An op without work that requires the graph of the prompt's length."""

@@ -172,22 +172,13 @@ class MllmNpu(Method):
 
     async def _build_graphs(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
         """Build all shared graphs as one op, since device files give the time for a whole model."""
-        sizes = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
-        buffers = sizes.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
+        cost = target.engine.model_cost
+        sizes, arithmetic = graphs(cost, layout.chunk, layout.chunk), cost.stored.arithmetic
+        buffers = sizes.bytes - cost.block_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
-        cut = sum(map(layout.cuts, range(target.engine.model_cost.shape.layers)))
-        start, on = device.now, device.resource(NPU, target.engine.model_cost.stored.arithmetic)
-        name = f"{target.name} chunk graphs"
-        await device.run(
-            Op(
-                on,
-                "graphs",
-                name,
-                self.chunk,
-                precision=target.engine.model_cost.stored.arithmetic,
-                graph=name,
-            )
-        )
+        cut = sum(map(layout.cuts, range(cost.shape.layers)))
+        start, on, name = device.now, device.resource(NPU, arithmetic), f"{target.name} chunk graphs"
+        await device.run(Op(on, "graphs", name, self.chunk, precision=arithmetic, graph=name))
         return {
             "graph_seconds": device.now - start,
             "subgraphs": sizes.total + cut,

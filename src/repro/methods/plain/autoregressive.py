@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from repro.core.bounds import Layers, Share
 from repro.core.registry import register
 from repro.device.emulated import Device
+from repro.device.op import Op
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 
 
-async def decode(request: Request, device: Device, model: Session) -> Generation:
-    """Prefill, then decode one token per pass with the given model."""
+async def decode(
+    request: Request, device: Device, model: Session, prefills_on: str = "", before: Sequence[Op] = ()
+) -> Generation:
+    """Prefill, then decode one token per pass with the given model.
+
+    Args:
+        request: the request.
+        device: the device.
+        model: the model.
+        prefills_on: processor of the prefill; "" for that of its placement.
+        before: ops that the prefill waits for.
+    """
     decoding = Decoding(request, device)
     with device.phase("prefill"):
-        (row,) = await model.forward([decoding.text])
+        for op in before:
+            await device.run(op)
+        (row,) = await model.forward([decoding.text], on=prefills_on)
         decoding.first(decoding.chooser.first(row))
     with device.phase("decode"):
         while not decoding.done:
@@ -28,9 +41,23 @@ async def decode(request: Request, device: Device, model: Session) -> Generation
     return decoding.generation
 
 
+@dataclass(frozen=True)
+class Autoregressive(Method):
+    """One model alone, one token a pass."""
+
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
+
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
+        """One token a pass."""
+        (role,) = self.places()
+        return await decode(request, device, sessions[role])
+
+
 @register("method", "std")
 @dataclass(frozen=True)
-class Standard(Method):
+class Standard(Autoregressive):
     """The target, resident in memory.
 
     Attributes:
@@ -41,18 +68,9 @@ class Standard(Method):
 
     swap: bool = False
 
-    def ranks(self, role: str) -> int:
-        """See `Method`: first choices alone."""
-        return 1
-
     def places(self) -> Mapping[str, Placement]:
         """The target in memory."""
         return {"target": Placement(policy="swap", prefetch=0) if self.swap else RESIDENT}
-
-    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One token a pass."""
-        target = sessions["target"]
-        return await decode(request, device, target)
 
 
 @register("method", "sequential")
@@ -63,7 +81,7 @@ class Sequential(Standard):
 
 @register("method", "flash_ar")
 @dataclass(frozen=True)
-class FlashAutoregressive(Method):
+class FlashAutoregressive(Autoregressive):
     """The target streamed from flash, layer by layer, in every pass (LEVER sec. 5.1 "Flash-AR")."""
 
     plain: ClassVar[bool] = True
@@ -71,18 +89,9 @@ class FlashAutoregressive(Method):
     resident: Share = 0.0
     prefetch: Layers = 1
 
-    def ranks(self, role: str) -> int:
-        """See `Method`: first choices alone."""
-        return 1
-
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, except the resident share of its layers."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch)}
-
-    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One token a pass."""
-        target = sessions["target"]
-        return await decode(request, device, target)
 
 
 @register("method", "std_flash")
@@ -101,20 +110,11 @@ class StandardPipeline(FlashAutoregressive):
 
 @register("method", "draft")
 @dataclass(frozen=True)
-class DraftAlone(Method):
+class DraftAlone(Autoregressive):
     """The draft model alone, without a target; lossy."""
 
     lossless: ClassVar[bool] = False
 
-    def ranks(self, role: str) -> int:
-        """See `Method`: first choices alone."""
-        return 1
-
     def places(self) -> Mapping[str, Placement]:
         """The draft in memory, no target."""
         return {"draft": RESIDENT}
-
-    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One token a pass."""
-        draft = sessions["draft"]
-        return await decode(request, device, draft)

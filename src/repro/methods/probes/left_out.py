@@ -1,6 +1,6 @@
 """Layer importance as the loss without the layer (ElastiLM, sec. 3.2 and Fig. 10b, anchor layers).
 
-Owns the figures for one layer. Must not know how a loss is computed (`models/analysis/layer_importance.py`).
+Owns the figures for one layer. Must not know how a loss is computed (`models/analysis/layers.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.core.bounds import Layers
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.probes.base import Texts
-from repro.models.analysis.layer_importance import loss, losses_without
+from repro.models.analysis.layers import loss, losses_without
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 

@@ -37,21 +37,11 @@ def scoring(tokens: int, on: str, stored: Precision) -> tuple[Op, ...]:
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
-    sizes = [min(CHUNK, tokens - start) + 2 for start in range(0, tokens, CHUNK)]
-    return tuple(_chunk(size, on, model_cost(stored)) for size in sizes)
-
-
-def _chunk(rows: int, on: str, cost: ModelCost) -> Op:
-    layers = ENCODER.encoder_layers
-    flops, moved = cost.encode(layers, rows)
-    looked_up = cost.embed(rows)[1]
-    return Op(
-        on,
-        "score",
-        "LLMLingua-2",
-        rows,
-        flops=flops,
-        bytes=moved + looked_up,
-        precision=cost.stored.arithmetic,
-        launches=layers,
-    )
+    cost, layers = model_cost(stored), ENCODER.encoder_layers
+    ops = []
+    for start in range(0, tokens, CHUNK):
+        rows = min(CHUNK, tokens - start) + 2
+        flops, moved = cost.encode(layers, rows)
+        size, arithmetic = moved + cost.embed(rows)[1], cost.stored.arithmetic
+        ops.append(Op(on, "score", "LLMLingua-2", rows, flops, size, arithmetic, launches=layers))
+    return tuple(ops)

@@ -112,9 +112,7 @@ class BigLittle(Speculative):
                     decoding.round(tree.prefixes[-1], drafted, rows=0, accepted=drafted, reason=reason)
                     break
                 verification = await target.verify(tree, lenient)
-                decoding.round(
-                    verification.text, drafted, verification.rows, len(verification.path) - 1, reason
-                )
+                decoding.round(verification.text, drafted, verification.rows, verification.accepted, reason)
                 draft.keep(verification.text)
         return decoding.generation
 

@@ -11,7 +11,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.verifier import WholeTree
+from repro.models.runtime.session import WholeTree
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 
@@ -69,8 +69,7 @@ class Nav(Method):
             while not decoding.done:
                 tree = self._tree(decoding, text.generation.tokens)
                 verification = await target.verify(tree, decoding.chooser, WholeTree(apart=self.batch > 1))
-                accepted, reach = len(verification.path) - 1, tree.branch_length(verification.path[-1])
-                decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, "known", reach)
+                decoding.verified(verification, len(tree) - 1, "known")
         return decoding.generation
 
     def _tree(self, decoding: Decoding, answer: list[int]) -> TokenTree:

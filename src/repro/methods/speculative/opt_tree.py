@@ -84,7 +84,4 @@ def likeliest(tree: TokenTree, count: int) -> list[int]:
 
 def likeliest_subtree(tree: TokenTree, count: int) -> TokenTree:
     """The subtree of the `count` likeliest nodes."""
-    out, index = TokenTree(tree.root), {0: 0}
-    for node in sorted(likeliest(tree, count)):
-        index[node] = out.grow(index[tree.parents[node]], tree.token(node), tree.logps[node])
-    return out
+    return tree.only([0, *sorted(likeliest(tree, count))])

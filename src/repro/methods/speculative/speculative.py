@@ -66,8 +66,7 @@ async def speculate(
         while not decoding.done:
             tree, reason = await grow(decoding)
             verification = await target.verify(tree, decoding.chooser)
-            accepted, reach = len(verification.path) - 1, tree.branch_length(verification.path[-1])
-            decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, reason, reach)
+            decoding.verified(verification, len(tree) - 1, reason)
             for draft in drafts:
                 draft.keep(verification.text)
     return decoding.generation

@@ -16,15 +16,9 @@ from repro.device.op import FLASH, Op
 from repro.methods.sti import shard_rank
 from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, layer_ranges, plan
 from repro.models.costs.model_cost import ModelCost
-from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
-from repro.models.observations.own_text import TextStore
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
-from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
@@ -63,23 +57,21 @@ def shard_model(model: Model, sharding: Sharding, device: Device, placement: Pla
     return ShardedModel(model, sharding, pace(model.model_cost, device, placement))
 
 
-class ShardedModel:
-    """A model whose layers are streamed by one shard plan.
+class ShardedModel(Model):
+    """A model whose layers are streamed by one shard plan, on an emulated device."""
 
-    Attributes:
-        folder: checkpoint folder, if any.
-    """
-
-    def __init__(self, model: Model, sharding: Sharding, pace: StagePace) -> None:
-        self.folder: Path | None = model.folder
-        self._model = model
+    def __init__(self, whole: Model, sharding: Sharding, pace: StagePace) -> None:
+        """`whole` has the unrounded weights."""
+        super().__init__(whole.config, host=whole._host, folder=whole.folder)
+        self.tokens = whole.tokens
+        self._whole = whole
         self._sharding = sharding
         self._pace = pace
 
     @cached_property
     def plan(self) -> ShardPlan:
         """The shard plan for the costed layers."""
-        model_cost, ranks = self._model.model_cost, self._importance()
+        model_cost, ranks = self.model_cost, self._importance()
         ranges = layer_ranges(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
         return plan(self._sharding, [ranks[real.start] for real in ranges], layers, self._pace)
@@ -87,62 +79,38 @@ class ShardedModel:
     @property
     def widths(self) -> Widths:
         """Shard widths of the checkpoint's layers."""
-        real = self._model.decoder_config.layers
-        billed = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real), strict=True)
+        billed = zip(
+            self.plan.widths, layer_ranges(len(self.plan.widths), self.decoder_config.layers), strict=True
+        )
         return tuple(row for row, layers in billed for _ in layers)
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""
-        if self.folder is None:
-            return NoNetwork()
-        network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
-        return MemoNetwork(network, memo, ranks) if memo else network
-
-    def outputs_key(self) -> str:
+    def outputs_key(self, variant: str = "") -> str:
         """Identity of what the checkpoint computes at these widths; see `Model`."""
-        return self._model.outputs_key(self._variant)
+        return super().outputs_key(f"-shards-{content_hash(self.widths)[:16]}{variant}")
 
-    def memo(self, root: Path) -> LogitCache:
-        """Logit cache file of the checkpoint at these widths."""
-        return self._model.memo(root, self._variant)
-
-    def texts(self, root: Path) -> TextStore:
-        """The file of the checkpoint's own greedy texts at these widths."""
-        return self._model.texts(root, self._variant)
+    def _load(self, resident: bool) -> Decoder:
+        """See `Model`; embeddings and output projection are those of the unrounded weights."""
+        ends = self._whole.decoder(resident=False)
+        if not resident:
+            return ends
+        assert self.folder is not None
+        return sharded_decoder(self.folder, self.config.dtype, ends.ends, self.widths, self.decoder_config)
 
     @property
-    def _variant(self) -> str:
-        return f"-shards-{content_hash(self.widths)[:16]}"
-
-    def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
-    ) -> Session:
-        """Open the model on an emulated device; see `Model.session`."""
-        return self._model.session(role, device, placement, network, tokens, self.plan)
-
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
-        """The greedy texts of the rounded weights; see `Model`."""
-        return greedy_texts(self._decoder(), prompts, tokens, told)
-
-    def _decoder_network(self) -> Network:
-        return DecoderNetwork(self._decoder())
-
-    def _decoder(self) -> Decoder:
-        assert self.folder is not None
-        model, ends = self._model, self._model.decoder(resident=False).ends
-        return sharded_decoder(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
+    def loads(self) -> ShardPlan:
+        """See `Model`."""
+        return self.plan
 
     def _importance(self) -> Sequence[Sequence[float]]:
         """Importance by checkpoint layer and shard; without a checkpoint all shards are equal."""
-        model = self._model
         if self.folder is None:
-            return [[0.0] * model.model_cost.shape.kv_heads] * model.model_cost.shape.layers
+            return [[0.0] * self.model_cost.shape.kv_heads] * self.model_cost.shape.layers
         return shard_rank.importance(
             self.folder,
-            model.config.dtype,
-            model.decoder_config,
-            model.decoder(resident=False).ends,
-            model.tokenizer.encode(shard_rank.TEXT),
+            self.config.dtype,
+            self.decoder_config,
+            self.decoder(resident=False).ends,
+            self.tokenizer.encode(shard_rank.TEXT),
             min(self._sharding.widths),
         )
 

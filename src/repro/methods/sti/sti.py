@@ -14,17 +14,16 @@ from annotated_types import Interval
 from repro.core.bounds import Layers, Share
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Sessions
-from repro.methods.plain.autoregressive import decode
+from repro.methods.plain.autoregressive import Autoregressive
 from repro.methods.sti.shard_plan import Sharding
 from repro.methods.sti.sharded_model import shard_model
-from repro.models.runtime.model import Model, ModelVariant
+from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 
 
 @register("method", "sti")
 @dataclass(frozen=True)
-class SpeedyTransformerInference(Method):
+class SpeedyTransformerInference(Autoregressive):
     """Streams the target in shards whose bit widths are chosen to meet a latency target per token.
 
     Attributes:
@@ -46,23 +45,14 @@ class SpeedyTransformerInference(Method):
     def __post_init__(self) -> None:
         _ = self._sharding  # InputError for what makes no plan
 
-    def ranks(self, role: str) -> int:
-        """See `Method`: first choices alone."""
-        return 1
-
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, in shards."""
         return {"target": Placement(resident=0.0, prefetch=self.prefetch, buffer=self.preload)}
 
-    def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
+    def variant(self, role: str, model: Model, device: Device) -> Model:
         """See `Method`: the target in shards, as planned for the device."""
         return shard_model(model, self._sharding, device, self.places()[role])
 
     @property
     def _sharding(self) -> Sharding:
         return Sharding(self.widths, self.latency, self.preload)
-
-    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One token a pass."""
-        target = sessions["target"]
-        return await decode(request, device, target)

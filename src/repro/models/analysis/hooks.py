@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def with_linears(decoder: Decoder, linears: Mapping[LinearId, Linear]) -> Decode
 
 
 @dataclass(frozen=True, slots=True)
-class _ObservedLinear:
+class _ObservedLinear(Linear):
     """A linear that passes its input, or its output, to an observer."""
 
     linear: Linear
@@ -74,16 +74,6 @@ class _ObservedLinear:
         y = self.linear(x)
         self.observer(self.name, y if self.outputs else x)
         return y
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self.linear.tensors()
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return replace(self, linear=self.linear.with_tensors(tensors))
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.linear.weight_bytes
 
 
 def with_observer(decoder: Decoder, observer: Observer, outputs: bool = False) -> Decoder:

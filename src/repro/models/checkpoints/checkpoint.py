@@ -25,7 +25,6 @@ from repro.core.errors import InputError
 from repro.models.checkpoints import dequantizing, generation_settings, gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_paths
-from repro.models.checkpoints.stored_numbers import quantized_by
 from repro.models.checkpoints.validate import (
     PROVENANCE,
     check_folder,
@@ -33,7 +32,7 @@ from repro.models.checkpoints.validate import (
     missing_from,
     provenance,
 )
-from repro.models.checkpoints.weight_files import CONFIG, SINGLE, read_config
+from repro.models.checkpoints.weight_files import CONFIG, SINGLE, quantized_by, read_config
 from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 
@@ -45,7 +44,6 @@ __all__ = [
     "provenance",
     "reads_more_than_messages",
     "require_same_tokenizer",
-    "same_tokenizer",
     "tokenizer",
 ]
 
@@ -403,18 +401,12 @@ class CheckpointTokenizer:
 
         return _compile_jinja_template(self._inner.get_chat_template())
 
-    @property
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Token ids by token string, including added tokens."""
         if self._backend is None:
             return dict(self._inner.get_vocab())
         return dict(self._backend.get_vocab(with_added_tokens=True))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the vocabulary; equal if and only if all ids map to the same tokens."""
-        vocabulary_json = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
-        return hashlib.sha256(vocabulary_json.encode()).hexdigest()
 
 
 def _same(theirs: Any, backend: Any) -> bool:
@@ -482,14 +474,9 @@ def _tokenizer(folder: Path, files: tuple[tuple[str | int, ...], ...]) -> Checkp
     return CheckpointTokenizer(folder)
 
 
-def same_tokenizer(a: CheckpointTokenizer, b: CheckpointTokenizer) -> bool:
-    """Whether two tokenizers have the same vocabulary."""
-    return a.fingerprint == b.fingerprint
-
-
 def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokenizer) -> None:
     """InputError that names the first differing id, unless both have the same vocabulary."""
-    if same_tokenizer(target, draft):
+    if target.vocabulary == draft.vocabulary:
         return
     theirs = {number: token for token, number in target.vocabulary.items()}
     drafts = {number: token for token, number in draft.vocabulary.items()}

@@ -16,7 +16,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import parse_json
-from repro.models.checkpoints.stored_numbers import NOTHING
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.records.build_cache import cache_root, computed_once
 from repro.records.record import content_hash
 
@@ -38,7 +38,7 @@ HARMLESS = frozenset(
         # tokens that begin, end or fill a text, which the tokenizer reads
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "prefix"),
         "decoder_start_token_id",
-        # precision, which the model file chooses, and how stored numbers are meant (`stored_numbers`)
+        # precision, which the model file chooses, and how stored numbers are meant (`weight_files`)
         *("dtype", "torch_dtype", "use_bfloat16"),
         *("quantization_config", "quantization", "compression_config"),
         # how the same logits are computed, split or returned

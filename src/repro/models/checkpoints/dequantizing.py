@@ -14,10 +14,11 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import write_model
-from repro.models.checkpoints.stored_numbers import FLOATS, KEYS
 from repro.models.checkpoints.weight_files import (
     CONFIG,
+    FLOATS,
     INDEX,
+    KEYS,
     SINGLE,
     TENSORS,
     read_config,

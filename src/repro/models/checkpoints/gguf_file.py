@@ -93,13 +93,14 @@ def convert(path: Path, folder: Path, store: str) -> None:
             a tokenizer that is not read; or it lacks a tensor of the model.
     """
     import torch
+    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise InputError(f"{path} is not a GGUF file")
     gguf = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    reader = _read(path, lambda: _reader(path))
+    reader = _read(path, lambda: GGUFReader(path))
     kind, settings = _settings(path, reader)
     config = _read(path, lambda: AutoConfig.from_pretrained(**gguf))
     _adjust(path, config, kind, settings, _frequency_factors(path, kind, reader))
@@ -115,12 +116,6 @@ def convert(path: Path, folder: Path, store: str) -> None:
         model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
     _save_tokenizer(path, tokens, folder, reader, flags)
-
-
-def _reader(path: Path) -> GGUFReader:
-    from gguf import GGUFReader
-
-    return GGUFReader(path)
 
 
 def _read(path: Path, part: Callable[[], Any]) -> Any:

@@ -62,21 +62,28 @@ def cached_snapshot(hub: Hub, tokenizer: bool = True) -> Path | None:
     """The snapshot in the local hub cache if it is complete, else None. Does not use the network."""
     if not Path(constants.HF_HUB_CACHE, f"models--{hub.repo.replace('/', '--')}").is_dir():
         return None
-    from huggingface_hub import snapshot_download  # late: it takes half a second to import
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        snapshot = snapshot_download(
-            hub.repo,
-            revision=hub.revision,
-            cache_dir=constants.HF_HUB_CACHE,
-            allow_patterns=WANTED,
-            ignore_patterns=UNWANTED,
-            local_files_only=True,
-        )
+        snapshot = _snapshot(hub, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
-    return Path(snapshot) if missing_from(Path(snapshot), tokenizer) is None else None
+    return snapshot if missing_from(snapshot, tokenizer) is None else None
+
+
+def _snapshot(hub: Hub, local_files_only: bool = False) -> Path:
+    """The folder of a repository's wanted files, downloaded unless `local_files_only`."""
+    from huggingface_hub import snapshot_download  # late: it takes half a second to import
+
+    snapshot = snapshot_download(
+        hub.repo,
+        revision=hub.revision,
+        cache_dir=constants.HF_HUB_CACHE,
+        allow_patterns=WANTED,
+        ignore_patterns=UNWANTED,
+        local_files_only=local_files_only,
+    )
+    return Path(snapshot)
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def download(hub: Hub, check: Check = dict) -> Path:
         Unavailable: no network, no such repository, no access, or no safetensors in it.
         InputError: not enough disk space.
     """
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download
 
     sizes = facts(hub).sizes
     with _reaching_hub():
@@ -131,14 +138,7 @@ def download(hub: Hub, check: Check = dict) -> Path:
         require_space(Path(cache), sum(sizes.values()), hub.repo)
         if CONFIG in sizes:
             check(read_json(Path(hf_hub_download(hub.repo, CONFIG, revision=hub.revision, cache_dir=cache))))
-        snapshot = snapshot_download(
-            hub.repo,
-            revision=hub.revision,
-            cache_dir=constants.HF_HUB_CACHE,
-            allow_patterns=WANTED,
-            ignore_patterns=UNWANTED,
-        )
-    return Path(snapshot)
+        return _snapshot(hub)
 
 
 @contextmanager

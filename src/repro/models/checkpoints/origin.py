@@ -9,20 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from annotated_types import MinLen
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
-from repro.core.registry import require_choice, unknown
 from repro.core.typed import typed
 from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
-STORES = ("float32", "bfloat16")
+Text = Annotated[str, MinLen(1)]
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
 OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
@@ -35,13 +36,8 @@ REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 class Hub:
     """A hub repository; `revision` is a branch, tag, `refs/pr/N` or commit, None for the main branch."""
 
-    repo: str
-    revision: str | None
-
-    def __post_init__(self) -> None:
-        for name in ("repo", "revision"):
-            if getattr(self, name) == "":
-                raise InputError(f"checkpoint.hub.{name} is empty; it must be a text")
+    repo: Text
+    revision: Text | None
 
 
 @dataclass(frozen=True)
@@ -63,41 +59,24 @@ class Checkpoint:
         predictor: folder of its early-exit predictor, searched like `folder`; None if there is none.
     """
 
-    name: str
-    folder: str | None
+    name: Text
+    folder: Text | None
     hub: Hub | None
     wheel: Wheel | None
-    store: str
-    shares_embeddings_with: str | None
-    licence: str
-    predictor: str | None = None
+    store: Literal["float32", "bfloat16"]
+    shares_embeddings_with: Text | None
+    licence: Text
+    predictor: Text | None = None
     files: Mapping[str, Wheel] | None = None
+
+    def __post_init__(self) -> None:
+        if Path(self.name).name != self.name:  # it names files in the cache
+            raise InputError(f"checkpoint.name is {self.name!r}; it must be a name without folders")
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
         """From a mapping in YAML or a resolved config; InputError for missing, unknown or invalid keys."""
-        values = dict(mapping)
-        _check_keys("checkpoint", values, Checkpoint)
-        require_choice("precision to store", values["store"], STORES)
-        for key in ("name", "licence"):
-            if not isinstance(values[key], str) or not values[key]:
-                raise InputError(f"checkpoint.{key} must be a text, not {values[key]!r}")
-        if Path(values["name"]).name != values["name"]:  # it names files in the cache
-            raise InputError(f"checkpoint.name is {values['name']!r}; it must be a name without folders")
-        if values["hub"] is not None:
-            _check_keys("checkpoint.hub", values["hub"], Hub)
-            values["hub"] = typed(Hub, values["hub"], "checkpoint.hub")
-        if values["wheel"] is not None:
-            _check_keys("checkpoint.wheel", values["wheel"], Wheel)
-            values["wheel"] = typed(Wheel, values["wheel"], "checkpoint.wheel")
-        if values.get("files") is not None:
-            values["files"] = {
-                name: typed(Wheel, file, f"checkpoint.files.{name}") for name, file in values["files"].items()
-            }
-        for key in ("folder", "shares_embeddings_with", "predictor"):
-            if values.get(key) is not None and (not isinstance(values[key], str) or not values[key]):
-                raise InputError(f"checkpoint.{key} must be a text or null, not {values[key]!r}")
-        return Checkpoint(**values)
+        return typed(Checkpoint, mapping, "checkpoint")
 
     @staticmethod
     def from_yaml(path: Path) -> Checkpoint:
@@ -108,19 +87,6 @@ class Checkpoint:
 def checkpoint_files() -> dict[str, Path]:
     """The files in `conf/model/checkpoint/`, by name."""
     return {path.stem: path for path in sorted((conf_dir() / "model" / "checkpoint").glob("*.yaml"))}
-
-
-def _check_keys(section: str, entries: Any, shape: type) -> None:
-    """InputError unless the keys match the dataclass's fields; only fields with a default may be absent."""
-    names = {field.name for field in fields(shape)}
-    if not isinstance(entries, Mapping):
-        raise InputError(f"{section} must be a mapping with {', '.join(sorted(names))}, not {entries!r}")
-    for key in entries:
-        if key not in names:
-            raise InputError(unknown(f"key of {section}", str(key), names))
-    needed = {field.name for field in fields(shape) if field.default is MISSING}
-    if lacking := needed - set(entries):
-        raise InputError(f"{section} {entries.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
@@ -176,11 +142,11 @@ def model_file(text: str) -> dict[str, Any] | None:
         "folder": str(path) if path else None,
         "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
-        "store": STORES[0],
+        "store": "float32",
         "shares_embeddings_with": None if tokenized else "its target",
         "licence": "its own",
     }
-    return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": STORES[0]}
+    return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": "float32"}
 
 
 def _is_gguf(path: Path) -> bool:

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import pickle
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
-
-from safetensors import SafetensorError, safe_open
+from typing import Any, TypeAlias
 
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
-from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
-from repro.models.checkpoints.weight_files import StoredTensor, stored_tensors
+from repro.models.checkpoints.weight_files import (
+    FLOATS,
+    StoredTensor,
+    open_safetensors,
+    require_floats,
+    stored_tensors,
+)
 from repro.records.record import write_atomically
 
 NONE = re.compile(r"(?!)")
@@ -26,38 +30,24 @@ NONE = re.compile(r"(?!)")
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 
-class Tensors(Protocol):
-    """Tensors by name."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor; InputError naming tensor and file if it is missing or has another shape."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor; InputError if it is missing."""
-        ...
-
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
-        ...
-
-
-class _Stored(Tensors):
-    """Tensors whose entries are known; see `Tensors`."""
+class Tensors(ABC):
+    """Tensors by name, whose entries are known."""
 
     _entries: Mapping[str, StoredTensor]
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    @abstractmethod
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor; InputError naming tensor and file if it is missing or has another shape."""
+
     def shape(self, name: str) -> tuple[int, ...]:
-        """See `Tensors`."""
+        """The shape of one tensor; InputError if it is missing."""
         return self._entry(name).shape
 
     def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
-        """See `Tensors`."""
+        """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
         if missing := [name for name in shapes if name not in self._entries]:
             raise InputError(f"tensor {_first(missing)} is missing from {self._files_named()}")
         for name, shape in shapes.items():
@@ -83,11 +73,11 @@ class _Stored(Tensors):
         return ", ".join(dict.fromkeys(str(entry.path) for entry in self._entries.values()))
 
 
-class PickledTensors(_Stored):
+class PickledTensors(Tensors):
     """The tensors of a `torch.save` file; see `Tensors`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; InputError as in `unpickled`."""
+        """Read the file; InputError as in `unpickle_tensors`."""
         self._tensors = unpickle_tensors(path)
         self._entries = {
             name: StoredTensor(str(tensor.dtype), tuple(tensor.shape), path)
@@ -100,7 +90,7 @@ class PickledTensors(_Stored):
         return self._tensors[name]
 
 
-class StoredTensors(_Stored):
+class StoredTensors(Tensors):
     """The tensors of a folder's weight files (`stored_tensors`), read on demand; see `Tensors`.
 
     Attributes:
@@ -168,14 +158,6 @@ def unpickle_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
     return loaded
-
-
-def open_safetensors(path: Path) -> Any:
-    """A safetensors file, of torch's tensors; InputError if it is damaged."""
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

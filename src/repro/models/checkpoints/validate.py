@@ -10,8 +10,15 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZERS
-from repro.models.checkpoints.stored_numbers import require_floats, require_plain
-from repro.models.checkpoints.weight_files import CONFIG, INDEX, index, read_json, stored_tensors
+from repro.models.checkpoints.weight_files import (
+    CONFIG,
+    INDEX,
+    index,
+    read_json,
+    require_floats,
+    require_plain,
+    stored_tensors,
+)
 
 PROVENANCE = "repro.json"
 OURS = ("files", "digest")

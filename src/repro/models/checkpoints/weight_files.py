@@ -1,6 +1,7 @@
 """Which safetensors files of a folder hold its weights, what their headers say, and its `config.json`.
 
-Owns the order in which files count and the check of headers. Must not know what a tensor's numbers mean.
+Owns the order in which files count, the check of headers, and which stored numbers are read: plain ones. Must
+not know which tensor is which part of a model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError, safe_open
+
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
@@ -17,8 +20,6 @@ CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
-HEADER_BYTES = 100_000_000
-"""Largest header that the library of safetensors reads."""
 
 
 class StoredTensor(NamedTuple):
@@ -77,7 +78,7 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
     """The tensors of one file, by name; read again when the file is another one.
 
     Raises:
-        InputError: the file is no regular one, its header does not parse or does not match the file's size.
+        InputError: the file is no regular one, or its header does not parse or does not match its size.
     """
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
@@ -87,30 +88,21 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
 
 
 @lru_cache(maxsize=64)
-def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
-    """`header` of a file with this size; what else is given changes with the file."""
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise InputError(
-                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
-            )
-        try:
-            if length > HEADER_BYTES:
-                raise ValueError(f"{length} bytes; at most {HEADER_BYTES} are read")
-            entries = parse_json(stream.read(length))
-            entries.pop("__metadata__", None)
-            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
-            tensors = {
-                name: StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), path)
-                for name, entry in entries.items()
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
-    expected_size = 8 + length + max(ends, default=0)
-    if size != expected_size:
-        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {expected_size}")
-    return tensors
+def _header(path: Path, *_: int) -> Mapping[str, StoredTensor]:
+    """`header` of a file; what else is given changes with the file."""
+    with open_safetensors(path, "np") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    return {
+        name: StoredTensor(part.get_dtype(), tuple(part.get_shape()), path) for name, part in parts.items()
+    }
+
+
+def open_safetensors(path: Path, framework: str = "pt") -> Any:
+    """A safetensors file, of torch's or of numpy's tensors (`np`); InputError if it is damaged."""
+    try:
+        return safe_open(path, framework=framework)
+    except SafetensorError as error:
+        raise InputError(f"{path} is corrupt, no whole safetensors file: {error}") from error
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
@@ -130,3 +122,43 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold one JSON object, got {type(content).__name__}")
     return content
+
+
+FLOATS = ("F32", "F16", "BF16")
+"""The safetensors types that are plain numbers."""
+
+KEYS = ("quantization_config", "quantization", "compression_config")
+"""Entries of `config.json` that say how numbers are stored: transformers', MLX's, older llm-compressor's."""
+
+NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
+"""Values by which an entry that is not known says nothing."""
+
+
+def quantized_by(raw: Mapping[str, Any]) -> str | None:
+    """The method by which a `config.json` says that weights are quantized; None for plain numbers.
+
+    Raises:
+        InputError: the entry is no mapping.
+    """
+    parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, Mapping)]
+    entries = [(key, part[key]) for part in parts for key in KEYS if part.get(key) not in NOTHING]
+    if not entries:
+        return None
+    key, config = entries[0]
+    if not isinstance(config, Mapping):
+        raise InputError(f"{key} is {config!r}; it must be a mapping")
+    return str(config.get("quant_method", "MLX" if key == "quantization" else "?"))
+
+
+def require_plain(raw: Mapping[str, Any]) -> None:
+    """InputError for quantized weights, where nothing dequantizes them."""
+    if method := quantized_by(raw):
+        raise InputError(f"{raw.get('model_type')} in {method} is not read; only plain numbers are")
+
+
+def require_floats(tensors: Mapping[str, StoredTensor]) -> None:
+    """InputError unless every weight and bias of these tensors, by name, is a plain number."""
+    for name, stored in tensors.items():
+        is_bias = name.endswith("bias") and len(stored.shape) == 1  # 4: GPT-2's masks
+        if (name.endswith("weight") or is_bias) and stored.kind not in FLOATS:
+            raise InputError(f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")

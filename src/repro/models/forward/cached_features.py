@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from repro.libraries import Tensor
-from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import DecoderNetwork, LateNetwork
+from repro.models.forward.network import Captured, DecoderNetwork, LateNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 

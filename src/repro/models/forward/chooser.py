@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import Logits, require_finite
@@ -21,26 +21,8 @@ class Proposal(NamedTuple):
     distribution: Tensor | None
 
 
-class Chooser(Protocol):
-    """Chooses the tokens of one request."""
-
-    greedy: bool
-
-    def first(self, row: Logits) -> int:
-        """The next token from the target's logits alone."""
-
-    def propose(self, row: Logits) -> Proposal:
-        """The draft's token for the next node of a chain."""
-
-    def branch(self, row: Logits, count: int) -> list[Proposal]:
-        """`count` draft tokens for sibling nodes of a tree."""
-
-    def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
-        """Generator: yields a node, receives the target's logits there, returns the accepted path."""
-
-
 class Greedy:
-    """Always takes the most likely token."""
+    """Chooses the tokens of one request: always the most likely one."""
 
     greedy = True
 
@@ -58,7 +40,10 @@ class Greedy:
         return [Proposal(token, logp, None) for token, logp in row.top(count)]
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
-        """Greedy acceptance: follow the target's argmax from node to node."""
+        """Greedy acceptance: follow the target's argmax from node to node.
+
+        The generator yields a node, receives the target's logits there, and returns the accepted path.
+        """
         return translate(acceptance.greedy(tree), lambda row: row.choice)
 
 
@@ -93,6 +78,9 @@ class Sampled:
         logits = row.logits
         require_finite(float(logits.max()))
         return self._sampling.probabilities(logits).cpu()
+
+
+Chooser = Greedy | Sampled
 
 
 def translate(walk: AcceptanceWalk[Output], meaning: Callable[[Logits], Output]) -> AcceptanceWalk[Logits]:

@@ -18,7 +18,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
-from repro.models.checkpoints.stored_numbers import require_plain
+from repro.models.checkpoints.weight_files import require_plain
 from repro.models.costs.model_cost import EncoderShape, Shape
 from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import Logits, Step

@@ -159,41 +159,35 @@ class MemoNetwork:
     def __init__(self, network: Network, memo: LogitCache, ranks: int = RANKED) -> None:
         """`ranks`: how many first ranks of a row are read. Rows are stored under the network's `key`, or, if
         it has none, under their sequence."""
-        self._network, self._memo, self._ranks = network, memo, ranks
-        self._key: Callable[[Prefix], bytes] = getattr(network, "key", attrgetter("digest"))
+        self.network, self.memo, self.ranks = network, memo, ranks
+        self.key: Callable[[Prefix], bytes] = getattr(network, "key", attrgetter("digest"))
         self.depth = network.depth
 
     def start(self, prompt: Prefix) -> None:
         """See `Network`."""
-        self._network.start(prompt)
+        self.network.start(prompt)
 
     def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes only what the memo lacks."""
-        keys = {prefix: self._key(prefix) for prefix in prefixes}
-        return _Remembering(self._network, self._memo, self._ranks, keys, prefixes, branches)
+        return _Remembering(self, prefixes, branches)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
-        self._network.keep(text)
+        self.network.keep(text)
 
     def look_up(self, prefix: Prefix) -> Logits | None:
         """The cached ranks after a sequence, as the network would compute them now."""
-        return self._memo.get(self._key(prefix), self._ranks)
+        return self.memo.get(self.key(prefix), self.ranks)
 
 
 class _Remembering(Step):
     """Defers computing until a missing entry is read, then computes all wanted sequences in one pass."""
 
     def __init__(
-        self,
-        network: Network,
-        memo: LogitCache,
-        ranks: int,
-        keys: Mapping[Prefix, bytes],
-        prefixes: Sequence[Prefix],
-        branches: Sequence[Prefix],
+        self, remembering: MemoNetwork, prefixes: Sequence[Prefix], branches: Sequence[Prefix]
     ) -> None:
-        self._network, self._memo, self._ranks, self._keys = network, memo, ranks, keys
+        self._network, self._memo, self._ranks = remembering.network, remembering.memo, remembering.ranks
+        self._keys = {prefix: remembering.key(prefix) for prefix in prefixes}
         self._prefixes, self._branches = list(prefixes), branches
         self._step: Step | None = None
         self._layers_due = self._layers_run = 0

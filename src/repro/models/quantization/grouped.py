@@ -1,16 +1,21 @@
-"""Group-wise rounding with one scale per group of inputs.
+"""Group-wise rounding with one scale per group of inputs, and linears with block-quantized weights.
 
-Owns symmetric and asymmetric rounding. Must not know whether it rounds weights or activations.
-If inputs are not a multiple of the group size, the last group is shorter.
+Owns symmetric and asymmetric rounding, and the product whose inputs may be rounded too (fake quantization).
+Must not know whether groups are of weights or activations, nor other rules that blocks are rounded by. If
+inputs are not a multiple of the group size, the last group is shorter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor
+
+from repro.models.transformer.linear import TensorFields
 
 Group = Annotated[int, Interval(ge=1, le=65_536)]
 """Inputs that share a scale."""
@@ -53,3 +58,32 @@ def asymmetric(x: Tensor, bits: int, group: int) -> Tensor:
 
 def _join_groups(groups: Tensor, like: Tensor) -> Tensor:
     return groups.flatten(1)[:, : like.shape[1]].contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLinear(TensorFields):
+    """A block-quantized weight, dequantized to fp32 `[outputs, inputs]`, with block-quantized inputs.
+
+    Products are fp32, so only the rounding error is modeled: integer products with a scale per block give the
+    same sums up to summation order.
+
+    Attributes:
+        bits: stored bits per weight, scales included.
+        rounding: quantizes and dequantizes inputs `[rows, inputs]`; None leaves them unrounded.
+    """
+
+    weight: Tensor
+    bits: float
+    rounding: Callable[[Tensor], Tensor] | None = None
+    bias: Tensor | None = field(default=None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        x = x.to(self.weight.dtype)
+        return F.linear(x if self.rounding is None else self.rounding(x), self.weight, self.bias)
+
+
+def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
+    """Mean stored bits per weight over several linears."""
+    sizes = [(linear.weight.numel(), linear.bits) for linear in linears]
+    return sum(count * bits for count, bits in sizes) / sum(count for count, _ in sizes)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import Linear, PlainLinear, TensorFields, as_plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 
 LOW, HIGH = -128, 127
 """Range of input codes. Weight codes lie in [-127, 127]."""
@@ -29,10 +29,10 @@ _reorder: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Weight(TensorFields):
+class Int8Weight:
     """An 8-bit weight `[outputs, inputs]`, one fp32 scale per output, and an fp32 bias.
 
-    `blocked` is the same weight in oneDNN's layout; it is derived and never stored.
+    `blocked` is the same weight in oneDNN's layout.
     """
 
     weight: Tensor
@@ -48,20 +48,6 @@ class Int8Weight(TensorFields):
         weight = codes.t().contiguous().t()
         bias = None if dense.bias is None else dense.bias.float()
         return cls(weight, scale, bias, _reorder(codes, None) if fuses() else None)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """See `Linear`."""
-        stored = {"weight": self.weight, "scale": self.scale, "bias": self.bias}
-        return {name: tensor for name, tensor in stored.items() if tensor is not None}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Weight:
-        """See `Linear`; `blocked` is dropped, since it belongs to the old tensors."""
-        return Int8Weight(**tensors)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of weight and scales read by one product."""
-        return self.weight.nbytes + self.scale.nbytes
 
     def times(self, codes: Tensor, step: float) -> Tensor:
         """Multiply inputs `step * codes`, int8 `[rows, inputs]`, and add the bias; fp32.
@@ -79,7 +65,7 @@ class Int8Weight(TensorFields):
 
 
 @dataclass(frozen=True, slots=True)
-class W8A8Linear:
+class W8A8Linear(Linear):
     """Static per-tensor input quantization with a fixed `step`; codes are clamped to int8.
 
     With `shadow`, the clamped-off part is multiplied in float and added (mllm-NPU Eq. 1). With
@@ -115,22 +101,9 @@ class W8A8Linear:
         above, below = x.amax(0).mul_(inverse).round_() > HIGH, x.amin(0).mul_(inverse).round_() < LOW
         return (above | below).nonzero()[:, 0]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """See `Linear`."""
-        return self.weight.tensors()
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.with_tensors(tensors))
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`; outlier columns, which are read again, are not counted."""
-        return self.weight.nbytes
-
 
 @dataclass(frozen=True, slots=True)
-class RowwiseLinear:
+class RowwiseLinear(Linear):
     """Dynamic per-token input quantization with float outliers (LLM.int8()).
 
     An input channel in which any row of the pass reaches `threshold` is excluded from all codes and
@@ -151,19 +124,6 @@ class RowwiseLinear:
         if outliers.shape[0]:
             y.addcmul_(x[:, outliers] @ self.weight.columns(outliers), self.weight.scale)
         return y if self.weight.bias is None else y.add_(self.weight.bias)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """See `Linear`."""
-        return self.weight.tensors()
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """See `Linear`."""
-        return replace(self, weight=self.weight.with_tensors(tensors))
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.weight.nbytes
 
 
 def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:

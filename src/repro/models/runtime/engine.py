@@ -19,7 +19,6 @@ from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.runtime.arrangement import IN_ORDER, Arrangement, ForwardPass
-from repro.models.runtime.encoder import Encoder
 from repro.models.runtime.placement import Placement, settle
 from repro.models.streaming.loading import LayerLoads, LayerSource, Loading
 from repro.models.transformer.layer import LayerWeights
@@ -328,3 +327,45 @@ class Engine:
         if self._gap_change.has_waiters:
             change, self._gap_change = self._gap_change, Future()
             change.set(None)
+
+
+class Encoder:
+    """The encoder of an encoder-decoder in one request: it reads the prompt before the decoder's first pass.
+
+    Attributes:
+        rows: tokens of the prompt, which the decoder's layers attend to.
+        is_read: whether a pass of the decoder has read its states, so that their keys and values are cached.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.is_read = False
+
+    def start(self, prompt: int) -> None:
+        """Start a request with `prompt` tokens."""
+        self.rows, self.is_read = prompt, False
+
+    async def run(self, engine: Engine) -> None:
+        """Run the encoder over the prompt; its layers are streamed unless all decoder layers are resident.
+
+        Raises:
+            RuntimeError: no request was started.
+        """
+        cost, rows = engine.model_cost, self.rows
+        if not rows:
+            raise RuntimeError(f"{engine.name} has an encoder, which must be told its prompt: start(prompt)")
+        count = cost.shape.encoder_layers
+        await engine.run(engine.op("embed", engine.on, rows, cost.embed(rows), name="encoder embed"))
+        if engine.residency.layers == cost.shape.layers:
+            name = f"encoder layers 0-{count - 1}"
+            await engine.run(
+                engine.op("encode", engine.on, rows, cost.encode(count, rows), name=name, launches=count)
+            )
+            return
+        sizes, slots = [cost.encoder_layer_bytes] * count, engine.residency.encoder
+        loading = Loading(f"{engine.name} encoder", engine.device, sizes, 0, slots, preload=False)
+        for layer in range(count):
+            await engine.take(layer, loading)
+            name = f"encoder layer {layer}"
+            await engine.run(engine.op("encode", engine.on, rows, cost.encode(1, rows), name=name))
+            loading.give_back(layer)

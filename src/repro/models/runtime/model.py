@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -23,9 +23,16 @@ from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
-from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import (
+    RANKED,
+    VERSION,
+    Captured,
+    DecoderNetwork,
+    LateNetwork,
+    Network,
+    NoNetwork,
+)
 from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.quantization.dictionary_rounding import require_dense, rounded_layers
@@ -125,34 +132,6 @@ class ModelConfig:
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
             shape=Shape.parse(shape) if shape else None,
         )
-
-
-class ModelVariant(Protocol):
-    """What a cell runs in a role: a `Model`, or what a method makes of one, with the same methods."""
-
-    @property
-    def folder(self) -> Path | None:
-        """The checkpoint's folder; None if nothing computes."""
-
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
-        """See `Model`."""
-
-    def outputs_key(self) -> str:
-        """See `Model`."""
-
-    def memo(self, root: Path) -> LogitCache:
-        """See `Model`."""
-
-    def texts(self, root: Path) -> TextStore:
-        """See `Model`."""
-
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
-        """See `Model`."""
-
-    def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
-    ) -> Session:
-        """See `Model`."""
 
 
 class Model:
@@ -288,31 +267,32 @@ class Model:
 
     def decoder(self, resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
-        if self.config.compression and not self._altered:
-            raise InputError(
-                f"{self.config.name} has a compression, which is for a target that answers prompts; leave "
-                "compression@target.compression out"
-            )
-        if resident and resident not in self._loaded and self._altered:
-            altered, self._outliers = self._altered.decoder()
-            ends = replace(altered.ends, tokens=self.tokens)
-            self._loaded[resident] = altered.with_layers(altered.layers, ends)
         if resident not in self._loaded:
-            assert self.folder is not None
-            embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
-            with_layers = resident and not self.config.rounded
-            arguments = self.folder, self.config.dtype, True, embeddings_from
-            loaded = weights.load(*arguments, resident=with_layers, device=self._host)
-            loaded.ends = replace(loaded.ends, tokens=self.tokens)
-            self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
+            self._loaded[resident] = self._load(resident)
         return self._loaded[resident]
 
-    def _coarser(self, ends: Decoder) -> Decoder:
-        """The decoder with layers rounded to `rounded` bits as in STI; embeddings and head are unchanged."""
+    def _load(self, resident: bool) -> Decoder:
+        """See `decoder`; layers that are rounded are so as in STI, embeddings and head are not."""
+        config = self.config
+        if config.compression and not self._altered:
+            raise InputError(
+                f"{config.name} has a compression, which is for a target that answers prompts; leave "
+                "compression@target.compression out"
+            )
+        if resident and self._altered:
+            altered, self._outliers = self._altered.decoder()
+            return altered.with_layers(altered.layers, replace(altered.ends, tokens=self.tokens))
         assert self.folder is not None
-        config, bits = self.decoder_config, self.config.rounded or 0
-        layers = rounded_layers(self.folder, self.config.dtype, config, bits, str(ends.device))
-        return ends.with_layers(layers)
+        embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
+        arguments = self.folder, config.dtype, True, embeddings_from
+        with_layers = resident and not config.rounded
+        loaded = weights.load(*arguments, resident=with_layers, device=self._host)
+        loaded.ends = replace(loaded.ends, tokens=self.tokens)
+        if not (resident and config.rounded):
+            return loaded
+        device = str(loaded.device)
+        layers = rounded_layers(self.folder, config.dtype, self.decoder_config, config.rounded, device)
+        return loaded.with_layers(layers)
 
     @cached_property
     def _layers(self) -> LayerFile:
@@ -391,17 +371,18 @@ class Model:
         network = self._resident_network()
         return [one_by_one(network, prompt, tokens) for prompt in prompts]
 
+    @property
+    def loads(self) -> LayerLoads | None:
+        """What is read of each layer, if that is not its stored form."""
+        return None
+
     def session(
-        self,
-        role: str,
-        device: Device,
-        placement: Placement,
-        network: Network,
-        tokens: int = 0,
-        loads: LayerLoads | None = None,
+        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
-        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, self.outliers)
+        engine = Engine(
+            role, device, self.model_cost, network, placement, None, tokens, self.loads, self.outliers
+        )
         return Session(engine, self._beside(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
@@ -425,9 +406,8 @@ class Model:
         resident, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if resident == self.own_shape.layers:
             network = self._local_network(tokens)
-            beside = self._beside(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
-            return Session(engine, beside)
+            return Session(engine, self._beside(placement))
         if resident:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -445,9 +425,8 @@ class Model:
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
-        beside = self._beside(placement)
         engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
-        return Session(engine, beside)
+        return Session(engine, self._beside(placement))
 
     def _beside(self, placement: Placement) -> object | None:
         return placement.beside(self) if placement.beside else None

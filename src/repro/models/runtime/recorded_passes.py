@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from repro.libraries import Tensor, torch
-from repro.models.forward.features import Captured
-from repro.models.forward.network import DecoderNetwork, DecoderStep, Step
+from repro.models.forward.network import Captured, DecoderNetwork, DecoderStep, Step
 from repro.models.runtime.cuda import Work
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import FixedCache

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits
 from repro.models.runtime.arrangement import EarlyExitPoint, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.verifier import MASKED, Verifier
+from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
@@ -34,6 +35,16 @@ class Verification(NamedTuple):
     rows: int
     tree: TokenTree
 
+    @property
+    def accepted(self) -> int:
+        """Number of accepted draft tokens."""
+        return len(self.path) - 1
+
+    @property
+    def reach(self) -> int:
+        """Length of the branch through the last accepted node."""
+        return self.tree.branch_length(self.path[-1])
+
 
 class Pass(NamedTuple):
     """One forward pass: positions at its start, start and end time, seconds spent waiting for loads, and
@@ -44,6 +55,42 @@ class Pass(NamedTuple):
     end: float
     loading: float
     last_rows: int = 0
+
+
+class Verifier(Protocol):
+    """Computes what it needs of a token tree in one forward pass, and finds the accepted path.
+
+    A method with a way of its own gives one to `Session.verify`.
+    """
+
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
+        """The verified tree, without nodes that were dropped; its accepted path and the next token."""
+
+
+@dataclass(frozen=True)
+class WholeTree:
+    """Computes the logits of all nodes.
+
+    Attributes:
+        apart: run the branches as a batch padded to the longest (EdgeLLM sec. III-B) in place of one
+            sequence under a tree mask; always so for encoder-decoders.
+    """
+
+    apart: bool = False
+
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
+        """See `Verifier`."""
+        branches = branches_of(tree) if self.apart or session.verifies_apart else []
+        rows = await session.forward(tree.prefixes, branches, late=True)
+        return tree, drive(chooser.walk(tree), rows.__getitem__)
+
+
+MASKED = WholeTree()
+
+
+def branches_of(tree: TokenTree) -> list[Prefix]:
+    """The whole text of each leaf."""
+    return [tree.prefixes[leaf] for leaf in tree.leaves()]
 
 
 class Session:

@@ -17,7 +17,6 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.device.direct_io import DirectFile, page_aligned, page_aligned_memory
-from repro.device.memory import Memory
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
 from repro.models.transformer import weights
@@ -166,24 +165,10 @@ class LayerReader:
         bytes_read: bytes read so far.
     """
 
-    def __init__(
-        self,
-        file: LayerFile,
-        slots: int = 2,
-        memory: Memory | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """Open the file and allocate all slots, reserving them in `memory` if given.
-
-        Raises:
-            InputError: the slots exceed the budget, or `slots` is below 1.
-        """
+    def __init__(self, file: LayerFile, slots: int = 2, device: torch.device | str = "cpu") -> None:
+        """Open the file and allocate all slots; InputError if `slots` is below 1."""
         if slots < 1:
             raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
-        self._memory = memory
-        self._purpose = f"{slots} slots for streamed layers of {file.path.name}"
-        if memory:
-            memory.reserve(slots * file.layer_bytes, self._purpose)
         self.file = file
         self.bytes_read = 0
         self._disk = DirectFile(file.path)
@@ -245,7 +230,7 @@ class LayerReader:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """Wait for running reads, close the file and free the memory; idempotent.
+        """Wait for running reads, close the file and drop the slots; idempotent.
 
         Fetched weights must not be used afterwards.
         """
@@ -257,8 +242,6 @@ class LayerReader:
         self._disk.close()
         self._free.clear()
         self._slots.clear()
-        if self._memory:
-            self._memory.release(self._purpose)
 
 
 class _Slot:

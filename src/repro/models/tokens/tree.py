@@ -98,8 +98,8 @@ class TokenTree:
         return next((node for node, have in enumerate(self.prefixes) if have is prefix), None)
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
-        """The subtree of the given nodes, which must list the root first and parents before children."""
-        tree, index = TokenTree(self.root), {0: 0}
+        """The subtree of the given nodes, which must list its root first and parents before children."""
+        tree, index = TokenTree(self.prefixes[nodes[0]]), {nodes[0]: 0}
         for node in nodes[1:]:
             parent = index[self.parents[node]]
             index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
@@ -107,12 +107,11 @@ class TokenTree:
 
     def below(self, root: Prefix) -> TokenTree:
         """The subtree below a sequence, which becomes the root; only the root if no node matches."""
-        top, tree = self.find(root), TokenTree(root)
+        top = self.find(root)
         if top is None:
-            return tree
-        index = {top: 0}
+            return TokenTree(root)
+        nodes = [top]
         for node in range(top + 1, len(self)):
-            if self.parents[node] in index:
-                parent = index[self.parents[node]]
-                index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
-        return tree
+            if self.parents[node] in nodes:
+                nodes.append(node)
+        return self.only(nodes)

@@ -16,29 +16,16 @@ class KVCache:
     """Keys and values of all layers in one preallocated tensor, `[layers, 2 * kv_heads, capacity, head_dim]`.
 
     Each layer has a separate length, because a pass fills the layers one by one and may drop rows between
-    layers. fp32 is the default even with bf16 weights: single-row attention is several times faster in it.
+    layers. They are fp32 even with bf16 weights: single-row attention is several times faster in it.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        capacity: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, config: DecoderConfig, capacity: int, device: torch.device | str = "cpu") -> None:
         if capacity < 1:
             raise InputError(f"a key-value cache needs a capacity of at least 1 slot, got {capacity}")
         self._kv_heads = config.kv_heads
         self._lengths = [0] * config.layers
         self._adopt(
-            torch.zeros(
-                config.layers,
-                2 * config.kv_heads,
-                capacity,
-                config.head_dim,
-                dtype=dtype or torch.float32,
-                device=device,
-            ),
+            torch.zeros(config.layers, 2 * config.kv_heads, capacity, config.head_dim, device=device),
             torch.zeros(config.layers, capacity, dtype=torch.int64, device=device),
         )
 
@@ -53,11 +40,6 @@ class KVCache:
     def capacity(self) -> int:
         """Allocated slots."""
         return self._data.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the preallocated tensor."""
-        return self._data.nbytes
 
     @property
     def length(self) -> int:
@@ -91,16 +73,11 @@ class KVCache:
         self._reserve(start + positions.shape[0])
         self._slots[layer:, start : start + positions.shape[0]] = positions
 
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values to one layer and return all of its keys and values.
-
-        `keys` and `values` are `[rows, kv_heads, head_dim]`; the results are views
-        `[kv_heads, length, head_dim]`, valid until the cache changes.
-        """
-        return self.append_joint(layer, torch.cat((keys, values), 1))
-
     def append_joint(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """`append` for concatenated keys and values, `[rows, 2 * kv_heads, head_dim]`."""
+        """Append keys and values, `[rows, 2 * kv_heads, head_dim]`, to one layer; all of its keys and values.
+
+        The results are views `[kv_heads, length, head_dim]`, valid until the cache changes.
+        """
         start = self._lengths[layer]
         stop = start + rows.shape[0]
         if stop > self._data.shape[2]:

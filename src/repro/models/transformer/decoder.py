@@ -121,12 +121,6 @@ class Decoder:
         """The device of the resident weights."""
         return self.ends.embedding.device
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of resident weights read per generated token: layers and output projection."""
-        layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
-        return layers + self.ends.head.weight_bytes
-
     def resident_layers(self) -> list[LayerWeights]:
         """All layers; InputError if one is not resident."""
         layers = [layer for layer in self.layers if layer is not None]

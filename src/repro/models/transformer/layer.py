@@ -56,11 +56,6 @@ class LayerWeights:
         """The four linears in execution order."""
         return self.qkv, self.out, self.up, self.down
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights read by a pass with one row."""
-        return sum(linear.weight_bytes for linear in self.linears)
-
     def map(self, change: Callable[[Linear], Linear]) -> LayerWeights:
         """The layer with each linear changed, in execution order."""
         qkv, out, up, down = map(change, self.linears)

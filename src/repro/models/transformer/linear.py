@@ -43,17 +43,12 @@ class Linear(Protocol):
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors needed to restore this linear."""
-        ...
+        """The tensors needed to restore this linear; TypeError if it is of a kind that is not stored."""
+        raise TypeError(f"a {type(self).__name__} cannot be stored; build the layer with packed=False")
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """The same kind of linear with other stored tensors."""
-        ...
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights read for one row."""
-        ...
+        """The same kind of linear with other stored tensors; TypeError as `tensors`."""
+        raise TypeError(f"a {type(self).__name__} is made of no stored tensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +61,6 @@ class PlainLinear(TensorFields):
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.weight.nbytes
 
 
 def as_plain(linear: Linear) -> PlainLinear:
@@ -103,7 +93,7 @@ def _has_bf16() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLinear(TensorFields):
+class PackedLinear(Linear):
     """A dense weight in oneDNN's blocked layout, which cannot be read back or stored.
 
     `fastest_linear` creates one if this build of torch supports it.
@@ -111,23 +101,17 @@ class PackedLinear(TensorFields):
 
     blocked: Tensor
     dtype: torch.dtype
-    weight_bytes: int
     bias: Tensor | None = None
 
     @classmethod
     def of(cls, dense: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
         """Reorder a dense weight for products of about `rows` rows."""
-        blocked = _reorder()(dense.weight, rows)
-        return cls(blocked, dense.weight.dtype, dense.weight.nbytes, dense.bias)
+        return cls(_reorder()(dense.weight, rows), dense.weight.dtype, dense.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         y: Tensor = _packed_product()(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
         return y
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Raises TypeError: blocked weights cannot be stored."""
-        raise TypeError("a packed weight cannot be stored; build the layer with packed=False")
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -165,11 +149,6 @@ class Int8Linear(TensorFields):
         """See `TensorFields`; the 16-bit copy of the old weight is dropped."""
         return Int8Linear(tensors["weight"], tensors["scale"], tensors.get("bias"))
 
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.weight.nbytes + self.scale.nbytes
-
 
 @dataclass(frozen=True, slots=True)
 class Int4Linear(TensorFields):
@@ -200,8 +179,3 @@ class Int4Linear(TensorFields):
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int4Linear:
         """See `TensorFields`; the 16-bit copy of the old weight is dropped."""
         return Int4Linear(tensors["codes"], tensors["scales"], self.outputs, self.group, tensors.get("bias"))
-
-    @property
-    def weight_bytes(self) -> int:
-        """See `Linear`."""
-        return self.codes.nbytes + self.scales.nbytes

@@ -28,18 +28,13 @@ class Codes:
     scale: Tensor
     zero: Tensor
 
-    @property
-    def group(self) -> int:
-        """Inputs that share a scale."""
-        return self.codes.shape[1] // self.scale.shape[1]
-
     def dequantize(self) -> Tensor:
         """The dequantized weight, fp32 `[outputs, inputs]`."""
         grouped = self.codes.float().view(*self.scale.shape, -1) - 8.0
         return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
-def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
+def q4_1(weight: Tensor) -> Codes:
     """Asymmetric 4-bit codes as in GGUF's Q4_1: the smallest value of a group is code 0, the largest 15.
 
     Codes are for the rounded scale and zero, so that the rounding error of these is not added again.
@@ -48,11 +43,11 @@ def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
     Raises:
         InputError: the number of inputs is not a multiple of the group size.
     """
-    if weight.shape[1] % group:
+    if weight.shape[1] % GROUP:
         raise InputError(
-            f"4-bit weights need inputs in whole groups of {group}, got {weight.shape[1]} inputs"
+            f"4-bit weights need inputs in whole groups of {GROUP}, got {weight.shape[1]} inputs"
         )
-    blocks = weight.float().view(weight.shape[0], -1, group)
+    blocks = weight.float().view(weight.shape[0], -1, GROUP)
     low, high = blocks.aminmax(dim=2)
     scale = ((high - low) / 15.0).to(torch.bfloat16)
     zero = (low + 8.0 * scale.float()).to(torch.bfloat16)
@@ -96,7 +91,7 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1),
         F.pad(scales, (0, 0, 0, missing)).contiguous(),
         outputs,
-        rounded.group,
+        GROUP,
         bias,
         copy,
     )

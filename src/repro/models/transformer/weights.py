@@ -22,12 +22,11 @@ from repro.models.checkpoints.weight_files import read_config
 from repro.models.transformer import quantize
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
-from repro.models.transformer.families import config_of, family_of
+from repro.models.transformer.families import Names, config_of, family_of
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import LayerNorm, Norm, RMSNorm
 from repro.models.transformer.rope import interleave
-from repro.models.transformer.tensor_names import Names
 
 __all__ = ["DTYPES", "decoder_config", "digest", "layers", "load", "read_config"]
 

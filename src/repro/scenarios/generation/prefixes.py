@@ -27,7 +27,7 @@ from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Report
 from repro.models.observations import own_text, transfer
-from repro.models.runtime.model import Model, ModelVariant
+from repro.models.runtime.model import Model
 from repro.models.runtime.side_network import SideNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import forgetting, memory_root
@@ -51,7 +51,7 @@ class Prefixes(NamedTuple):
     """
 
     needed_for: str
-    model: ModelVariant
+    model: Model
     requests: Sequence[Request]
     stage: str
 
@@ -163,12 +163,12 @@ def agreement(
         return draft_calibration.native(answers, draft, report)
 
 
-OpenNetwork = Callable[[GenerationCell, ModelVariant, str], AbstractContextManager[Network]]
+OpenNetwork = Callable[[GenerationCell, Model, str], AbstractContextManager[Network]]
 """Opens the network of a model in a role."""
 
 
 @contextmanager
-def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
+def network_of(cell: GenerationCell, model: Model, role: str) -> Iterator[Network]:
     """Open a model's network, which looks rows up in the model's cache if the cell does so."""
     if not (remembers(cell) and model.folder):
         yield model.network()

@@ -19,7 +19,7 @@ from repro.models.forward.logit_cache import MemoNetwork
 from repro.models.forward.network import Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
-from repro.models.runtime.model import ModelVariant
+from repro.models.runtime.model import Model
 from repro.models.runtime.side_network import SideNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY
@@ -103,7 +103,7 @@ def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
         networks.append(_recompute(cell, greedy_text, request.max_tokens, bound))
 
     @contextmanager
-    def open_network(_: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
+    def open_network(_: GenerationCell, model: Model, role: str) -> Iterator[Network]:
         network = model.network()
         if cell.model(role).computes_in not in BOUNDS or not model.folder:
             yield network

@@ -21,14 +21,13 @@ from repro.device.op import GPU
 from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
-from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
-from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads
+from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads, MatchedNetwork
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
 from repro.models.checkpoints.generation_settings import unused_settings
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward.network import Network
-from repro.models.runtime.model import ModelVariant
+from repro.models.runtime.model import Model
 from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.runtime.side_network import SideNetwork
@@ -89,7 +88,7 @@ class GenerationScenario(GenerationCell):
 @contextmanager
 def _matched_network(
     cell: GenerationCell,
-    model: ModelVariant,
+    model: Model,
     role: str,
     matched: Calibrated | None,
     network: OpenNetwork,

@@ -15,9 +15,10 @@ from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import figures_of
-from repro.models.analysis.layer_dropping import (
+from repro.models.analysis.layers import (
     block_elements,
     elements,
+    half_similarities,
     has_attention,
     has_mlp,
     of_layers,
@@ -25,7 +26,6 @@ from repro.models.analysis.layer_dropping import (
     without_attention,
     without_mlp,
 )
-from repro.models.analysis.layer_importance import half_similarities
 from repro.models.transformer.decoder import Decoder
 
 

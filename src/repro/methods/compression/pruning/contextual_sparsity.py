@@ -1,6 +1,6 @@
 """Contextual sparsity (Deja Vu): a predictor chooses the MLP neurons to compute for each token.
 
-Owns the fitting of predictors. Must not know any other compression.
+Owns the predictors, their fitting, and the output of unselected neurons. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -18,11 +18,49 @@ from repro.core.bounds import Part
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.analysis.hooks import LinearId, with_observer
-from repro.models.analysis.layer_dropping import block_elements, elements, without_mlp
-from repro.models.analysis.layer_importance import through
+from repro.models.analysis.layers import block_elements, elements, through, without_mlp
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationPredictor:
+    """Two linears without bias or activation (Deja Vu), `[rank, inputs]` and `[neurons, rank]`."""
+
+    to_rank: Tensor
+    to_neurons: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scores of each neuron for each token, as logits `[rows, neurons]`."""
+        return x @ self.to_rank.T @ self.to_neurons.T
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLinear(Linear):
+    """A linear over neurons (gate and up concatenated if gated) that outputs 0 for unselected neurons.
+
+    A neuron with output 0 adds nothing to the MLP, since every activation is 0 at 0. All products are
+    computed and then masked, so this shows the effect on accuracy, not on speed.
+
+    Attributes:
+        linear: the full linear.
+        predictor: scores the neurons.
+        active_count: neurons computed per token.
+    """
+
+    linear: Linear
+    predictor: ActivationPredictor
+    active_count: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        active = self.predictor(x).topk(self.active_count, -1).indices
+        outputs = self.linear(x).view(x.shape[0], -1, self.predictor.to_neurons.shape[0])
+        index = active[:, None].expand(-1, outputs.shape[1], -1)
+        active_outputs = outputs.new_zeros(outputs.shape).scatter_(2, index, outputs.gather(2, index))
+        return active_outputs.view(x.shape[0], -1)
+
 
 RATE = 1e-3
 """AdamW learning rate of Deja Vu's MLP script."""

@@ -20,8 +20,7 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
-from repro.models.analysis.layer_dropping import of_layers
-from repro.models.analysis.layer_importance import rows_by_layer, through
+from repro.models.analysis.layers import of_layers, rows_by_layer, through
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Linear
 

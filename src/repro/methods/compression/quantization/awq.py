@@ -20,8 +20,15 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import Sample, samples
 from repro.models.analysis.hooks import PARTS, LinearId, matrices, with_linears
-from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, groups_of, split_groups
+from repro.models.quantization.grouped import (
+    SCALE_BITS,
+    BlockLinear,
+    Group,
+    asymmetric,
+    bits_per_weight,
+    groups_of,
+    split_groups,
+)
 from repro.models.quantization.scale_folding import feeds, fold_scales, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

@@ -15,8 +15,8 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
-from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.ggml_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
+from repro.models.quantization.grouped import BlockLinear, bits_per_weight
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, as_plain

@@ -16,8 +16,14 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import linears_of, with_linears
-from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, Group, groups_of, symmetric
+from repro.models.quantization.grouped import (
+    SCALE_BITS,
+    BlockLinear,
+    Group,
+    bits_per_weight,
+    groups_of,
+    symmetric,
+)
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, as_plain
 

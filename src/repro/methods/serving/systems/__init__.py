@@ -1,1 +1,1 @@
-"""Elastic services that serve a trace, one per file."""
+"""Elastic services that serve a trace."""

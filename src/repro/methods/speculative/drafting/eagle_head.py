@@ -1,15 +1,21 @@
-"""An EAGLE-3 head: configuration, weights in the public checkpoint format, and operators.
+"""An EAGLE-3 head: configuration, weights in the public checkpoint format, operators, and its passes.
 
 The format is that of `SafeAILab/EAGLE`, SpecForge and AngelSlim: one decoder layer whose attention reads a
 token's embedding concatenated with a feature of the target, and an output projection over a separate draft
-vocabulary. Must not know about cache bookkeeping, token trees or where features come from.
+vocabulary. Must not know about devices, costs, token trees or where features come from.
+
+The head's input for a sequence is its last token paired with the target's feature at the token before, at
+that feature's position: the first pair, of the second token, is at position 0. Where the target has not
+computed the feature, the head's output (a guess) replaces it (`HeadLineage`). Such pairs are recomputed once
+the target's features exist.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +23,21 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.safetensors_io import StoredTensors
-from repro.models.checkpoints.stored_numbers import NOTHING
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
+from repro.models.forward.logit_cache import row_key
+from repro.models.forward.network import RANKED, Features, Logits, Step
+from repro.models.tokens.kv_slots import HeadLineage
+from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import families
-from repro.models.transformer.attention import attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import RMSNorm
-from repro.models.transformer.rope import frequencies, interleave, rotations
+from repro.models.transformer.rope import interleave
 from repro.records.provenance import count_layers
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
@@ -158,35 +170,42 @@ def _outputs(*named: Any) -> tuple[int, ...] | None:
     return tuple(lists[0]) if lists else None
 
 
+class PairDecoder(Decoder):
+    """The one layer of a head, whose attention reads pairs, `[rows, 2 * hidden]`."""
+
+    def read_pairs(
+        self, x: Tensor, pairs: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Tensor:
+        """Add the layer's attention over pairs and its MLP to `x`; all else is as in `Decoder.layer`."""
+        count_layers()
+        (w,) = self.resident_layers()
+        assert w.before_mlp is not None
+        x = x + self._attention(0, pairs, w, self._shared_mask(0, positions, mask, cache), cache).float()
+        return x + self._mlp(w.before_mlp(x), w).float()
+
+
 @dataclass(frozen=True)
 class EagleHead:
     """Operators of one head; hidden states are fp32 for every weight precision.
 
     Attributes:
+        decoder: its layer, final norm and output projection over the draft vocabulary; the embedding is the
+            head's or the target's, `[target vocab, hidden]`.
         fuse: projects target features `[rows, features]` to the head's hidden size.
         targets: the target's id of each draft token, int64 `[draft vocab]`; `None` if the ids are equal.
-        embedding: token embeddings, the head's or the target's, `[target vocab, hidden]`.
     """
 
     config: EagleConfig
+    decoder: PairDecoder
     fuse: Linear
-    qkv: Linear
-    out: Linear
-    up: Linear
-    down: Linear
     token_norm: RMSNorm
     feature_norm: RMSNorm
-    mlp_norm: RMSNorm
-    final_norm: RMSNorm
-    output: Linear
     targets: Tensor | None
-    embedding: Tensor
-    frequency: Tensor
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return self.embedding.device
+        return self.decoder.device
 
     def layer(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
@@ -196,25 +215,10 @@ class EagleHead:
         The result `[rows, hidden]` is the head's guess at each token's feature. Positions and mask are as in
         `Decoder.layer`; keys and values are appended to the cache.
         """
-        count_layers()
-        c = self.config.layer
         normed = self.feature_norm(hidden)
-        pair = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
-        heads = self.qkv(pair).float().view(len(tokens), -1, c.head_dim)
-        cache.set_positions(0, positions)
-        rotation = rotations(self.frequency, positions)
-        heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
-        attention = attention_mask(c, 0, rotation, positions, mask, cache)
-        keys, values = cache.append_joint(0, heads[:, c.heads :])
-        x = (normed if self.config.norm_before_residual else hidden) + self.out(
-            attend(c, heads[:, : c.heads], keys, values, attention)
-        ).float()
-        gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down(F.silu(gate).mul_(up)).float()
-
-    def logits(self, guesses: Tensor) -> Tensor:
-        """Logits over the draft vocabulary, fp32 `[rows, draft vocab]`."""
-        return self.output(self.final_norm(guesses)).float()
+        embedded = self.token_norm(F.embedding(tokens, self.decoder.ends.embedding))
+        x = normed if self.config.norm_before_residual else hidden
+        return self.decoder.read_pairs(x, torch.cat((embedded, normed), -1), positions, mask, cache)
 
 
 def load(
@@ -239,21 +243,22 @@ def load(
     stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
     stored.require(config)
     c, width = config.layer, 2 * config.layer.hidden
-    return EagleHead(
-        config=config,
-        fuse=stored.linear("fc", (c.hidden, config.features)),
+    layer = LayerWeights(
         qkv=stored.qkv(c, width),
         out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
         up=stored.up(c),
         down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        before_mlp=stored.norm("midlayer.post_attention_layernorm", c),
+    )
+    output = stored.linear("lm_head", (c.vocab, c.hidden))
+    ends = EmbeddingAndHead(stored.embedding(config, embedding), output, stored.norm("norm", c))
+    return EagleHead(
+        config=config,
+        decoder=PairDecoder(c, [layer], ends),
+        fuse=stored.linear("fc", (c.hidden, config.features)),
         token_norm=stored.norm("midlayer.input_layernorm", c),
         feature_norm=stored.norm("midlayer.hidden_norm", c),
-        mlp_norm=stored.norm("midlayer.post_attention_layernorm", c),
-        final_norm=stored.norm("norm", c),
-        output=stored.linear("lm_head", (c.vocab, c.hidden)),
         targets=stored.targets(config),
-        embedding=stored.embedding(config, embedding),
-        frequency=frequencies(c.rope, c.head_dim).to(device) if c.rope else torch.zeros(c.head_dim // 2),
     )
 
 
@@ -355,3 +360,130 @@ class _Stored:
 
     def _pack(self, weight: Tensor) -> Linear:
         return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))
+
+
+class DraftRow(Logits):
+    """Logits over a head's reduced vocabulary, with tokens mapped to the target's ids."""
+
+    def __init__(self, draft_logits: Tensor, targets: Tensor, vocab: int) -> None:
+        """From logits `[draft vocab]`, the target's id of each token, and the target's vocabulary size."""
+        super().__init__(None)
+        self._draft_logits, self._targets, self._vocab = draft_logits, targets, vocab
+
+    @property
+    def logits(self) -> Tensor:
+        """All logits `[target vocab]`, fp32; -inf for tokens outside the head's vocabulary."""
+        logits = self._draft_logits.new_full((self._vocab,), -torch.inf)
+        logits[self._targets] = self._draft_logits
+        return logits
+
+    def top_ranks(self) -> tuple[list[int], list[float]]:
+        """See `Logits`; at most the head's vocabulary."""
+        if self._ranked is None:
+            best = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
+            logps = best.values - self._draft_logits.logsumexp(dim=-1)
+            self._ranked = self._targets[best.indices].tolist(), logps.tolist()
+        return self._ranked
+
+
+class EagleNetwork:
+    """A head with its KV cache and its guesses at features; see `Network`."""
+
+    depth = 1
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        load: Callable[[], EagleHead],
+        features: Features,
+        device: torch.device | str = "cpu",
+        capacity: int = 512,
+    ) -> None:
+        """`load` returns the weights on `device` and is called on first use; `capacity` as in
+        `DecoderNetwork`."""
+        self._load = load
+        self.features = features
+        self.lineage = HeadLineage(0)
+        self.guesses: dict[Prefix, Tensor] = {}
+        self._cache = partial(KVCache, config.layer, capacity, device=device)
+
+    @cached_property
+    def cache(self) -> KVCache:
+        """The key-value cache, made for the first pass."""
+        return self._cache()
+
+    @cached_property
+    def head(self) -> EagleHead:
+        """The weights."""
+        return self._load()
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; the target prefills the prompt before its head drafts."""
+        self.lineage = HeadLineage(prompt.length)
+        self.guesses.clear()
+        self.features.start()
+
+    def key(self, prefix: Prefix) -> bytes:
+        """What a row is stored under: it depends on how many tokens have features of the target."""
+        return row_key(prefix.digest, self.lineage.boundary)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`; the levels of a tree are computed one after the other within the pass."""
+        return _EagleStep(self, wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """Keep only the prefixes of `text` whose slots were computed from the target's features."""
+        slots = self.lineage.keep(text)
+        if "cache" in vars(self):  # a pass was computed
+            inference(self.cache.keep)(*slots)
+        self.guesses = {
+            prefix: guess
+            for prefix, guess in self.guesses.items()
+            if prefix.length > self.lineage.boundary and prefix in self.lineage
+        }
+        self.features.keep(text)
+
+
+class _EagleStep(Step):
+    def __init__(self, network: EagleNetwork, prefixes: Sequence[Prefix]) -> None:
+        self._network, self._prefixes = network, list(prefixes)
+        self._waves = network.lineage.waves(prefixes)
+        computed = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in computed or prefix in network.guesses for prefix in prefixes):
+            raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
+        network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
+
+    @inference
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        assert streamed is None, "a head stays in memory"
+        for wave in self._waves if first < last else ():
+            self._compute(wave)
+
+    def _compute(self, wave: Sequence[Prefix]) -> None:
+        network, head, lineage = self._network, self._network.head, self._network.lineage
+        grounded = [prefix for prefix in wave if lineage.is_grounded(prefix)]
+        inputs = dict(network.guesses)
+        if grounded:
+            parents = [prefix.parent for prefix in grounded if prefix.parent is not None]
+            features = network.features.of(parents).to(head.device)
+            inputs.update(zip(parents, head.fuse(features).float().unbind(), strict=True))
+        hidden = torch.stack([inputs[prefix.parent] for prefix in wave if prefix.parent is not None])
+        mask = lineage.mask(wave)
+        guesses = head.layer(
+            torch.tensor([prefix.token for prefix in wave], device=head.device),
+            hidden,
+            torch.tensor([prefix.length - 2 for prefix in wave], device=head.device),
+            mask if mask is None else mask.to(head.device),
+            network.cache,
+        )
+        lineage.add(wave)
+        network.guesses.update(zip(wave, guesses.unbind(), strict=True))
+
+    @inference
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
+        head = self._network.head
+        logits = head.decoder.head(torch.stack([self._network.guesses[prefix] for prefix in prefixes]))
+        if head.targets is None:
+            return [Logits(row) for row in logits]
+        return [DraftRow(row, head.targets, head.config.target_vocab) for row in logits]

@@ -10,30 +10,24 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.device.emulated import Device
 from repro.libraries import Tensor
 from repro.methods.speculative.drafting import eagle_head, head_ranks, medusa_head
-from repro.methods.speculative.drafting.eagle import EagleNetwork
-from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
+from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead, EagleNetwork
 from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
-from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads
-from repro.methods.speculative.drafting.medusa_network import MedusaNetwork
+from repro.methods.speculative.drafting.medusa_head import MedusaConfig, MedusaHeads, MedusaNetwork
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.weight_files import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
-from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, Network
+from repro.models.forward.network import RANKED, Features, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
-from repro.models.streaming.loading import LayerLoads
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -60,7 +54,7 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
 
 def _kind_of(raw: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.describes(raw):
+    if medusa_head.NAMED in raw:
         return MedusaModel
     return EagleModel if raw and eagle_head.config_of(raw) else Model
 
@@ -86,34 +80,6 @@ def align_vocabularies(models: Sequence[Model]) -> None:
     if len({model.own_shape.vocab for model in padded}) > 1:
         for model in padded:
             model.tokens = max(model.tokenizer.vocabulary.values()) + 1
-
-
-class HeadConfig(Protocol):
-    """Configuration of a draft head's checkpoint: its shape, and the hidden states it reads."""
-
-    @property
-    def shape(self) -> Shape:
-        """Shape of the head, for its cost."""
-        ...
-
-    @property
-    def target_vocab(self) -> int:
-        """Vocabulary size of the target."""
-        ...
-
-    @property
-    def target_hidden(self) -> int:
-        """Hidden size of the target."""
-        ...
-
-    @property
-    def max_positions(self) -> int | None:
-        """Maximum number of positions; `None` is unlimited."""
-        ...
-
-    def depths(self, layers: int) -> tuple[int, ...]:
-        """The depths, of a target with `layers` layers, after which hidden states are read."""
-        ...
 
 
 class HeadModel(Model):
@@ -157,7 +123,7 @@ class HeadModel(Model):
 
     @property
     @abstractmethod
-    def head_config(self) -> HeadConfig:
+    def head_config(self) -> EagleConfig | MedusaConfig:
         """Configuration of the checkpoint."""
 
     @property
@@ -279,32 +245,17 @@ class MedusaModel(HeadModel):
     def _reading(self, features: Features) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)
 
-    def session(
-        self,
-        role: str,
-        device: Device,
-        placement: Placement,
-        network: Network,
-        tokens: int = 0,
-        loads: LayerLoads | None = None,
-    ) -> Session:
-        """See `Model`; the session carries the heads' recorded accuracies, if any."""
-        return self._with_calibration(super().session(role, device, placement, network, tokens, loads))
-
-    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
-        """See `Model` and `session`."""
-        return self._with_calibration(super().local_session(role, device, placement, tokens))
-
     @cached_property
     def ranks(self) -> Path | None:
         """The file of the heads' recorded ranks, if there is one."""
         path = self.folder / head_ranks.FILE if self.folder else None
         return path if path and path.is_file() else None
 
-    def _with_calibration(self, session: Session) -> Session:
-        if self.ranks:
-            session.beside = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
-        return session
+    def _beside(self, placement: Placement) -> object | None:
+        """The heads' recorded accuracies, if there are any."""
+        if self.ranks is None:
+            return super()._beside(placement)
+        return Calibration.of(HeadRanks.load(self.ranks).first(self.model_cost.shape.medusa))
 
     @cached_property
     def _heads(self) -> MedusaHeads:

@@ -81,16 +81,14 @@ class InterpolatedModel(Model):
         """Content hash of the target, the share and the seed: what rows are remembered under."""
         return content_hash([self.target.digest, "interpolated", VERSION, self.share, self.seed])
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def _load(self, resident: bool) -> Decoder:
         """See `Model`; embeddings and output projection are the target's own tensors."""
         ends = self.target.decoder(resident=False)
         if not resident:
             return ends
-        if True not in self._loaded:
-            assert self.folder is not None
-            arguments = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
-            self._loaded[True] = ends.with_layers(_interpolated_layers(*arguments))
-        return self._loaded[True]
+        assert self.folder is not None
+        arguments = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
+        return ends.with_layers(_interpolated_layers(*arguments))
 
 
 @lru_cache(maxsize=1)

@@ -1,15 +1,18 @@
-"""Medusa heads: configuration, weights in the public checkpoint format, and operators.
+"""Medusa heads: configuration, weights in the public checkpoint format, operators, and their passes.
 
 The format is that of `FasterDecoding/Medusa`: a residual block h + SiLU(W h + b) on the target's last hidden
 state after its final norm, then a linear to the vocabulary. Head k reads the hidden state at token t and
-predicts token t + k + 2. Must not know about token trees, memos or where features come from.
+predicts token t + k + 2. The logits after a sequence come from the head that predicts its next token
+(`MedusaLineage`), independent of the draft tokens between. Must not know about token trees, memos, devices or
+where features come from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,15 +23,23 @@ from repro.libraries import F, Tensor, torch
 from repro.methods.speculative.drafting.head_ranks import FILE as RANKS
 from repro.models.checkpoints.config_settings import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
-from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
+from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
+from repro.models.forward.logit_cache import row_key
+from repro.models.forward.network import Features, Logits, Step
+from repro.models.tokens.kv_slots import MedusaLineage
+from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import EmbeddingAndHead
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
 NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"
+"""Entries of a `config.json` of Medusa heads, which has the first one."""
+
 OTHERS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
@@ -67,11 +78,6 @@ class MedusaConfig:
     def depths(self, layers: int) -> tuple[int, ...]:
         """Numbers of target layers after which hidden states are read: after all `layers`."""
         return (layers,)
-
-
-def describes(raw: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` belongs to Medusa heads."""
-    return NAMED in raw
 
 
 def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
@@ -205,3 +211,63 @@ def _tensors(folder: Path) -> Tensors:
     if any(path.name != RANKS for path in folder.glob("*.safetensors")):
         return StoredTensors(folder)
     return PickledTensors(folder / MEDUSA)
+
+
+class MedusaNetwork:
+    """Medusa heads and the target's features they read; see `Network`."""
+
+    depth = 1
+
+    def __init__(self, count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
+        """`count` heads, which `load` returns on first use."""
+        self._count = count
+        self._load = load
+        self.features = features
+        self.lineage = MedusaLineage(0, count)
+
+    @cached_property
+    def heads(self) -> MedusaHeads:
+        """The weights."""
+        return self._load()
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; the target prefills the prompt before its heads draft."""
+        self.lineage = MedusaLineage(prompt.length, self._count)
+        self.features.start()
+
+    def key(self, prefix: Prefix) -> bytes:
+        """What a row is stored under: the sequence whose feature is read, and the head that reads it."""
+        root, head = self.lineage.root_and_head(prefix)
+        return row_key(root.digest, head + 1)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`."""
+        return _MedusaStep(self, wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """See `Network`."""
+        self.lineage.keep(text)
+        self.features.keep(text)
+
+
+class _MedusaStep(Step):
+    def __init__(self, network: MedusaNetwork, prefixes: Sequence[Prefix]) -> None:
+        self._network = network
+        pairs = [network.lineage.root_and_head(prefix) for prefix in prefixes]
+        self._roots, self._heads = [root for root, _ in pairs], [head for _, head in pairs]
+        self._hidden: Tensor | None = None
+
+    @inference
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        assert streamed is None, "heads stay in memory"
+        if first < last:
+            heads = self._network.heads
+            features = self._network.features.of(self._roots).to(heads.device)
+            self._hidden = heads.hidden(features, self._heads)
+
+    @inference
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        assert self._hidden is not None, "heads say nothing before their layer has run"
+        indices = list(range(len(self._heads)) if at is None else at)
+        logits = self._network.heads.logits(self._hidden[indices], [self._heads[i] for i in indices])
+        return [Logits(row) for row in logits]

@@ -132,39 +132,6 @@ def estimate_tree(accuracies: Accuracies, width: int) -> VerificationTree:
     return VerificationTree.of(paths)
 
 
-def best(accuracies: Accuracies, width: int) -> VerificationTree:
-    """The tree of a width with the largest estimate, by exhaustive search; for small widths only."""
-    _require_width(width)
-    trees = (
-        VerificationTree.of(paths)
-        for paths in _all_trees((), _children((), accuracies), accuracies, width - 1)
-    )
-    largest = max(trees, key=lambda tree: expected_acceptance(tree, accuracies), default=None)
-    if largest is None:
-        raise InputError(
-            f"a width of {width} is beyond {len(accuracies)} heads of {len(accuracies[0])} ranks"
-        )
-    return largest
-
-
-def _all_trees(
-    nodes: tuple[Path, ...], candidates: Sequence[Path], accuracies: Accuracies, missing: int
-) -> Iterator[tuple[Path, ...]]:
-    """Enumerate every tree with `missing` nodes more than `nodes` once; skipped nodes stay out."""
-    if not missing:
-        yield nodes
-        return
-    for i, path in enumerate(candidates):
-        later = [*candidates[i + 1 :], *_children(path, accuracies)]
-        yield from _all_trees((*nodes, path), later, accuracies, missing - 1)
-
-
-def _children(path: Path, accuracies: Accuracies) -> list[Path]:
-    if len(path) == len(accuracies):
-        return []
-    return [(*path, rank) for rank in range(len(accuracies[len(path)]))]
-
-
 def _require_width(width: int) -> None:
     if width < 1:
         raise InputError(f"a verification's width is {width}; it must be at least 1, which is the root alone")

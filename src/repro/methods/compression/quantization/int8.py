@@ -1,15 +1,17 @@
-"""SmoothQuant: scales outliers out of the inputs of linears into their weights, then quantizes to int8.
+"""Weights and inputs in int8: with static scales, smoothed before (SmoothQuant), or by rows (LLM.int8()).
 
-Owns the smoothing scales. Must not know how they are folded into a norm or how integers are multiplied.
+Owns the scales and the threshold of outliers. Must not know how scales are folded into a norm or how integers
+are multiplied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from repro.core.bounds import Share
@@ -17,11 +19,26 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import largest_by_channel
-from repro.models.analysis.hooks import LinearId
+from repro.models.analysis.hooks import LinearId, linears_of, with_linears
 from repro.models.quantization.scale_folding import feeds, fold_scales
-from repro.models.quantization.w8a8 import HIGH, quantize_static
+from repro.models.quantization.w8a8 import HIGH, Int8Weight, RowwiseLinear, quantize_static, scale_per_output
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
+
+
+@register("compression", "w8a8")
+@dataclass(frozen=True)
+class W8A8:
+    """Symmetric max-abs scales: per matrix for weights, per tensor and static for inputs."""
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        maxima = largest_by_channel(decoder, corpus)
+        steps = {place: float(largest.max()) / HIGH for place, largest in maxima.items()}
+        return Compressed(quantize_static(decoder, steps), {"bits_per_weight": 8})
+
 
 _LEAST = 1e-5
 """Lower bound of maxima and scales, as in the release."""
@@ -82,3 +99,28 @@ def smooth(decoder: Decoder, scales: Mapping[LinearId, Tensor]) -> Decoder:
         for i, layer in enumerate(layers):
             layers[i] = fold_scales(layer, norm, parts, scales[LinearId(i, parts[0])])
     return decoder.with_layers(layers)
+
+
+@register("compression", "llm_int8")
+@dataclass(frozen=True)
+class LlmInt8:
+    """Max-abs scales per row of inputs and of weights; outlier columns are multiplied in fp32.
+
+    Deviation: the outlier product uses fp32 and the int8 weights; the release uses fp16 and the same weights.
+
+    Attributes:
+        threshold: a column with an input of at least this magnitude in a pass is an outlier for all its rows.
+    """
+
+    calibrated: ClassVar[bool] = False
+
+    threshold: Annotated[float, Interval(gt=0, le=1e6)] = 6.0
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        dense = {place: as_plain(linear) for place, linear in linears_of(decoder)}
+        linears = {
+            place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
+            for place, linear in dense.items()
+        }
+        return Compressed(with_linears(decoder, linears), {"bits_per_weight": 8})

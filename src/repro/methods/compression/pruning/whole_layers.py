@@ -1,6 +1,6 @@
-"""Layer elastification (LE), a baseline of ElastiLM: removes whole layers by the loss without them.
+"""Whole layers removed by a ranking: by the loss without them, or by how little they change hidden states.
 
-Owns the use of that ranking. Must not know any other compression.
+Owns the use of these rankings. Must not know how they are measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro.core.bounds import Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import figures_of, most_important
-from repro.models.analysis.layer_importance import losses_without
+from repro.models.analysis.layers import block_influences, losses_without
 from repro.models.transformer.decoder import Decoder
 
 
@@ -37,4 +37,26 @@ class Layerwise:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         pruned = most_important(decoder, losses_without(decoder, corpus), self.level)
+        return Compressed(pruned, figures_of(pruned, decoder))
+
+
+@register("compression", "shortgpt")
+@dataclass(frozen=True)
+class ShortGpt:
+    """Removes the layers of least block influence; ranked once, on the whole model.
+
+    Block influence is 1 minus the mean cosine of a token's hidden states before and after the layer
+    (ShortGPT Eq. 1).
+
+    Attributes:
+        level: share of layers kept, rounded down.
+    """
+
+    level: Part = 0.5
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        pruned = most_important(decoder, block_influences(decoder, corpus), self.level)
         return Compressed(pruned, figures_of(pruned, decoder))
