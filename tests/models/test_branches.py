@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-from repro.models.runtime.verifier import WholeTree
 
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
@@ -14,7 +13,7 @@ from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, Logits
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
-from repro.models.runtime.session import Session, Verification
+from repro.models.runtime.session import Session, Verification, WholeTree
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import alone, decoder, model_cost_of, plain, toy

@@ -13,6 +13,7 @@ from repro.models.analysis.layers import (
     loss,
     losses_without,
     of_layers,
+    partial_decoder,
     rows_by_layer,
     through,
     without_attention,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from repro.methods.elastilm.differentiable import DifferentiableDecoder
 from torch import Tensor
 
 from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
