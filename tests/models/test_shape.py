@@ -63,7 +63,7 @@ def test_an_encoder_reads_the_source_at_once() -> None:
 def test_a_first_pass_makes_the_sources_keys_and_values() -> None:
     flops = 2 * 1 * (LAYER - SOURCE) + 2 * 5 * SOURCE + 4 * 1 * (0 + 5) * 6
     moved = 2 * LAYER + 2 * 2 * (0 + 5 + 1) * 6
-    assert MODEL_COST.layers(3, rows=1, context=0, prompt=5, first=True) == (3 * flops, 3 * moved)
+    assert MODEL_COST.layers(3, rows=1, context=0, prompt=5, is_first=True) == (3 * flops, 3 * moved)
 
 
 def test_later_passes_read_them() -> None:

@@ -139,7 +139,7 @@ class Decoding:
         reach: int | None = None,
     ) -> None:
         """Record a verification that extended the text to `text`; `reach` defaults to `drafted` (a chain)."""
-        emitted = self._emit(text.tokens(after=self.text.length))
+        emitted = self._emit(text.tokens(start=self.text.length))
         now = self._device.now
         accepted = min(accepted, emitted)
         reach = drafted if reach is None else reach

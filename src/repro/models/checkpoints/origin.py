@@ -118,9 +118,9 @@ def _check_keys(section: str, entries: Any, shape: type) -> None:
     for key in entries:
         if key not in names:
             raise InputError(unknown(f"key of {section}", str(key), names))
-    needed = {field.name for field in fields(shape) if field.default is MISSING}
-    if lacking := needed - set(entries):
-        raise InputError(f"{section} {entries.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
+    needed_keys = {field.name for field in fields(shape) if field.default is MISSING}
+    if missing_keys := needed_keys - set(entries):
+        raise InputError(f"{section} {entries.get('name', '')!r} lacks {', '.join(sorted(missing_keys))}")
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
@@ -132,10 +132,10 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     candidates = local_paths(checkpoint)
     path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None and checkpoint.folder is not None:
-        searched = ", ".join(map(str, candidates))
+        searched_paths = ", ".join(map(str, candidates))
         raise InputError(
             f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there"
-            f"{to_install(checkpoint.folder) or f'; tried {searched}'}"
+            f"{to_install(checkpoint.folder) or f'; tried {searched_paths}'}"
         )
     return path
 
@@ -169,7 +169,7 @@ def model_file(text: str) -> dict[str, Any] | None:
     path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
     if path is None and not REPOSITORY.fullmatch(text):
         return None
-    tokenized = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
+    has_tokenizer = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
     name = Path(text).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,
@@ -177,7 +177,7 @@ def model_file(text: str) -> dict[str, Any] | None:
         "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
         "store": STORES[0],
-        "shares_embeddings_with": None if tokenized else "its target",
+        "shares_embeddings_with": None if has_tokenizer else "its target",
         "licence": "its own",
     }
     return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": STORES[0]}

@@ -37,15 +37,15 @@ def quantized_by(raw: Mapping[str, Any]) -> str | None:
     return str(config.get("quant_method", "MLX" if key == "quantization" else "?"))
 
 
-def require_plain(raw: Mapping[str, Any]) -> None:
+def require_plain(config: Mapping[str, Any]) -> None:
     """InputError for quantized weights, where nothing dequantizes them."""
-    if method := quantized_by(raw):
-        raise InputError(f"{raw.get('model_type')} in {method} is not read; only plain numbers are")
+    if method := quantized_by(config):
+        raise InputError(f"{config.get('model_type')} in {method} is not read; only plain numbers are")
 
 
 def require_floats(tensors: Mapping[str, StoredTensor]) -> None:
     """InputError unless every weight and bias of these tensors, by name, is a plain number."""
-    for name, stored in tensors.items():
-        is_bias = name.endswith("bias") and len(stored.shape) == 1  # 4: GPT-2's masks
-        if (name.endswith("weight") or is_bias) and stored.kind not in FLOATS:
-            raise InputError(f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")
+    for name, tensor in tensors.items():
+        is_bias = name.endswith("bias") and len(tensor.shape) == 1  # 4: GPT-2's masks
+        if (name.endswith("weight") or is_bias) and tensor.kind not in FLOATS:
+            raise InputError(f"{tensor.path} stores {name} as {tensor.kind}; a weight is {', '.join(FLOATS)}")

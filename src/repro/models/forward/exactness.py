@@ -33,23 +33,23 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    ours: Sequence[int], greedy: Sequence[int], row: Callable[[int], Logits], dtype: str
+    answer: Sequence[int], greedy_answer: Sequence[int], row: Callable[[int], Logits], dtype: str
 ) -> Divergence | None:
     """The first difference between an answer and the model's own answer, `None` if they are equal.
 
     Args:
-        ours: the answer of a method that claims to be lossless.
-        greedy: the model's own greedy tokens.
-        row: the model's own row from which a token of `greedy` was chosen, by the token's index.
+        answer: the answer of a method that claims to be lossless.
+        greedy_answer: the model's own greedy tokens.
+        row: the model's own row from which a token of `greedy_answer` was chosen, by the token's index.
         dtype: its precision, one of `weights.DTYPES`.
     """
-    if list(ours) == list(greedy):
+    if list(answer) == list(greedy_answer):
         return None
-    position = next((i for i, (a, b) in enumerate(zip(ours, greedy, strict=False)) if a != b), None)
+    position = next((i for i, (a, b) in enumerate(zip(answer, greedy_answer, strict=False)) if a != b), None)
     if position is None:  # one answer is a prefix of the other; rounding cannot explain that
-        return Divergence(min(len(ours), len(greedy)), float("inf"), False)
+        return Divergence(min(len(answer), len(greedy_answer)), float("inf"), False)
     logps = dict(zip(*row(position).top_ranks(), strict=True))
-    margin = logps.get(greedy[position], float("-inf")) - logps.get(ours[position], float("-inf"))
+    margin = logps.get(greedy_answer[position], float("-inf")) - logps.get(answer[position], float("-inf"))
     return Divergence(position, margin, abs(margin) <= rounding(dtype))
 
 

@@ -53,9 +53,9 @@ class Captured:
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
         """See `Features`; RuntimeError for a sequence the target has not computed."""
-        absent = next((prefix for prefix in prefixes if prefix not in self), None)
-        if absent is not None:
-            raise RuntimeError(f"the target has no features of {absent}: it has not computed it")
+        absent_prefix = next((prefix for prefix in prefixes if prefix not in self), None)
+        if absent_prefix is not None:
+            raise RuntimeError(f"the target has no features of {absent_prefix}: it has not computed it")
         rows = [torch.stack([self._states[depth][prefix] for prefix in prefixes]) for depth in self.depths]
         return torch.cat(rows, dim=-1)
 
@@ -63,6 +63,6 @@ class Captured:
         """See `Features`."""
         ancestors = set(text.back())
         for states in self._states.values():
-            dropped = [p for p in states if p not in ancestors and not p.starts_with(text)]
-            for prefix in dropped:
+            dropped_prefixes = [p for p in states if p not in ancestors and not p.starts_with(text)]
+            for prefix in dropped_prefixes:
                 del states[prefix]

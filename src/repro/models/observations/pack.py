@@ -108,10 +108,10 @@ class Pack:
         columns |= {f"score{k}": scores[:, k] for k in range(ranks)}
         table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
         table = table.replace_schema_metadata({NOTES: notes, SUM: _sum(notes, table)})
-        sink = pa.BufferOutputStream()
+        stream = pa.BufferOutputStream()
         parquet.write_table(
             table,
-            sink,
+            stream,
             compression="zstd",
             compression_level=19,
             use_dictionary=False,
@@ -123,7 +123,7 @@ class Pack:
         )
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{facts.name}.parquet"
-        write_atomically(path, sink.getvalue().to_pybytes())
+        write_atomically(path, stream.getvalue().to_pybytes())
         return path
 
 
@@ -158,8 +158,8 @@ def read(path: Path) -> Pack:
         columns = [table[name].to_pylist() for name in COLUMNS]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
         scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
-        raise _damage(path, wrong) from wrong
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise _damage(path, error) from error
     counts = (tokens >= 0).sum(1).tolist()
     ranks = zip(counts, tokens.tolist(), scores.tolist(), strict=True)
     rows = [
@@ -212,16 +212,16 @@ def checksum(path: Path) -> bytes:
 
 def _sum(notes: bytes, table: pa.Table) -> bytes:
     """SHA-256 over the facts and the rows of a pack."""
-    sum_ = sha256(notes)
+    hasher = sha256(notes)
     for name in table.column_names:
         column = table[name].to_numpy()
-        sum_.update(f"{name} {column.dtype.str}".encode())
-        sum_.update(column.tobytes())
-    return sum_.digest()
+        hasher.update(f"{name} {column.dtype.str}".encode())
+        hasher.update(column.tobytes())
+    return hasher.digest()
 
 
-def _damage(path: Path, wrong: Exception) -> InputError:
-    reason = " ".join(str(wrong).split()) or type(wrong).__name__
+def _damage(path: Path, error: Exception) -> InputError:
+    reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(
         f"{path} is no whole pack of observations ({reason}); restore it, or delete it and run "
         "python -m workshop.packs compute"

@@ -47,8 +47,8 @@ def round_decoder(decoder: Decoder, bits: int) -> Decoder:
     """
     if bits not in WIDTHS:
         raise InputError(f"weights are rounded to {WIDTHS[0]} to {WIDTHS[-1]} bits, not to {bits!r}")
-    dense = {name: as_plain(linear) for name, linear in linears_of(decoder)}
-    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in dense.items()}
+    linears = {name: as_plain(linear) for name, linear in linears_of(decoder)}
+    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in linears.items()}
     return with_linears(decoder, rounded)
 
 

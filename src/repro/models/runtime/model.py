@@ -100,8 +100,8 @@ class ModelConfig:
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         raw = dict(mapping)
-        if lacking := [name for name in NEEDED if name not in raw]:
-            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(lacking)}")
+        if missing := [name for name in NEEDED if name not in raw]:
+            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing)}")
         checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
         for key, part in (("checkpoint", checkpoint), ("shape", shape)):
             if part is not None and not (isinstance(part, Mapping) and part):
@@ -114,9 +114,9 @@ class ModelConfig:
         if raw.get("rounded") is not None:
             require_dense(raw["dtype"])
         if raw.get("compression") is not None and (raw.get("rounded") or checkpoint is None):
-            lacks = "no checkpoint" if checkpoint is None else f"rounded={raw['rounded']}"
+            excess = "no checkpoint" if checkpoint is None else f"rounded={raw['rounded']}"
             raise InputError(
-                f"model {raw['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
+                f"model {raw['name']!r} has {excess}, and a compression is of whole weights; choose a model "
                 "with a checkpoint and rounded=null, or leave compression@target.compression out"
             )
         config = typed(cls, {**raw, "checkpoint": None, "shape": None}, f"model {raw['name']!r}")
@@ -294,17 +294,17 @@ class Model:
                 "compression@target.compression out"
             )
         if resident and resident not in self._loaded and self._altered:
-            altered, self._outliers = self._altered.decoder()
-            ends = replace(altered.ends, tokens=self.tokens)
-            self._loaded[resident] = altered.with_layers(altered.layers, ends)
+            altered_decoder, self._outliers = self._altered.decoder()
+            ends = replace(altered_decoder.ends, tokens=self.tokens)
+            self._loaded[resident] = altered_decoder.with_layers(altered_decoder.layers, ends)
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
             with_layers = resident and not self.config.rounded
             arguments = self.folder, self.config.dtype, True, embeddings_from
-            loaded = weights.load(*arguments, resident=with_layers, device=self._host)
-            loaded.ends = replace(loaded.ends, tokens=self.tokens)
-            self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
+            decoder = weights.load(*arguments, resident=with_layers, device=self._host)
+            decoder.ends = replace(decoder.ends, tokens=self.tokens)
+            self._loaded[resident] = self._coarser(decoder) if resident and self.config.rounded else decoder
         return self._loaded[resident]
 
     def _coarser(self, ends: Decoder) -> Decoder:
@@ -335,8 +335,8 @@ class Model:
             return self._resident_network()
         if self.encoder_decoder:
             return MemoNetwork(self._resident_network(), memo, ranks)
-        late = LateNetwork(self.decoder_config.layers, self._resident_network)
-        return MemoNetwork(late, memo, ranks)
+        late_network = LateNetwork(self.decoder_config.layers, self._resident_network)
+        return MemoNetwork(late_network, memo, ranks)
 
     def _resident_network(self) -> Network:
         if self.encoder_decoder:
@@ -422,13 +422,13 @@ class Model:
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
                 f"leave compression@{role}.compression out, or choose an emulated device"
             )
-        resident, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
-        if resident == self.own_shape.layers:
+        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
+        if resident_layers == self.own_shape.layers:
             network = self._local_network(tokens)
             beside = self._beside(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
             return Session(engine, beside)
-        if resident:
+        if resident_layers:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
             )

@@ -35,8 +35,8 @@ class Codes:
 
     def dequantize(self) -> Tensor:
         """The dequantized weight, fp32 `[outputs, inputs]`."""
-        grouped = self.codes.float().view(*self.scale.shape, -1) - 8.0
-        return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
+        groups = self.codes.float().view(*self.scale.shape, -1) - 8.0
+        return (groups * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
 def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
@@ -53,9 +53,9 @@ def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
             f"4-bit weights need inputs in whole groups of {group}, got {weight.shape[1]} inputs"
         )
     blocks = weight.float().view(weight.shape[0], -1, group)
-    low, high = blocks.aminmax(dim=2)
-    scale = ((high - low) / 15.0).to(torch.bfloat16)
-    zero = (low + 8.0 * scale.float()).to(torch.bfloat16)
+    lows, highs = blocks.aminmax(dim=2)
+    scale = ((highs - lows) / 15.0).to(torch.bfloat16)
+    zero = (lows + 8.0 * scale.float()).to(torch.bfloat16)
     step = scale.float()[..., None]
     levels = (blocks - zero.float()[..., None]) / torch.where(step == 0, 1.0, step) + 8.0
     codes = levels.round_().clamp_(0, 15).to(torch.uint8)
@@ -88,13 +88,13 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     rounded = q4_1(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
     outputs = weight.shape[0]
-    missing = -outputs % OUTPUT_BLOCK
-    codes = F.pad(rounded.codes, (0, 0, 0, missing)).to(torch.int32)
+    padding = -outputs % OUTPUT_BLOCK
+    codes = F.pad(rounded.codes, (0, 0, 0, padding)).to(torch.int32)
     scales = torch.stack((rounded.scale.t(), rounded.zero.t()), -1)
     copy = fastest_linear(PlainLinear(rounded.dequantize().to(torch.bfloat16), bias)) if twin else None
     return Int4Linear(
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1),
-        F.pad(scales, (0, 0, 0, missing)).contiguous(),
+        F.pad(scales, (0, 0, 0, padding)).contiguous(),
         outputs,
         rounded.group,
         bias,
