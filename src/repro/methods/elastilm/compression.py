@@ -65,7 +65,7 @@ class ElastiLM:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         ranking = rank_units(decoder, corpus, self.order, Measure(self.aggregate, self.pairing))
-        locked = anchors_of(ranking.profile.losses, self.anchors)
-        sizes = sizes_at(decoder.config, self.level, locked, self.rule)
-        sub = cut(decoder, ranking, sizes, "elastilm", self.level, self.lora)
-        return Compressed(sub.decoder, figures(decoder.config, ranking, sub, locked))
+        locked_layers = anchors_of(ranking.profile.losses, self.anchors)
+        sizes = sizes_at(decoder.config, self.level, locked_layers, self.rule)
+        model = cut(decoder, ranking, sizes, "elastilm", self.level, self.lora)
+        return Compressed(model.decoder, figures(decoder.config, ranking, model, locked_layers))

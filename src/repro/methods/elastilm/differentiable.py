@@ -27,7 +27,7 @@ class DifferentiableDecoder(UnitDecoder):
             rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache))
         )
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
@@ -36,24 +36,24 @@ class DifferentiableDecoder(UnitDecoder):
         if w.qk_norm is not None:
             norms = self._head_norms(w.qk_norm, units)
             rotary = torch.cat([norm(rotary[:, start:stop]) for start, stop, norm in norms], 1)
-        if shared.rotation is not None:
+        if mask.rotation is not None:
             pairs = torch.view_as_complex(rotary.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
-            rotary = torch.view_as_real(pairs * shared.rotation).flatten(-2)
-        mixed = self._mix(
-            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
+            rotary = torch.view_as_real(pairs * mask.rotation).flatten(-2)
+        outputs = self._mix(
+            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), mask
         )
-        return w.out(mixed)
+        return w.out(outputs)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
         config, rows = self.config, queries.shape[0]
         units, _, width = keys.shape
         query_groups = queries.transpose(0, 1).reshape(units, -1, width)
         scores = torch.bmm(query_groups, keys.transpose(1, 2)) * config.query_scale
         if config.attention_cap is not None:
             scores = torch.tanh(scores / config.attention_cap) * config.attention_cap
-        assert shared.bias is not None, "a pass of this decoder always says what rows see"
-        mixed = torch.bmm(torch.softmax(scores + shared.bias, -1), values)
-        return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+        assert mask.bias is not None, "a pass of this decoder always says what rows see"
+        outputs = torch.bmm(torch.softmax(scores + mask.bias, -1), values)
+        return outputs.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
         up = w.up(h)

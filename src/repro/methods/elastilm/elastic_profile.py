@@ -106,10 +106,10 @@ LATER = frozenset({"factors"})
 
 def settings_text(config: DecoderConfig) -> str:
     """The non-default settings of a decoder as `fingerprint` spells them."""
-    changed = [
+    changes = [
         (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
     ]
-    return f"[{', '.join(f'({name!r}, {_spell(value)})' for name, value in changed)}]"
+    return f"[{', '.join(f'({name!r}, {_spell(value)})' for name, value in changes)}]"
 
 
 def _spell(value: object) -> str:

@@ -79,8 +79,8 @@ class AdaptedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        change = (x.to(self.adapter.narrow.dtype) @ self.adapter.narrow.t()) @ self.adapter.wide.t()
-        return self.linear(x) + self.scale * change
+        update = (x.to(self.adapter.narrow.dtype) @ self.adapter.narrow.t()) @ self.adapter.wide.t()
+        return self.linear(x) + self.scale * update
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the linear and the two of the adapter."""
@@ -110,14 +110,14 @@ def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = M
     return by_site
 
 
-def attach_adapters(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
+def attach_adapters(decoder: UnitDecoder, lora: Lora) -> UnitDecoder:
     """A sub-model with adapters attached; its weights remain views.
 
     Raises:
         InputError: an adapter does not fit its matrix; the linears are not views, or already have adapters.
     """
-    layers = [_adapt_layer(layer, i, lora) for i, layer in enumerate(sub.resident_layers())]
-    return type(sub)(sub.config, layers, sub.ends)
+    layers = [_adapt_layer(layer, i, lora) for i, layer in enumerate(decoder.resident_layers())]
+    return type(decoder)(decoder.config, layers, decoder.ends)
 
 
 def merge_adapters(sub: UnitDecoder) -> UnitDecoder:
@@ -125,7 +125,7 @@ def merge_adapters(sub: UnitDecoder) -> UnitDecoder:
     return type(sub)(sub.config, [layer.map(_merge_linear) for layer in sub.resident_layers()], sub.ends)
 
 
-def _adapt_layer(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
+def _adapt_layer(layer: LayerWeights, i: int, lora: Lora) -> LayerWeights:
     def adapt(linear: Linear, matrix: str) -> Linear:
         adapter = lora.adapters.get(Site(i, matrix))
         if adapter is None:
@@ -143,11 +143,11 @@ def _adapt_layer(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
         return JoinedLinear(tuple(map(adapt, linear.parts, names[-len(linear.parts) :])))
 
     return replace(
-        w,
-        qkv=adapt_parts(w.qkv, ("q", "k", "v")),
-        out=adapt(w.out, "out"),
-        up=adapt_parts(w.up, ("gate", "up")),
-        down=adapt(w.down, "down"),
+        layer,
+        qkv=adapt_parts(layer.qkv, ("q", "k", "v")),
+        out=adapt(layer.out, "out"),
+        up=adapt_parts(layer.up, ("gate", "up")),
+        down=adapt(layer.down, "down"),
     )
 
 
@@ -164,11 +164,11 @@ def _merge_linear(linear: Linear) -> Linear:
         return JoinedLinear(tuple(map(_merge_linear, linear.parts)))
     if not isinstance(linear, AdaptedLinear):
         return linear
-    base, change = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    base, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
     if isinstance(base, TransposedLinear):
-        return replace(base, weight=base.weight + change.t())
+        return replace(base, weight=base.weight + update.t())
     assert isinstance(base, PlainLinear), "attach_adapters takes matrices alone"
-    return replace(base, weight=base.weight + change)
+    return replace(base, weight=base.weight + update)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
@@ -194,9 +194,9 @@ def load(path: Path) -> Lora:
         InputError: not an adapter file.
     """
     tensors = read_tensors(path)
-    missing = {"units", "neurons", "order", "scale"} - set(tensors)
-    if missing:
-        raise InputError(f"{path} holds no adapters: it lacks {', '.join(sorted(missing))}")
+    missing_names = {"units", "neurons", "order", "scale"} - set(tensors)
+    if missing_names:
+        raise InputError(f"{path} holds no adapters: it lacks {', '.join(sorted(missing_names))}")
     adapters = {}
     for name in tensors:
         site, _, part = name.rpartition(".")

@@ -53,20 +53,20 @@ class ElastiLMService(Service):
         """InputError for a step that does not reach 1."""
         levels_by(self.step)  # which validates it
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        config, levels = config_of_shape(full.shape), levels_by(self.step)
-        locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
+        config, levels = config_of_shape(cost.shape), levels_by(self.step)
+        locked_layers = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
         model_costs = {
-            level: sub_cost(full, sizes_at(config, level, locked, self.rule), with_adapters=self.lora)
+            level: sub_cost(cost, sizes_at(config, level, locked_layers, self.rule), with_adapters=self.lora)
             for level in levels
         }
         extra_bytes = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
-            extra_bytes += full.weight_bytes(HEADS)
+            extra_bytes += cost.weight_bytes(HEADS)
         launches, fitted = POINTERS[self.pointer]
         return System(
-            model_costs, full, Pointer(launches), full.model_bytes + extra_bytes, levels, fitted=fitted
+            model_costs, cost, Pointer(launches), cost.model_bytes + extra_bytes, levels, fitted=fitted
         )
 
     def compression(self, level: float) -> Compression | None:

@@ -41,11 +41,11 @@ class MedusaEM(Medusa):
         """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]
         tree = search_tree(calibration(draft), self.width)
-        rehearsal, other = Rehearsal(device, target, draft, tree), partner(device)
+        rehearsal, other_processor = Rehearsal(device, target, draft, tree), partner(device)
         with device.phase("profile"):
             main_seconds = await rehearsal.verification()
-            other_seconds = await rehearsal.verification(on=other)
-        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other)
+            other_seconds = await rehearsal.verification(on=other_processor)
+        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other_processor)
         return DividedDecoding(tree, split)
 
 

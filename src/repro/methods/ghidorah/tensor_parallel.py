@@ -46,7 +46,7 @@ class DividedMask(AttentionMask):
     pattern: TreePattern | None = None
 
 
-def divided_linears(decoder: Decoder, share: float, form: str, other: torch.device) -> Decoder:
+def divided_linears(decoder: Decoder, share: float, form: str, other_device: torch.device) -> Decoder:
     """The decoder with a share of every linear on another device.
 
     `columns` splits every linear by outputs; `megatron` splits linears in pairs, the first by outputs and the
@@ -55,13 +55,13 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     Raises:
         InputError: the decoder's weights are packed or quantized, or its layers are not in memory.
     """
-    parts = [Part(decoder.device, 1 - share), Part(other, share)]
+    parts = [Part(decoder.device, 1 - share), Part(other_device, share)]
     blocks = 2 if decoder.config.gated else 1
 
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
             up = split_linear(w.up, parts, blocks=blocks)
-            out, down = split_linear(w.out, parts, way="rows"), split_linear(w.down, parts, way="rows")
+            out, down = split_linear(w.out, parts, axis="rows"), split_linear(w.down, parts, axis="rows")
         else:
             up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
         return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
@@ -80,11 +80,11 @@ class DividedDecoder(Decoder):
         split: the current split; it may change between passes.
     """
 
-    def __init__(self, decoder: Decoder, split: Split, other: torch.device | str = CPU) -> None:
-        """`decoder` is undivided or has divided linears; `other` is the device of the split's other part."""
+    def __init__(self, decoder: Decoder, split: Split, other_device: torch.device | str = CPU) -> None:
+        """`decoder` is undivided or has divided linears; `other_device` has the other part."""
         super().__init__(decoder.config, decoder.layers, decoder.ends)
         self.split = split
-        self._other = torch.device(other)
+        self._other = torch.device(other_device)
 
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
@@ -98,73 +98,73 @@ class DividedDecoder(Decoder):
     def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
-        cached = cache.length_of(i)
-        if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
+        cached_slots = cache.length_of(i)
+        if self.split.form == MEGATRON or not cached_slots or not 1 < len(positions) < TILED_ROWS:
             return attention_mask(self.config, i, rotation, positions, mask, cache)
         return self._divide_mask(rotation, visible(self.config, i, positions, mask, cache))
 
     def _divide_mask(self, rotation: Tensor | None, mask: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
         rows, slots = mask.shape
-        cached, dense_keys = slots - rows, min(self.split.dense_keys, rows)
-        other_slots, reach = round(self.split.keys * cached), cached + dense_keys
+        cached_slots, dense_keys = slots - rows, min(self.split.dense_keys, rows)
+        other_slots, dense_slots = round(self.split.keys * cached_slots), cached_slots + dense_keys
 
         def bias(part: Tensor) -> Tensor | None:
             return None if part.all() else blindness(self.config, part)
 
-        pattern = cached_pattern(mask[:, cached:], dense_keys)
+        pattern = cached_pattern(mask[:, cached_slots:], dense_keys)
         return DividedMask(
             rotation,
             other_slots=other_slots,
-            reach=reach,
+            reach=dense_slots,
             other_bias=_to(bias(mask[:, :other_slots]), self._other),
-            main_bias=bias(mask[:, other_slots:reach]),
+            main_bias=bias(mask[:, other_slots:dense_slots]),
             pattern=pattern if pattern.pair_count else None,
         )
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
-        if isinstance(shared, DividedMask):
-            return self._in_parts(queries, keys, values, shared)
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
+        if isinstance(mask, DividedMask):
+            return self._in_parts(queries, keys, values, mask)
         if self.split.form == MEGATRON and (edge := round(self.split.share * len(keys))):
-            return self._by_heads(queries, keys, values, shared, edge)
-        return attend(self.config, queries, keys, values, shared)
+            return self._by_heads(queries, keys, values, mask, edge)
+        return attend(self.config, queries, keys, values, mask)
 
-    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedMask) -> Tensor:
+    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, mask: DividedMask) -> Tensor:
         """Each device attends to its slots; partial results are merged by maximum and sum (online softmax).
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
-        rows, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
+        rows, config, other_slots, device = len(queries), self.config, mask.other_slots, self._other
         own_slots = slice(keys.shape[1] - rows, None)
         # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
-        tree = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
+        tree_inputs = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
-        sent = None
+        inputs = None
         if other_slots:
-            sent = queries.to(other), keys[:, :other_slots].to(other), values[:, :other_slots].to(other)
+            inputs = queries.to(device), keys[:, :other_slots].to(device), values[:, :other_slots].to(device)
         parts = []
-        if other_slots < shared.reach:
-            main_slots = slice(other_slots, shared.reach)
-            main = keys[:, main_slots], values[:, main_slots]
-            parts.append(dense_part(config, queries, *main, shared.main_bias))
-        if shared.pattern is not None:
-            parts.append(attend_tree(shared.pattern, *tree, config.query_scale, config.attention_cap))
-        if sent is not None:
-            parts.append(dense_part(config, *sent, shared.other_bias))
+        if other_slots < mask.reach:
+            main_slots = slice(other_slots, mask.reach)
+            main_rows = keys[:, main_slots], values[:, main_slots]
+            parts.append(dense_part(config, queries, *main_rows, mask.main_bias))
+        if mask.pattern is not None:
+            parts.append(attend_tree(mask.pattern, *tree_inputs, config.query_scale, config.attention_cap))
+        if inputs is not None:
+            parts.append(dense_part(config, *inputs, mask.other_bias))
         partials = [Partial(*(tensor.to(keys.device) for tensor in part)) for part in parts]
         return merge(partials).reshape(rows, -1)
 
     def _by_heads(
-        self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask, edge: int
     ) -> Tensor:
         """Megatron's attention: the first `edge` key-value heads, with their query heads, run on `_other`."""
-        other, main_heads = self._other, slice(edge * self.config.groups, None)
-        sent = queries[:, : main_heads.start].to(other), keys[:edge].to(other), values[:edge].to(other)
-        other_mask = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
+        device, main_heads = self._other, slice(edge * self.config.groups, None)
+        inputs = queries[:, : main_heads.start].to(device), keys[:edge].to(device), values[:edge].to(device)
+        other_mask = AttentionMask(None, mask.tiled, _to(mask.visible, device), _to(mask.bias, device))
         halves = []
         if edge < len(keys):
-            halves.append(attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared))
-        return torch.cat([attend(self.config, *sent, other_mask).to(keys.device), *halves], 1)
+            halves.append(attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], mask))
+        return torch.cat([attend(self.config, *inputs, other_mask).to(keys.device), *halves], 1)
 
 
 def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
@@ -182,8 +182,8 @@ def dense_part(
     top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     weights = logits.sub_(top).exp_()
     shape = config.heads, len(queries)
-    mixed = torch.bmm(weights, values).view(*shape, width)
-    return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
+    outputs = torch.bmm(weights, values).view(*shape, width)
+    return Partial(outputs, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
 
 
 class DividableDecoder:
@@ -205,16 +205,16 @@ class DividableDecoder:
             return self._undivided
         if self._undivided.device.type == CPU:
             split = Split(share=0.0, dense_keys=split.dense_keys, to=split.to)
-        divided = self._decoder
-        if divided is None or (divided.split.share, divided.split.form) != (split.share, split.form):
+        decoder = self._decoder
+        if decoder is None or (decoder.split.share, decoder.split.form) != (split.share, split.form):
             linears = (
                 divided_linears(self._undivided, split.share, split.form, torch.device(CPU))
                 if split.share
                 else self._undivided
             )
-            self._decoder = divided = DividedDecoder(linears, split)
-        divided.split = split
-        return divided
+            self._decoder = decoder = DividedDecoder(linears, split)
+        decoder.split = split
+        return decoder
 
     @inference
     def rehearse(self, extent: AttentionExtent) -> None:

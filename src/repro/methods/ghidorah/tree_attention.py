@@ -131,7 +131,7 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     for name in FORMS:
         if name != OURS:
             ratios = [other / ours for other, ours in zip(by_form[name], by_form[OURS], strict=True)]
-            low, *_, high = quantiles(ratios, n=10, method="inclusive")
+            tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
             out |= {f"{OURS}_over_{name}": median(ratios)}
-            out |= {f"{OURS}_over_{name}_low": low, f"{OURS}_over_{name}_high": high}
+            out |= {f"{OURS}_over_{name}_low": tenth, f"{OURS}_over_{name}_high": ninetieth}
     return out

@@ -98,9 +98,9 @@ class ExitPredictor:
         Raises:
             InputError: a file or tensor is missing or has the wrong shape; the target does not fit.
         """
-        config, stored = PredictorConfig.read(folder), StoredTensors(folder)
-        inner = stored.take("inner", (config.rank, config.hidden))
-        outer = stored.take("outer", (config.hidden, config.rank))
+        config, stored_tensors = PredictorConfig.read(folder), StoredTensors(folder)
+        inner = stored_tensors.take("inner", (config.rank, config.hidden))
+        outer = stored_tensors.take("outer", (config.hidden, config.rank))
         return cls(config, decoder, inner, outer, digest(folder))
 
     @property

@@ -73,10 +73,10 @@ class ExitScores:
         memo = self._memo
         if memo is None:
             return self._compute(hidden, candidates)
-        looked_up = (self._look_up(memo, *node) for node in zip(prefixes, candidates, strict=True))
-        cached = [row for row in looked_up if row is not None]
-        if len(cached) == len(prefixes):
-            return cached
+        memo_rows = (self._look_up(memo, *node) for node in zip(prefixes, candidates, strict=True))
+        cached_rows = [row for row in memo_rows if row is not None]
+        if len(cached_rows) == len(prefixes):
+            return cached_rows
         rows = self._compute(hidden, candidates)
         memo.add_scores(
             (prefix.digest, dict(zip(tokens, row, strict=True)))
@@ -92,8 +92,8 @@ class ExitScores:
         """The scores of some candidates; None unless all are known."""
         if not tokens:
             return []
-        cached = memo.scores(prefix.digest)
-        return [cached[token] for token in tokens] if cached.keys() >= set(tokens) else None
+        scores = memo.scores(prefix.digest)
+        return [scores[token] for token in tokens] if scores.keys() >= set(tokens) else None
 
 
 class ComparedScores(ExitScores):
@@ -111,9 +111,9 @@ class ComparedScores(ExitScores):
         """See `ExitScores`."""
         rows = super().scores(prefixes, candidates, hidden)
         for prefix, tokens, row in zip(prefixes, candidates, rows, strict=True):
-            cached = self._cache.scores(prefix.digest) if tokens else {}
+            cached_scores = self._cache.scores(prefix.digest) if tokens else {}
             for token, score in zip(tokens, row, strict=True):
-                self._judge(prefix.length, abs(score - cached.get(token, score)))
+                self._judge(prefix.length, abs(score - cached_scores.get(token, score)))
         return rows
 
 
@@ -137,8 +137,8 @@ def exit_scores_of(target: Model) -> ExitScores:
     folder = predictor_folder(target)
     config = PredictorConfig.read(folder)
     require_fit(config, target.decoder_config)
-    load = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
-    return ExitScores(config.layer, load, digest=digest(folder))
+    load_predictor = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
+    return ExitScores(config.layer, load_predictor, digest=digest(folder))
 
 
 def predictor_folder(target: Model) -> Path:

@@ -146,8 +146,8 @@ class Lever(Method):
 
     def look_ahead(self, role: str, answer: int) -> int:
         """See `Method`."""
-        other = OTHERS.get(self.construction)
-        return other.look_ahead(role, answer) if other else self.limit
+        other_method = OTHERS.get(self.construction)
+        return other_method.look_ahead(role, answer) if other_method else self.limit
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
@@ -160,8 +160,8 @@ class Lever(Method):
                 for rows, leaves in OFFLINE:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
                 for nodes in GROUPS:
-                    fastest = self.growth.processor(nodes, costs.draft)
-                    for on in [fastest] if self.switch else self.growth.processors:
+                    fastest_processor = self.growth.processor(nodes, costs.draft)
+                    for on in [fastest_processor] if self.switch else self.growth.processors:
                         costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
@@ -226,20 +226,20 @@ class _Serving(Serving):
         trees: list[TokenTree] = []
         with device.phase("decode"):
             while not decoding.done:
-                drafted = await self._draft(decoding, device, draft)
-                tree, candidates = drafted.tree, drafted.candidates
+                draft_tree = await self._draft(decoding, device, draft)
+                tree, candidates = draft_tree.tree, draft_tree.candidates
                 pruner = self._pruner(target, candidates)
-                before = device.now
+                start = device.now
                 verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
                 leaves = sum(1 for _ in tree.leaves())
-                self.costs.verify.observe(len(tree), leaves, device.now - before)
+                self.costs.verify.observe(len(tree), leaves, device.now - start)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
                 accepted, reach = (
                     len(verification.path) - 1,
                     verification.tree.branch_length(verification.path[-1]),
                 )
                 decoding.round(
-                    verification.text, len(tree) - 1, verification.rows, accepted, drafted.reason, reach
+                    verification.text, len(tree) - 1, verification.rows, accepted, draft_tree.reason, reach
                 )
                 trees.append(tree)
                 draft.keep(verification.text)
@@ -260,14 +260,14 @@ class _Serving(Serving):
             return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
 
         if lever.construction == "greedy":
-            grown = await grow_greedily(
+            grown_tree = await grow_greedily(
                 decoding.text, expand, self.costs, self.reliability.factor, lever.growth
             )
-            return Drafted(grown.tree, grown.reason, grown.candidates)
+            return Drafted(grown_tree.tree, grown_tree.reason, grown_tree.candidates)
         tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
         parents = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
-        sets = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in parents}
-        return Drafted(tree, reason, sets)
+        candidates = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in parents}
+        return Drafted(tree, reason, candidates)
 
 
 OTHERS: Mapping[str, Speculative] = {"opt_tree": OptTree(), "specinfer": SpecInfer()}

@@ -65,9 +65,9 @@ class LeftOut:
 
 def carrying_share(increases: Sequence[float]) -> float:
     """Smallest share of layers that accounts for `MOST` of all increases; decreases count as 0."""
-    ranked = sorted((max(0.0, increase) for increase in increases), reverse=True)
-    goal = MOST * sum(ranked)
-    return sum(total < goal for total in accumulate(ranked, initial=0.0)) / len(ranked)
+    sorted_increases = sorted((max(0.0, increase) for increase in increases), reverse=True)
+    goal = MOST * sum(sorted_increases)
+    return sum(total < goal for total in accumulate(sorted_increases, initial=0.0)) / len(sorted_increases)
 
 
 @lru_cache(maxsize=1)

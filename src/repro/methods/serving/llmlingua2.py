@@ -27,31 +27,31 @@ CHUNK = 510
 """Tokens per pass, without the two special tokens at the ends."""
 
 
-def model_cost(stored: Precision) -> ModelCost:
+def model_cost(precision: Precision) -> ModelCost:
     """The encoder's cost in the precision of the language model beside it; the paper does not say."""
-    return ModelCost(ENCODER, stored)
+    return ModelCost(ENCODER, precision)
 
 
-def scoring(tokens: int, on: str, stored: Precision) -> tuple[Op, ...]:
+def scoring(tokens: int, on: str, precision: Precision) -> tuple[Op, ...]:
     """Ops that score a prompt of `tokens` tokens on a processor, one per chunk.
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
     sizes = [min(CHUNK, tokens - start) + 2 for start in range(0, tokens, CHUNK)]
-    return tuple(_chunk(size, on, model_cost(stored)) for size in sizes)
+    return tuple(_chunk(size, on, model_cost(precision)) for size in sizes)
 
 
 def _chunk(rows: int, on: str, cost: ModelCost) -> Op:
     layers = ENCODER.encoder_layers
-    flops, moved = cost.encode(layers, rows)
-    looked_up = cost.embed(rows)[1]
+    flops, moved_bytes = cost.encode(layers, rows)
+    table_bytes = cost.embed(rows)[1]
     return Op(
         on,
         "score",
         "LLMLingua-2",
         rows,
         flops=flops,
-        bytes=moved + looked_up,
+        bytes=moved_bytes + table_bytes,
         precision=cost.stored.arithmetic,
         launches=layers,
     )

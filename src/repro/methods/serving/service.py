@@ -101,11 +101,11 @@ class Service(ABC):
     """Raised by hand when a service's decisions or costs change (docs/tables.md)."""
 
     @abstractmethod
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """Levels and costs of the service for a model.
 
         Args:
-            full: cost of the whole model.
+            cost: cost of the whole model.
             family: costs of the models in the class attribute `family`, by name.
         """
 
@@ -143,11 +143,11 @@ def levels_by(step: float) -> tuple[float, ...]:
     return tuple(round(LEVELS[0] + step * i, 9) for i in range(count + 1))
 
 
-def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
+def by_layers(cost: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
     """Model costs of levels that keep a share of equal layers."""
-    count = full.shape.layers
+    count = cost.shape.layers
     return {
-        level: replace(full, shape=replace(full.shape, layers=layers_at(level, count))) for level in levels
+        level: replace(cost, shape=replace(cost.shape, layers=layers_at(level, count))) for level in levels
     }
 
 
@@ -164,9 +164,9 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
     }
     sessions = {level: _costing(device, model_cost) for level, model_cost in system.levels.items()}
     steps = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
-    largest = None if system.models else sessions.get(1.0)
-    full = largest or _costing(device, system.full)
-    return profile_levels(device, sessions, full, switching, prompts, steps)
+    session = None if system.models else sessions.get(1.0)
+    whole_session = session or _costing(device, system.full)
+    return profile_levels(device, sessions, whole_session, switching, prompts, steps)
 
 
 def _costing(device: Device, model_cost: ModelCost) -> Session:

@@ -31,11 +31,11 @@ class Spent(NamedTuple):
         """Multiply by a factor."""
         return Spent(factor * self.seconds, None if self.joules is None else factor * self.joules)
 
-    def plus(self, other: Spent) -> Spent:
+    def plus(self, spent: Spent) -> Spent:
         """Sum of both; joules are unknown if either's are."""
-        has_joules = self.joules is not None and other.joules is not None
+        has_joules = self.joules is not None and spent.joules is not None
         return Spent(
-            self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if has_joules else None
+            self.seconds + spent.seconds, (self.joules or 0.0) + (spent.joules or 0.0) if has_joules else None
         )
 
 
@@ -76,11 +76,11 @@ class LevelProfile:
                 f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
                 f"{self.prompts[-1]}"
             )
-        high = bisect_left(self.prompts, tokens)
-        if self.prompts[high] == tokens:
-            return costs[high]
-        share = (tokens - self.prompts[high - 1]) / (self.prompts[high] - self.prompts[high - 1])
-        return costs[high - 1].times(1.0 - share).plus(costs[high].times(share))
+        index = bisect_left(self.prompts, tokens)
+        if self.prompts[index] == tokens:
+            return costs[index]
+        share = (tokens - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
+        return costs[index - 1].times(1.0 - share).plus(costs[index].times(share))
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, model: float, read: int, answer: int, present: float | None, deciding: Spent = NOTHING
+        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NOTHING
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
         Args:
             model: model level.
-            read: prompt tokens kept.
+            tokens: prompt tokens kept.
             answer: tokens to generate, at least 1.
-            present: current model level; `None` before the first request.
+            current_level: current model level; `None` before the first request.
             deciding: cost of making the decision.
 
         Raises:
@@ -116,21 +116,21 @@ class DeviceProfile:
                 f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
             )
         level = self.levels[model]
-        before = deciding if model == present else deciding.plus(level.switch)
-        return _costs(level, read, answer, before)
+        spent_before = deciding if model == current_level else deciding.plus(level.switch)
+        return _costs(level, tokens, answer, spent_before)
 
     def whole(self, prompt: int, answer: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""
         return _costs(self.full, prompt, answer, NOTHING)
 
 
-def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> RequestCosts:
-    first = before.plus(level.prefill_at(prompt))
+def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -> RequestCosts:
+    spent_to_first = spent_before.plus(level.prefill_at(prompt))
     if answer < 2:
-        return RequestCosts(first.seconds, None, *first)
+        return RequestCosts(spent_to_first.seconds, None, *spent_to_first)
     # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
     step = level.step_at(prompt + (answer - 2) / 2)
-    return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
+    return RequestCosts(spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer - 1)))
 
 
 def profile_levels(
@@ -167,9 +167,9 @@ def profile_levels(
 
 
 async def _level(
-    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch: Sequence[Op]
+    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch_ops: Sequence[Op]
 ) -> LevelProfile:
-    switch_cost = await run_ops(device, switch)
+    switch_cost = await run_ops(device, switch_ops)
     prefill, step = [], []
     for tokens in prompts:
         text = Prefix.of([0] * tokens)
@@ -180,10 +180,10 @@ async def _level(
         if step_session is not session:
             step_session.start(text)
             await step_session.forward([text])
-        longer = text.then(0)
-        step_session.keep(longer)
+        longer_text = text.then(0)
+        step_session.keep(longer_text)
         start = device.now
-        await step_session.forward([longer])
+        await step_session.forward([longer_text])
         step.append(spent_since(device, start))
     return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switch_cost)
 

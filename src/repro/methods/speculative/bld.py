@@ -38,15 +38,15 @@ class Lenient(Greedy):
 
         As in the release, the whole chain is accepted if that choice is the unlikely token itself.
         """
-        last = len(tree) - 1
-        for node in range(last):
+        last_node = len(tree) - 1
+        for node in range(last_node):
             row, token = (yield node), tree.token(node + 1)
             if -logp(row, token) > self._rollback:
                 if row.choice == token:
                     break
                 return Accepted(list(range(node + 1)), row.choice)
-        row = yield last
-        return Accepted(list(range(last + 1)), row.choice)
+        row = yield last_node
+        return Accepted(list(range(last_node + 1)), row.choice)
 
 
 def logp(row: Logits, token: int) -> float:
@@ -107,13 +107,13 @@ class BigLittle(Speculative):
         with device.phase("decode"):
             while not decoding.done:
                 tree, reason = await self.grow(decoding, draft)
-                drafted = len(tree) - 1
+                length = len(tree) - 1
                 if reason == "end":
-                    decoding.round(tree.prefixes[-1], drafted, rows=0, accepted=drafted, reason=reason)
+                    decoding.round(tree.prefixes[-1], length, rows=0, accepted=length, reason=reason)
                     break
                 verification = await target.verify(tree, lenient)
                 decoding.round(
-                    verification.text, drafted, verification.rows, len(verification.path) - 1, reason
+                    verification.text, length, verification.rows, len(verification.path) - 1, reason
                 )
                 draft.keep(verification.text)
         return decoding.generation

@@ -100,30 +100,30 @@ class _Profile:
         logprobs = self._rest(x, layers)
         inputs = [x, *self._decoder.states(x, self._positions, None, self._cache())]
         for i, (layer, x) in enumerate(zip(layers, inputs[:-1], strict=True)):
-            narrow = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
-            mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
+            coarser = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
+            mixes = (_taking(coarser, layer, self._config, shard) for shard in range(self._config.kv_heads))
             rows.append([_divergence(logprobs, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
         return rows
 
     def _rest(self, x: Tensor, layers: Sequence[LayerWeights]) -> Tensor:
         """Log-probabilities `[rows, vocab]` with `layers` as the last ones, of which `x` is the input."""
-        last = range(self._config.layers - len(layers), self._config.layers)
-        *_, x = self._decoder.states(x, self._positions, None, self._cache(), last, layers)
+        last_layers = range(self._config.layers - len(layers), self._config.layers)
+        *_, x = self._decoder.states(x, self._positions, None, self._cache(), last_layers, layers)
         return self._decoder.head(x).log_softmax(-1)
 
     def _cache(self) -> KVCache:
         return KVCache(self._config, len(self._tokens), device=self._decoder.device)
 
 
-def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
+def _taking(source: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
     """A layer with one shard taken from another layer."""
 
     def theirs(piece: WeightPiece, _: Tensor) -> Tensor:
-        weight: Tensor = getattr(other, piece.linear).weight
+        weight: Tensor = getattr(source, piece.linear).weight
         return weight[piece.rows, piece.columns]
 
     return map_shards(layer, config, {shard: theirs})
 
 
-def _divergence(logprobs: Tensor, changed: Tensor) -> float:
-    return float((logprobs.exp() * (logprobs - changed)).sum(-1).mean())
+def _divergence(logprobs: Tensor, changed_logprobs: Tensor) -> float:
+    return float((logprobs.exp() * (logprobs - changed_logprobs)).sum(-1).mean())

@@ -87,9 +87,9 @@ class ShardedModel:
     @property
     def widths(self) -> Widths:
         """Shard widths of the checkpoint's layers."""
-        real = self._model.decoder_config.layers
-        billed = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real), strict=True)
-        return tuple(row for row, layers in billed for _ in layers)
+        real_layers = self._model.decoder_config.layers
+        rows_and_ranges = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real_layers), strict=True)
+        return tuple(row for row, layers in rows_and_ranges for _ in layers)
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""
@@ -120,9 +120,9 @@ class ShardedModel:
         """Open the model on an emulated device; see `Model.session`."""
         return self._model.session(role, device, placement, network, tokens, self.plan)
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
         """The greedy texts of the rounded weights; see `Model`."""
-        return greedy_texts(self._decoder(), prompts, tokens, told)
+        return greedy_texts(self._decoder(), prompts, tokens, report)
 
     def _decoder_network(self) -> Network:
         return DecoderNetwork(self._decoder())
@@ -160,8 +160,8 @@ def sharded_decoder(
         config: configuration of the checkpoint.
     """
     layers = weights.layers(folder, dtype, device=ends.embedding.device)
-    rounded = (round_shards(layer, config, row) for layer, row in zip(layers, widths, strict=True))
-    return Decoder(config, [packed_layer(layer) for layer in rounded], ends)
+    rounded_layers = (round_shards(layer, config, row) for layer, row in zip(layers, widths, strict=True))
+    return Decoder(config, [packed_layer(layer) for layer in rounded_layers], ends)
 
 
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
@@ -173,13 +173,13 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
     def seconds(processor: str, kind: str, cost: tuple[float, float]) -> float:
         decoder = on if kind == "head" else ""
         op = Op(processor, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
-        demand = device.machine.demand(op)
-        return demand.launch + demand.work
+        demanded = device.machine.demand(op)
+        return demanded.launch + demanded.work
 
-    flops, moved = model_cost.layers(1, 1, CONTEXT)
+    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
-        compute=lambda unpacking: seconds(on, "layer", (flops, moved + unpacking)),
+        compute=lambda unpacking: seconds(on, "layer", (flops, moved_bytes + unpacking)),
         embed=seconds(on, "embed", model_cost.embed(1)),
         head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,

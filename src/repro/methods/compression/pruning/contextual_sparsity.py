@@ -74,8 +74,8 @@ class ContextualSparsity:
             predictor, recall = self._fit(sample, active_count)
             layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, active_count))
             recalls.append(recall)
-        sparse = decoder.with_layers(layers)
-        return Compressed(sparse, {**figures, "recall": sum(recalls) / len(recalls)})
+        sparse_decoder = decoder.with_layers(layers)
+        return Compressed(sparse_decoder, {**figures, "recall": sum(recalls) / len(recalls)})
 
     def _fit(self, sample: MlpSample, active_count: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor and its recall on held-out tokens."""
@@ -115,8 +115,8 @@ def _samples_by_layer(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Ml
     """Inputs and magnitudes layer by layer over a corpus; only one layer is in memory at a time."""
     rows_by_part: dict[str, list[Tensor]] = {}
 
-    def note(place: LinearId, x: Tensor) -> None:
-        rows_by_part.setdefault(place.part, []).append(x)
+    def note(name: LinearId, x: Tensor) -> None:
+        rows_by_part.setdefault(name.part, []).append(x)
 
     recorder = with_observer(decoder, note)
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]

@@ -36,5 +36,5 @@ class Layerwise:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        pruned = most_important(decoder, losses_without(decoder, corpus), self.level)
-        return Compressed(pruned, figures_of(pruned, decoder))
+        pruned_decoder = most_important(decoder, losses_without(decoder, corpus), self.level)
+        return Compressed(pruned_decoder, figures_of(pruned_decoder, decoder))

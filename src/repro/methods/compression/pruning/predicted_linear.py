@@ -44,9 +44,9 @@ class PredictedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        active = self.predictor(x).topk(self.active_count, -1).indices
+        active_neurons = self.predictor(x).topk(self.active_count, -1).indices
         outputs = self.linear(x).view(x.shape[0], -1, self.predictor.to_neurons.shape[0])
-        index = active[:, None].expand(-1, outputs.shape[1], -1)
+        index = active_neurons[:, None].expand(-1, outputs.shape[1], -1)
         active_outputs = outputs.new_zeros(outputs.shape).scatter_(2, index, outputs.gather(2, index))
         return active_outputs.view(x.shape[0], -1)
 

@@ -37,9 +37,9 @@ class LlmInt8:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        dense = {place: as_plain(linear) for place, linear in linears_of(decoder)}
+        dense_linears = {name: as_plain(linear) for name, linear in linears_of(decoder)}
         linears = {
-            place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
-            for place, linear in dense.items()
+            name: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
+            for name, linear in dense_linears.items()
         }
         return Compressed(with_linears(decoder, linears), {"bits_per_weight": 8})

@@ -28,5 +28,5 @@ class W8A8:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         maxima = largest_by_channel(decoder, corpus)
-        steps = {place: float(largest.max()) / HIGH for place, largest in maxima.items()}
+        steps = {name: float(magnitudes.max()) / HIGH for name, magnitudes in maxima.items()}
         return Compressed(quantize_static(decoder, steps), {"bits_per_weight": 8})

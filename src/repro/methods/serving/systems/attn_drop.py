@@ -27,10 +27,10 @@ class AttnDropService(Service):
     The cost of a level depends only on the number of dropped halves.
     """
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        model_costs = {level: _model_cost(full, level) for level in LEVELS}
-        return System(model_costs, full, Nothing(), full.model_bytes)
+        model_costs = {level: _model_cost(cost, level) for level in LEVELS}
+        return System(model_costs, cost, Nothing(), cost.model_bytes)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
@@ -40,21 +40,21 @@ class AttnDropService(Service):
 def halves_at(shape: Shape, level: float) -> tuple[int, int]:
     """Numbers of attention blocks and MLPs at a level, as `compression.attn_drop` keeps of equal layers."""
     attention = mlps = shape.layers
-    remaining = total = shape.layers * shape.layer_weights
-    while remaining > level * total and attention + mlps > 1:
+    weights_left = all_weights = shape.layers * shape.layer_weights
+    while weights_left > level * all_weights and attention + mlps > 1:
         if attention:
             attention -= 1
-            remaining -= shape.attention_weights
+            weights_left -= shape.attention_weights
         else:
             mlps -= 1
-            remaining -= shape.mlp_weights
+            weights_left -= shape.mlp_weights
     return attention, mlps
 
 
-def _model_cost(full: ModelCost, level: float) -> UnevenCost:
-    shape = full.shape
+def _model_cost(cost: ModelCost, level: float) -> UnevenCost:
+    shape = cost.shape
     attention, mlps = halves_at(shape, level)
     layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
     units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
-    smaller = replace(full, shape=replace(shape, layers=layers))
-    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)
+    smaller_cost = replace(cost, shape=replace(shape, layers=layers))
+    return sub_cost(smaller_cost, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)

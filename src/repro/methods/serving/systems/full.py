@@ -19,6 +19,6 @@ from repro.models.costs.model_cost import ModelCost
 class FullService(Service):
     """One level: whole model and whole prompt; meets only SLOs whose shares are all 1."""
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        return System({1.0: full}, full, Nothing(), full.model_bytes)
+        return System({1.0: cost}, cost, Nothing(), cost.model_bytes)

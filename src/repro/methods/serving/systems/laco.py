@@ -27,13 +27,13 @@ class LacoService(Service):
 
     ideal: bool = False
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        model_costs = by_layers(full)
+        model_costs = by_layers(cost)
         sizes = [model_cost.shape.layers * model_cost.layer_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap(tables=False)
-        weights = full.table_bytes + (sum(sizes) if self.ideal else max(sizes))
-        return System(model_costs, full, switching, weights)
+        weights = cost.table_bytes + (sum(sizes) if self.ideal else max(sizes))
+        return System(model_costs, cost, switching, weights)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

@@ -21,9 +21,9 @@ from repro.models.costs.model_cost import ModelCost
 class LayerwiseService(Service):
     """All layers are in memory; a level runs those whose removal raises the loss most."""
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        return System(by_layers(full), full, Nothing(), full.model_bytes)
+        return System(by_layers(cost), cost, Nothing(), cost.model_bytes)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

@@ -35,16 +35,16 @@ class LLMPrunerService(Service):
 
     relayout: Literal["dram", "paper", "served"] = "dram"
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        config, shape = config_of_shape(full.shape), full.shape
+        config, shape = config_of_shape(cost.shape), cost.shape
         model_costs = {
-            level: sub_cost(full, sizes_at(config, level, ()), with_adapters=False) for level in LEVELS
+            level: sub_cost(cost, sizes_at(config, level, ()), with_adapters=False) for level in LEVELS
         }
-        largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
-        weights = full.model_bytes + full.weight_bytes(largest)
+        largest_matrix = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
+        weights = cost.model_bytes + cost.weight_bytes(largest_matrix)
         fetched, fitted = RELAYOUTS[self.relayout]
-        return System(model_costs, full, Relayout(fetched), weights, fitted=fitted)
+        return System(model_costs, cost, Relayout(fetched), weights, fitted=fitted)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

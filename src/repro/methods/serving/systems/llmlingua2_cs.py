@@ -42,26 +42,26 @@ class LLMLingua2CSService(Service):
     rank: Annotated[int, Interval(ge=1, le=65_536)] = 128
     efficiency: Part = 1.0
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        steps = {level: self._step(full, level) for level in LEVELS if level < 1.0}
-        scorer = llmlingua2.model_cost(full.stored).model_bytes if self.scorer == "llmlingua2" else 0.0
-        weights = full.model_bytes + full.weight_bytes(self._predictors(full)) + scorer
-        return System(dict.fromkeys(LEVELS, full), full, Nothing(), weights, LEVELS, steps)
+        steps = {level: self._step(cost, level) for level in LEVELS if level < 1.0}
+        scorer_bytes = llmlingua2.model_cost(cost.stored).model_bytes if self.scorer == "llmlingua2" else 0.0
+        weights = cost.model_bytes + cost.weight_bytes(self._predictors(cost)) + scorer_bytes
+        return System(dict.fromkeys(LEVELS, cost), cost, Nothing(), weights, LEVELS, steps)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
         return None if level == 1.0 else ContextualSparsity(level, self.rank)
 
-    def _predictors(self, full: ModelCost) -> int:
+    def _predictors(self, cost: ModelCost) -> int:
         """Weights of all layers' predictors."""
-        shape = full.shape
+        shape = cost.shape
         return shape.layers * self.rank * (shape.hidden + shape.intermediate)
 
-    def _step(self, full: ModelCost, level: float) -> UnevenCost:
+    def _step(self, cost: ModelCost, level: float) -> UnevenCost:
         """Cost of a decode step: chosen neurons over the efficiency, at most all."""
-        shape = full.shape
-        active = max(1, round(level * shape.intermediate))
-        neurons = min(shape.intermediate, math.ceil(round(active / self.efficiency, 6)))
+        shape = cost.shape
+        active_neurons = max(1, round(level * shape.intermediate))
+        neurons = min(shape.intermediate, math.ceil(round(active_neurons / self.efficiency, 6)))
         blocks = (replace(shape, intermediate=neurons),) * shape.layers
-        return UnevenCost(shape, full.stored, blocks, self._predictors(full))
+        return UnevenCost(shape, cost.stored, blocks, self._predictors(cost))

@@ -38,17 +38,17 @@ class PfsService(Service):
         "opt_6_7b_fp16",
     )
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`; InputError for a family without models."""
         if not family:
             raise InputError(
                 f"pfs serves with a family of models: {', '.join(self.family)}; give their costs"
             )
         models = {
-            model_cost.shape.parameters / full.shape.parameters: name for name, model_cost in family.items()
+            model_cost.shape.parameters / cost.shape.parameters: name for name, model_cost in family.items()
         }
         model_costs = {level: family[name] for level, name in models.items()}
         sizes = [model_cost.model_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap()
         weights = sum(sizes) if self.ideal else max(sizes)
-        return System(model_costs, full, switching, weights, models=models)
+        return System(model_costs, cost, switching, weights, models=models)

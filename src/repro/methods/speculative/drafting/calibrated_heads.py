@@ -24,7 +24,7 @@ class MatchedHeads:
     """
 
     def __init__(
-        self, draft: Network, oracle: Network, accuracies: Sequence[Sequence[float]], seed: int
+        self, draft: Network, target: Network, accuracies: Sequence[Sequence[float]], seed: int
     ) -> None:
         """Args:
         draft: the uncalibrated heads; their other tokens keep their order.
@@ -34,7 +34,7 @@ class MatchedHeads:
         seed: of the random ranks.
         """
         self._draft = draft
-        self._oracle = oracle
+        self._oracle = target
         self._sums = [list(accumulate(head)) for head in accuracies]
         self._seed = seed
         self._lineage = MedusaLineage(0, len(self._sums))
@@ -48,10 +48,10 @@ class MatchedHeads:
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the heads; the oracle runs when the logits are read."""
-        step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.rewrite, texts, rows)))
+        step = self._draft.begin(prefixes, branches)
+        return RewrittenStep(step, prefixes, lambda texts, rows: list(map(self.rewrite, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
@@ -80,8 +80,8 @@ class MatchedHeads:
 
 def coin(feature: Prefix, head: int, seed: int) -> float:
     """A pseudorandom number in [0, 1) from a text's tokens, a head and a seed."""
-    hashed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
-    return int.from_bytes(hashed, "little") / 2**64
+    digest = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
 
 
 def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
@@ -90,7 +90,7 @@ def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
     """
     tokens, logps = row.top_ranks()
-    order = [other for other in tokens if other != token]
+    order = [ranked_token for ranked_token in tokens if ranked_token != token]
     if rank is not None:
         order.insert(rank, token)
     count = min(len(order), len(logps))

@@ -41,9 +41,9 @@ class DraftRow(Logits):
     def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
-            logps = best.values - self._draft_logits.logsumexp(dim=-1)
-            self._ranked = self._targets[best.indices].tolist(), logps.tolist()
+            best_logits = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
+            logps = best_logits.values - self._draft_logits.logsumexp(dim=-1)
+            self._ranked = self._targets[best_logits.indices].tolist(), logps.tolist()
         return self._ranked
 
 
@@ -55,14 +55,14 @@ class EagleNetwork:
     def __init__(
         self,
         config: EagleConfig,
-        load: Callable[[], EagleHead],
+        load_head: Callable[[], EagleHead],
         features: Features,
         device: torch.device | str = "cpu",
         capacity: int = 512,
     ) -> None:
-        """`load` returns the weights on `device` and is called on first use; `capacity` as in
+        """`load_head` returns the weights on `device` and is called on first use; `capacity` as in
         `DecoderNetwork`."""
-        self._load = load
+        self._load = load_head
         self.features = features
         self.lineage = HeadLineage(0)
         self.guesses: dict[Prefix, Tensor] = {}
@@ -88,9 +88,9 @@ class EagleNetwork:
         """What a row is stored under: it depends on how many tokens have features of the target."""
         return row_key(prefix.digest, self.lineage.boundary)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`; the levels of a tree are computed one after the other within the pass."""
-        return _EagleStep(self, wanted)
+        return _EagleStep(self, prefixes)
 
     def keep(self, text: Prefix) -> None:
         """Keep only the prefixes of `text` whose slots were computed from the target's features."""
@@ -109,23 +109,23 @@ class _EagleStep(Step):
     def __init__(self, network: EagleNetwork, prefixes: Sequence[Prefix]) -> None:
         self._network, self._prefixes = network, list(prefixes)
         self._waves = network.lineage.waves(prefixes)
-        computed = {prefix for wave in self._waves for prefix in wave}
-        if not all(prefix in computed or prefix in network.guesses for prefix in prefixes):
+        new_prefixes = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in new_prefixes or prefix in network.guesses for prefix in prefixes):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        assert streamed is None, "a head stays in memory"
-        for wave in self._waves if first < last else ():
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
+        assert weights is None, "a head stays in memory"
+        for wave in self._waves if start < end else ():
             self._compute(wave)
 
     def _compute(self, wave: Sequence[Prefix]) -> None:
         network, head, lineage = self._network, self._network.head, self._network.lineage
-        grounded = [prefix for prefix in wave if lineage.is_grounded(prefix)]
+        grounded_prefixes = [prefix for prefix in wave if lineage.is_grounded(prefix)]
         inputs = dict(network.guesses)
-        if grounded:
-            parents = [prefix.parent for prefix in grounded if prefix.parent is not None]
+        if grounded_prefixes:
+            parents = [prefix.parent for prefix in grounded_prefixes if prefix.parent is not None]
             features = network.features.of(parents).to(head.device)
             inputs.update(zip(parents, head.fuse(features).float().unbind(), strict=True))
         hidden = torch.stack([inputs[prefix.parent] for prefix in wave if prefix.parent is not None])
@@ -141,8 +141,8 @@ class _EagleStep(Step):
         network.guesses.update(zip(wave, guesses.unbind(), strict=True))
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
+        prefixes = self._prefixes if indices is None else [self._prefixes[i] for i in indices]
         head = self._network.head
         logits = head.logits(torch.stack([self._network.guesses[prefix] for prefix in prefixes]))
         if head.targets is None:

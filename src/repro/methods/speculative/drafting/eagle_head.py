@@ -109,20 +109,20 @@ class EagleConfig:
         return tuple(output + 1 for output in outputs)
 
 
-def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
+def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
     """The configuration in a `config.json`, or `None` if the model is not an EAGLE-3 head.
 
     Raises:
         InputError: an unsupported head: more than one layer, biases, another activation, or an entry that is
             not read.
     """
-    architectures = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
-    if not architectures and raw.get("draft_vocab_size") is None:
+    architectures = set(config_json.get("architectures") or ()).intersection(ARCHITECTURES)
+    if not architectures and config_json.get("draft_vocab_size") is None:
         return None
-    nested = raw.get("eagle_config") or {}
+    nested = config_json.get("eagle_config") or {}
     if not isinstance(nested, Mapping):
         raise InputError(f"config.json has eagle_config={nested!r}; it must be a mapping")
-    for name, value in (*raw.items(), *nested.items()):
+    for name, value in (*config_json.items(), *nested.items()):
         if value is not None and value not in ONLY.get(name, (value,)):
             raise InputError(
                 f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
@@ -131,27 +131,27 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
         raise InputError(
             f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
         )
-    decoder = {name: value for name, value in raw.items() if name not in (*OURS, *ONLY, *HARMLESS)}
+    decoder = {name: value for name, value in config_json.items() if name not in (*OURS, *ONLY, *HARMLESS)}
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
             f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
             f"{layer.layers}, hidden_act={layer.activation}, biases={layer.qkv_bias or layer.mlp_bias}"
         )
-    if type(raw.get(BEFORE) or False) is not bool:
-        raise InputError(f"config.json has {BEFORE}={raw[BEFORE]!r}; it must be true or false")
+    if type(config_json.get(BEFORE) or False) is not bool:
+        raise InputError(f"config.json has {BEFORE}={config_json[BEFORE]!r}; it must be true or false")
     return EagleConfig(
-        layer=replace(layer, vocab=raw.get("draft_vocab_size") or layer.vocab),
+        layer=replace(layer, vocab=config_json.get("draft_vocab_size") or layer.vocab),
         target_vocab=layer.vocab,
-        target_hidden=raw.get("target_hidden_size") or layer.hidden,
-        outputs=_outputs(raw.get(IDS), nested.get(IDS)),
-        norm_before_residual=raw.get(BEFORE) or False,
+        target_hidden=config_json.get("target_hidden_size") or layer.hidden,
+        outputs=_outputs(config_json.get(IDS), nested.get(IDS)),
+        norm_before_residual=config_json.get(BEFORE) or False,
     )
 
 
-def _outputs(*named: Any) -> tuple[int, ...] | None:
+def _outputs(*entries: Any) -> tuple[int, ...] | None:
     """The target layers that a head names in either of two places; InputError for other values."""
-    lists = [ids for ids in named if ids]
+    lists = [ids for ids in entries if ids]
     for ids in lists:
         if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
             raise InputError(f"config.json has {IDS}={ids!r}; it must be one list of layers, not {lists}")
@@ -197,17 +197,17 @@ class EagleHead:
         `Decoder.layer`; keys and values are appended to the cache.
         """
         count_layers()
-        c = self.config.layer
-        normed = self.feature_norm(hidden)
-        pair = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
-        heads = self.qkv(pair).float().view(len(tokens), -1, c.head_dim)
+        config = self.config.layer
+        normed_features = self.feature_norm(hidden)
+        pair = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed_features), -1)
+        heads = self.qkv(pair).float().view(len(tokens), -1, config.head_dim)
         cache.set_positions(0, positions)
         rotation = rotations(self.frequency, positions)
-        heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
-        attention = attention_mask(c, 0, rotation, positions, mask, cache)
-        keys, values = cache.append_joint(0, heads[:, c.heads :])
-        x = (normed if self.config.norm_before_residual else hidden) + self.out(
-            attend(c, heads[:, : c.heads], keys, values, attention)
+        heads.view(torch.complex64)[:, : config.heads + config.kv_heads].mul_(rotation)
+        attention = attention_mask(config, 0, rotation, positions, mask, cache)
+        keys, values = cache.append_joint(0, heads[:, config.heads :])
+        x = (normed_features if self.config.norm_before_residual else hidden) + self.out(
+            attend(config, heads[:, : config.heads], keys, values, attention)
         ).float()
         gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate).mul_(up)).float()
@@ -236,23 +236,23 @@ def load(
         raise InputError(
             f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
         )
-    stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
-    stored.require(config)
+    checkpoint = _Stored(folder, getattr(torch, dtype), torch.device(device))
+    checkpoint.require(config)
     c, width = config.layer, 2 * config.layer.hidden
     return EagleHead(
         config=config,
-        fuse=stored.linear("fc", (c.hidden, config.features)),
-        qkv=stored.qkv(c, width),
-        out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
-        up=stored.up(c),
-        down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
-        token_norm=stored.norm("midlayer.input_layernorm", c),
-        feature_norm=stored.norm("midlayer.hidden_norm", c),
-        mlp_norm=stored.norm("midlayer.post_attention_layernorm", c),
-        final_norm=stored.norm("norm", c),
-        output=stored.linear("lm_head", (c.vocab, c.hidden)),
-        targets=stored.targets(config),
-        embedding=stored.embedding(config, embedding),
+        fuse=checkpoint.linear("fc", (c.hidden, config.features)),
+        qkv=checkpoint.qkv(c, width),
+        out=checkpoint.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
+        up=checkpoint.up(c),
+        down=checkpoint.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        token_norm=checkpoint.norm("midlayer.input_layernorm", c),
+        feature_norm=checkpoint.norm("midlayer.hidden_norm", c),
+        mlp_norm=checkpoint.norm("midlayer.post_attention_layernorm", c),
+        final_norm=checkpoint.norm("norm", c),
+        output=checkpoint.linear("lm_head", (c.vocab, c.hidden)),
+        targets=checkpoint.targets(config),
+        embedding=checkpoint.embedding(config, embedding),
         frequency=frequencies(c.rope, c.head_dim).to(device) if c.rope else torch.zeros(c.head_dim // 2),
     )
 
@@ -303,22 +303,22 @@ class _Stored:
     def linear(self, name: str, shape: tuple[int, ...]) -> Linear:
         return self._pack(self.take(f"{name}.weight", shape))
 
-    def norm(self, name: str, c: DecoderConfig) -> RMSNorm:
-        return RMSNorm.of(self.take(f"{name}.weight", (c.hidden,)).float(), c.norm_eps)
+    def norm(self, name: str, layer: DecoderConfig) -> RMSNorm:
+        return RMSNorm.of(self.take(f"{name}.weight", (layer.hidden,)).float(), layer.norm_eps)
 
-    def qkv(self, c: DecoderConfig, width: int) -> Linear:
+    def qkv(self, layer: DecoderConfig, width: int) -> Linear:
         """The fused QKV weight, with RoPE pairs interleaved."""
-        order, parts = interleave(c.rope, c.head_dim).to(self._device), []
-        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, width))
+        order, parts = interleave(layer.rope, layer.head_dim).to(self._device), []
+        for part, heads in (("q", layer.heads), ("k", layer.kv_heads), ("v", layer.kv_heads)):
+            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * layer.head_dim, width))
             if part != "v":
-                weight = weight.view(heads, c.head_dim, width)[:, order].reshape(weight.shape)
+                weight = weight.view(heads, layer.head_dim, width)[:, order].reshape(weight.shape)
             parts.append(weight)
         return self._pack(torch.cat(parts))
 
-    def up(self, c: DecoderConfig) -> Linear:
+    def up(self, layer: DecoderConfig) -> Linear:
         """The fused gate and up weight."""
-        shape = (c.intermediate, c.hidden)
+        shape = (layer.intermediate, layer.hidden)
         names = ("gate", "up")
         return self._pack(torch.cat([self.take(f"midlayer.mlp.{n}_proj.weight", shape) for n in names]))
 
@@ -341,17 +341,17 @@ class _Stored:
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 
-    def embedding(self, config: EagleConfig, shared: Tensor) -> Tensor:
-        """The checkpoint's embedding if present, else the target's (`shared`)."""
+    def embedding(self, config: EagleConfig, target_embedding: Tensor) -> Tensor:
+        """The checkpoint's embedding if present, else the target's (`target_embedding`)."""
         shape = (config.target_vocab, config.layer.hidden)
         if self._stored_name("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)
-        if shared.shape != shape:
+        if target_embedding.shape != shape:
             raise InputError(
                 f"{self._tensors.folder} needs an embedding of {shape[0]} x {shape[1]}, its target has "
-                f"{shared.shape[0]} x {shared.shape[1]}"
+                f"{target_embedding.shape[0]} x {target_embedding.shape[1]}"
             )
-        return shared
+        return target_embedding
 
     def _pack(self, weight: Tensor) -> Linear:
         return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))

@@ -58,17 +58,17 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
     return kind(config, embeddings_from, host, folder)
 
 
-def _kind_of(raw: Mapping[str, Any]) -> type[Model]:
+def _kind_of(config: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.describes(raw):
+    if medusa_head.describes(config):
         return MedusaModel
-    return EagleModel if raw and eagle_head.config_of(raw) else Model
+    return EagleModel if config and eagle_head.config_of(config) else Model
 
 
-def _require_built(raw: Mapping[str, Any]) -> None:
+def _require_built(config: Mapping[str, Any]) -> None:
     """InputError for a `config.json` of a model that cannot be computed here."""
-    if _kind_of(raw) is Model and not encdec.config_of(raw):
-        family_of(raw)
+    if _kind_of(config) is Model and not encdec.config_of(config):
+        family_of(config)
 
 
 def _kind_of_shape(shape: Shape) -> type[Model]:
@@ -82,9 +82,9 @@ def align_vocabularies(models: Sequence[Model]) -> None:
 
     To be called before weights are loaded; draft heads have their target's ids.
     """
-    padded = [model for model in models if model.folder and not isinstance(model, HeadModel)]
-    if len({model.own_shape.vocab for model in padded}) > 1:
-        for model in padded:
+    full_models = [model for model in models if model.folder and not isinstance(model, HeadModel)]
+    if len({model.own_shape.vocab for model in full_models}) > 1:
+        for model in full_models:
             model.tokens = max(model.tokenizer.vocabulary.values()) + 1
 
 
@@ -240,8 +240,8 @@ class EagleModel(HeadModel):
     def digest(self) -> str:
         """See `Model`; heads with an entry that was not read before are others than those of that time."""
         assert self.folder is not None
-        raw = read_config(self.folder)
-        entries = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
+        config = read_config(self.folder)
+        entries = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if config.get(name)]
         return content_hash([*entries, super().digest]) if entries else super().digest
 
     def _reading(self, features: Features) -> Network:
@@ -262,19 +262,19 @@ class MedusaModel(HeadModel):
 
     def _require_sound(self) -> None:
         """See `HeadModel`: no more heads are costed than the checkpoint has."""
-        billed, stored = self.model_cost.shape.medusa, self.head_config.heads
-        if billed > stored:
+        billed_heads, stored_heads = self.model_cost.shape.medusa, self.head_config.heads
+        if billed_heads > stored_heads:
             raise InputError(
-                f"{self.config.name} bills {billed} Medusa heads, and its checkpoint has {stored}; "
-                "bill no more than there are"
+                f"{self.config.name} bills {billed_heads} Medusa heads, and its checkpoint has "
+                f"{stored_heads}; bill no more than there are"
             )
 
     @cached_property
     def head_config(self) -> MedusaConfig:
         """Configuration of the checkpoint."""
         assert self.folder is not None
-        raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
-        return medusa_head.config_of(self.folder, raw, vocab)
+        config, vocab = read_config(self.folder), self.target.decoder_config.vocab
+        return medusa_head.config_of(self.folder, config, vocab)
 
     def _reading(self, features: Features) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)

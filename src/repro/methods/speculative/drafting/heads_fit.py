@@ -97,15 +97,15 @@ def cumulative(heads: Accuracies) -> list[list[float]]:
     Deviation: no accuracy is published beyond rank 5. The accuracy that a rank adds is extrapolated as a
     power of the rank, with the exponent given by the published ranks 2 and 5.
     """
-    out = []
+    sums_by_head = []
     for head in heads:
         gains = steps(head)
         power = math.log(gains[1] / gains[-1]) / math.log(len(head) / 2)
         sums = list(head)
         while len(sums) < TOP:
             sums.append(sums[-1] + gains[-1] * (len(head) / (len(sums) + 1)) ** power)
-        out.append(sums)
-    return out
+        sums_by_head.append(sums)
+    return sums_by_head
 
 
 def raise_odds(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
@@ -118,7 +118,7 @@ def raise_odds(heads: Accuracies, level: float, slope: float) -> list[list[float
 
 def steps(sums: Sequence[float]) -> list[float]:
     """Differences of consecutive cumulative values, the first one included."""
-    return [sums[0], *(after - before for before, after in pairwise(sums))]
+    return [sums[0], *(later - earlier for earlier, later in pairwise(sums))]
 
 
 def log_odds(share: float) -> float:

@@ -25,10 +25,10 @@ class MedusaNetwork:
 
     depth = 1
 
-    def __init__(self, count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
-        """`count` heads, which `load` returns on first use."""
+    def __init__(self, count: int, load_heads: Callable[[], MedusaHeads], features: Features) -> None:
+        """`count` heads, which `load_heads` returns on first use."""
         self._count = count
-        self._load = load
+        self._load = load_heads
         self.features = features
         self.lineage = MedusaLineage(0, count)
 
@@ -47,9 +47,9 @@ class MedusaNetwork:
         root, head = self.lineage.root_and_head(prefix)
         return row_key(root.digest, head + 1)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        return _MedusaStep(self, wanted)
+        return _MedusaStep(self, prefixes)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
@@ -65,16 +65,16 @@ class _MedusaStep(Step):
         self._hidden: Tensor | None = None
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        assert streamed is None, "heads stay in memory"
-        if first < last:
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
+        assert weights is None, "heads stay in memory"
+        if start < end:
             heads = self._network.heads
             features = self._network.features.of(self._roots).to(heads.device)
             self._hidden = heads.hidden(features, self._heads)
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
         assert self._hidden is not None, "heads say nothing before their layer has run"
-        indices = list(range(len(self._heads)) if at is None else at)
-        logits = self._network.heads.logits(self._hidden[indices], [self._heads[i] for i in indices])
+        rows = list(range(len(self._heads)) if indices is None else indices)
+        logits = self._network.heads.logits(self._hidden[rows], [self._heads[i] for i in rows])
         return [Logits(row) for row in logits]

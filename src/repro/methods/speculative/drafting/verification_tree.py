@@ -58,8 +58,8 @@ class VerificationTree:
 
     def leaves(self) -> Iterator[Path]:
         """Nodes without children, in the order of `paths`."""
-        inner = {path[:-1] for path in self.paths}
-        return (path for path in self.paths if path not in inner)
+        parents = {path[:-1] for path in self.paths}
+        return (path for path in self.paths if path not in parents)
 
     def __str__(self) -> str:
         return ";".join(map(_text, self.paths))
@@ -115,20 +115,20 @@ def estimate_tree(accuracies: Accuracies, width: int) -> VerificationTree:
         InputError: the heads have fewer nodes than the width requires.
     """
     _require_width(width)
-    reach: list[tuple[float, int, Path]] = [(-accuracies[0][0], 1, (0,))]
+    frontier: list[tuple[float, int, Path]] = [(-accuracies[0][0], 1, (0,))]
     paths: list[Path] = []
     while len(paths) < width - 1:
-        if not reach:
+        if not frontier:
             raise InputError(
                 f"a width of {width} is beyond {len(accuracies)} heads of {len(accuracies[0])} ranks, "
                 f"which make {len(paths) + 1} nodes with the root"
             )
-        _, _, path = heapq.heappop(reach)
+        _, _, path = heapq.heappop(frontier)
         paths.append(path)
         sibling, child = (*path[:-1], path[-1] + 1), (*path, 0)
         for node in (sibling, child):
             if len(node) <= len(accuracies) and node[-1] < len(accuracies[len(node) - 1]):
-                heapq.heappush(reach, (-value(node, accuracies), len(node), node))
+                heapq.heappush(frontier, (-value(node, accuracies), len(node), node))
     return VerificationTree.of(paths)
 
 
@@ -139,24 +139,24 @@ def best(accuracies: Accuracies, width: int) -> VerificationTree:
         VerificationTree.of(paths)
         for paths in _all_trees((), _children((), accuracies), accuracies, width - 1)
     )
-    largest = max(trees, key=lambda tree: expected_acceptance(tree, accuracies), default=None)
-    if largest is None:
+    best_tree = max(trees, key=lambda tree: expected_acceptance(tree, accuracies), default=None)
+    if best_tree is None:
         raise InputError(
             f"a width of {width} is beyond {len(accuracies)} heads of {len(accuracies[0])} ranks"
         )
-    return largest
+    return best_tree
 
 
 def _all_trees(
-    nodes: tuple[Path, ...], candidates: Sequence[Path], accuracies: Accuracies, missing: int
+    nodes: tuple[Path, ...], candidates: Sequence[Path], accuracies: Accuracies, count: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Enumerate every tree with `missing` nodes more than `nodes` once; skipped nodes stay out."""
-    if not missing:
+    """Enumerate every tree with `count` nodes more than `nodes` once; skipped nodes stay out."""
+    if not count:
         yield nodes
         return
     for i, path in enumerate(candidates):
-        later = [*candidates[i + 1 :], *_children(path, accuracies)]
-        yield from _all_trees((*nodes, path), later, accuracies, missing - 1)
+        later_candidates = [*candidates[i + 1 :], *_children(path, accuracies)]
+        yield from _all_trees((*nodes, path), later_candidates, accuracies, count - 1)
 
 
 def _children(path: Path, accuracies: Accuracies) -> list[Path]:
