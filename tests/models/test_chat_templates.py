@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers.utils import chat_template_utils
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.checkpoint import UNDECIDED, CheckpointTokenizer, reads_more_than_messages
+from repro.models.checkpoints.checkpoint import UNDECIDED_CALLS, CheckpointTokenizer, reads_more_than_messages
 from tiny_checkpoints import CHAT, CONTROL, write_folder, write_tokenizer
 
 HI = [{"role": "user", "content": " Hi 12 "}]
@@ -74,7 +74,7 @@ def test_what_reads_more_than_the_messages_is_known_without_the_tokenizer(
 
 def test_all_that_transformers_lets_a_template_call_is_decided_or_not() -> None:
     names = set(chat_template_utils._compile_jinja_template("").environment.globals)
-    assert {name for name in names if UNDECIDED.search(name)} == names - DECIDED
+    assert {name for name in names if UNDECIDED_CALLS.search(name)} == names - DECIDED
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from repro.core.paths import project_root
 from repro.methods.elastilm import trained_heads
 from repro.methods.elastilm.dual_head_network import PARTS, DualHead, HeadSettings, orthogonal
 from repro.methods.elastilm.elastic_profile import Parts
-from repro.methods.elastilm.score_head import MODEL_COSTS, WORDLESS, windows
+from repro.methods.elastilm.score_head import MODEL_COSTS, WORDLESS_SCORE, windows
 from repro.methods.elastilm.tlm import last_pieces, open_decision_head, open_score_head, slo_levels
 from repro.methods.elastilm.token_spans import TextSpan, carry_over, locate_tokens
 from repro.methods.elastilm.trained_heads import COMMITTED, committed_folder, fingerprint, head_file
@@ -362,5 +362,5 @@ def test_scorers_tell_their_heads_apart_and_nothing_else(encoder: Path, heads: P
     said = repr(open_score_head(TEXT, str(encoder), heads=heads))
     assert sha256_of(heads / head_file("score")) in said
     assert said == repr(open_score_head(TEXT, str(encoder), "minilm", shares_bottom=True, heads=heads))
-    assert WORDLESS == 1.0
+    assert WORDLESS_SCORE == 1.0
     assert "0x" not in said, "what a record's key depends on is the same in every process"

@@ -156,7 +156,7 @@ def test_the_tensors_of_each_family_are_a_table(family: str, tmp_path: Path) -> 
                 weights.decoder_config(tmp_path)
 
 
-@pytest.mark.parametrize("name", origin.TOKENIZERS)
+@pytest.mark.parametrize("name", origin.TOKENIZER_FILES)
 def test_a_folder_with_one_tokenizer_file_has_its_own(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     described = origin.model_file(str(tmp_path))

@@ -167,7 +167,7 @@ def test_usual_passes_are_recorded_before_the_first_and_no_more_than_fit(
     record = Replayed()
     network = RecordedNetwork(decoder("llama-2"), 64, record)
     before = record.recorded
-    assert before == 3 * len(recorded_passes.ROWS)
+    assert before == 3 * len(recorded_passes.ROW_COUNTS)
     text = Prefix.of(range(1, 70))
     for count in (69, 1, 3, 8):  # more rows than any recording has, then replays
         wanted = [text]

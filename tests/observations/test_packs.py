@@ -159,7 +159,7 @@ def test_no_changed_byte_of_a_pack_is_believed(tmp_path: Path, bit: int) -> None
 def test_computing_pauses_between_groups_and_goes_on(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_text, "TOGETHER", 1)
+    monkeypatch.setattr(own_text, "GROUP_SIZE", 1)
     groups = own_text.groups
     monkeypatch.setattr(own_text, "groups", lambda prompts: groups(prompts, 1))
     calls: list[int] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import RANK_COUNT
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -250,7 +250,7 @@ class Method(ABC, Serving):
 
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
-        return RANKED
+        return RANK_COUNT
 
     def look_ahead(self, role: str, answer: int) -> int:
         """Most draft tokens that a model's cache holds beside a prompt and an answer of so many tokens."""

@@ -26,7 +26,7 @@ from repro.models.runtime.session import Session, Verification
 from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.tree import TokenTree
 
-HIGHEST = 0.9
+HIGHEST_THRESHOLD = 0.9
 """Upper bound of alpha. Deviation: the paper does not bound alpha; above 1 no tree could grow."""
 
 
@@ -182,7 +182,7 @@ class EdgeLLM(Method):
         """Threshold of the next round (Eq. 3); `length` is N_all, that of the branch accepted furthest."""
         if accepted == length:
             return alpha * self.shrink
-        return min(HIGHEST, UPDATES[self.update](alpha, confidence, (length - accepted) / length))
+        return min(HIGHEST_THRESHOLD, UPDATES[self.update](alpha, confidence, (length - accepted) / length))
 
 
 async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:

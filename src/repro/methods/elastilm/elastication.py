@@ -65,7 +65,7 @@ def rank_units(
     use_committed = unit_order != "corpus" and measure == Measure()
     folder = elastic_profile.committed_folder(decoder) if use_committed else None
     if folder is not None:
-        profile = elastic_profile.load(folder / elastic_profile.PROFILE)
+        profile = elastic_profile.load(folder / elastic_profile.PROFILE_FILE)
     else:
         profile = elastic_profile.profile_decoder(decoder, corpus, measure)
     if unit_order == "none":

@@ -23,7 +23,7 @@ from repro.models.costs.model_cost import Precision, precision
 
 FP16 = precision("fp16")
 
-WORDLESS = 1.0
+WORDLESS_SCORE = 1.0
 """Score of tokens without a word piece (line breaks, control tokens), which structure the prompt."""
 
 
@@ -114,7 +114,7 @@ class ScoreHead(Scorer):
         if key not in self._scores:
             text, spans, ids, piece_spans = self.reading.split(key)
             self._scores[key] = carry_over(
-                self._retention(text, ids, piece_spans), piece_spans, spans, WORDLESS
+                self._retention(text, ids, piece_spans), piece_spans, spans, WORDLESS_SCORE
             )
         return self._scores[key]
 

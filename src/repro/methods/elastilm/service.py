@@ -19,7 +19,7 @@ from repro.methods.serving.service import NO_FAMILY, Decider, Scorer, Service, S
 from repro.methods.serving.switching import POINTERS, Pointer
 from repro.models.costs.model_cost import ModelCost
 
-HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
+HEAD_WEIGHTS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 """Weights of the dual-head TLM at MobileBERT's size, see `score_head.MODEL_COSTS`."""
 
 
@@ -63,7 +63,7 @@ class ElastiLMService(Service):
         }
         extra_bytes = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
-            extra_bytes += cost.weight_bytes(HEADS)
+            extra_bytes += cost.weight_bytes(HEAD_WEIGHTS)
         launches, fitted = POINTERS[self.pointer]
         return System(
             model_costs, cost, Pointer(launches), cost.model_bytes + extra_bytes, levels, fitted=fitted

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 Decode = Callable[[Sequence[int]], str]
 
-BROKEN = "\ufffd"
+BROKEN_CHARACTER = "\ufffd"
 """What an incomplete UTF-8 character decodes to."""
-LONGEST = 8
+MOST_TOKENS = 8
 """Most tokens that may share one character; after that many, a broken character is taken literally."""
 
 
@@ -34,11 +34,11 @@ def locate_tokens(tokens: Sequence[int], decode: Decode) -> tuple[str, list[Text
     for i, token in enumerate(tokens):
         buffer.append(token)
         piece = decode([*context, *buffer])[len(decode(context)) if context else 0 :]
-        if piece.endswith(BROKEN) and len(buffer) < LONGEST and i + 1 < len(tokens):
+        if piece.endswith(BROKEN_CHARACTER) and len(buffer) < MOST_TOKENS and i + 1 < len(tokens):
             continue
         spans += [TextSpan(len(text), len(text) + len(piece))] * len(buffer)
         text += piece
-        context, buffer = buffer[-1:] if BROKEN not in decode(buffer[-1:]) else buffer, []
+        context, buffer = buffer[-1:] if BROKEN_CHARACTER not in decode(buffer[-1:]) else buffer, []
     return text, spans
 
 

@@ -15,7 +15,7 @@ from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
 from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
-WAYS = ("columns", "rows")
+AXES = ("columns", "rows")
 
 
 class Part(NamedTuple):
@@ -99,16 +99,16 @@ def split_linear(
     Args:
         linear: a dense weight that is not packed.
         parts: devices and shares, which sum to 1.
-        by: `columns` splits outputs, `rows` inputs.
+        axis: `columns` splits outputs, `rows` inputs.
         blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
             matching columns of both.
 
     Raises:
-        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
+        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `axis`.
     """
     dense_linear = as_plain(linear)
-    if axis not in WAYS:
-        raise InputError(unknown("way to divide a linear", axis, WAYS))
+    if axis not in AXES:
+        raise InputError(unknown("way to divide a linear", axis, AXES))
     shares = [part.share for part in parts]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")

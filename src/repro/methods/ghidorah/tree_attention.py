@@ -23,7 +23,7 @@ from repro.methods.speculative.drafting.verification_tree import search_tree
 from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
-OURS = "optimized"
+OUR_FORM = "optimized"
 Size = Annotated[int, Interval(ge=1, le=4096)]
 """Heads of a layer, and elements of a head."""
 
@@ -129,9 +129,9 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     by_form = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
     out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in by_form.items()}
     for name in FORMS:
-        if name != OURS:
-            ratios = [other / ours for other, ours in zip(by_form[name], by_form[OURS], strict=True)]
+        if name != OUR_FORM:
+            ratios = [other / ours for other, ours in zip(by_form[name], by_form[OUR_FORM], strict=True)]
             tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
-            out |= {f"{OURS}_over_{name}": median(ratios)}
-            out |= {f"{OURS}_over_{name}_low": tenth, f"{OURS}_over_{name}_high": ninetieth}
+            out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
+            out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
     return out

@@ -17,7 +17,7 @@ from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
 
 FORMS = ("naive", "optimized", "dense")
-REMEMBERED = 256
+CACHED_PATTERNS = 256
 """Number of cached patterns; a method's tree shape rarely changes between passes."""
 
 
@@ -90,7 +90,7 @@ def cached_pattern(mask: Tensor, columns: int = 0) -> TreePattern:
     return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), columns)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_PATTERNS)
 def _pattern_of_bytes(content: bytes, width: int, columns: int) -> TreePattern:
     mask = torch.frombuffer(bytearray(content), dtype=torch.bool).view(width, width)
     return TreePattern.of_mask(mask).beyond(columns)

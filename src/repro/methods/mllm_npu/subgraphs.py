@@ -36,10 +36,10 @@ STAGE_OF = {"qkv": QKV, "out": OUTPUT, "up": UP, "down": DOWN}
 Shadowed = Mapping[tuple[int, str], float]
 """The linears that keep outliers, by layer and stage: the share of their input channels that have one."""
 
-DYNAMIC = (ATTENTION,)
+DYNAMIC_STAGES = (ATTENTION,)
 """Stages whose size depends on the chunk's position in the prompt, so chunks cannot share them."""
 
-FLOAT = 4.0
+FLOAT_BYTES = 4.0
 """Bytes per element on the CPU: mllm's float operators are fp32."""
 
 
@@ -228,7 +228,7 @@ class _Cutter:
         if len(ends) > 1:
             # Read gate and up of both products; write the activated ones in int8.
             count = rows * self.model_cost.shape.intermediate
-            size = count * (2 * products(self.model_cost.shape, UP) * FLOAT + 1)
+            size = count * (2 * products(self.model_cost.shape, UP) * FLOAT_BYTES + 1)
             label = f"chunk {chunk} layer {layer} {UP}"
             op = self._op(CPU, NORM, rows, 8.0 * count, size, label, precision="fp32", synced=True)
             parts.append(Subgraph(op, ends, chunk, layer, UP))
@@ -257,10 +257,10 @@ class _Cutter:
         if stage == ATTENTION:
             flops = shape.attention_flops(rows, context + rows)
             size = shape.cache_elements(context + rows) * self.model_cost.stored.activation
-            size += 2 * rows * shape.heads * shape.head_dim * FLOAT
+            size += 2 * rows * shape.heads * shape.head_dim * FLOAT_BYTES
         else:
             # Read linear output and residual; write their sum in fp32 and its norm in int8.
-            flops, size = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT + 1)
+            flops, size = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT_BYTES + 1)
         kind = ATTENTION if stage == ATTENTION else NORM
         return self._op(CPU, kind, rows, flops, size, label, precision="fp32", synced=is_synced)
 
@@ -276,7 +276,7 @@ class _Cutter:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
         outlier_weights = share * weights(self.model_cost.shape, stage)
-        size = FLOAT * (outlier_weights + rows * (inputs + outputs))
+        size = FLOAT_BYTES * (outlier_weights + rows * (inputs + outputs))
         return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, size, f"{label} shadow", "fp32")
 
     def _cold(self, stage: str, share: float, label: str) -> Op | None:
@@ -350,7 +350,7 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
     allocates (sec. 4.5), and the weights of each graph.
     """
     layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
-    total, dynamic_count = len(STAGES) * layers, len(DYNAMIC) * layers
+    total, dynamic_count = len(STAGES) * layers, len(DYNAMIC_STAGES) * layers
     static_bytes = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
     dynamic_total = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
     return Graphs(
@@ -366,21 +366,21 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
 def static_buffers(shape: Shape) -> float:
     """Bytes per token of a layer's static operator outputs, in float and quantized."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    norms = 2 * shape.hidden * (FLOAT + 1)
-    projections = (queries + 2 * keys + shape.hidden) * FLOAT
-    residuals = 2 * shape.hidden * FLOAT
-    mlp_bytes = (4 if shape.gated else 2) * shape.intermediate * FLOAT + shape.intermediate
-    return norms + projections + residuals + mlp_bytes + shape.hidden * FLOAT
+    norms = 2 * shape.hidden * (FLOAT_BYTES + 1)
+    projections = (queries + 2 * keys + shape.hidden) * FLOAT_BYTES
+    residuals = 2 * shape.hidden * FLOAT_BYTES
+    mlp_bytes = (4 if shape.gated else 2) * shape.intermediate * FLOAT_BYTES + shape.intermediate
+    return norms + projections + residuals + mlp_bytes + shape.hidden * FLOAT_BYTES
 
 
 def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
     weighted values (in float and quantized)."""
     queries = shape.heads * shape.head_dim
-    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
-    return shape.layers * rows * (a_row + queries * (FLOAT + 1))
+    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT_BYTES + 2 * shape.heads * keys * FLOAT_BYTES
+    return shape.layers * rows * (a_row + queries * (FLOAT_BYTES + 1))
 
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot_share: float) -> float:
     """Bytes of the float weights kept in memory for shadow products, `hot_share` of the input channels."""
-    return hot_share * FLOAT * sum(weights(model_cost.shape, stage) for _, stage in layout.shadowed)
+    return hot_share * FLOAT_BYTES * sum(weights(model_cost.shape, stage) for _, stage in layout.shadowed)

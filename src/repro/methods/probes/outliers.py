@@ -27,7 +27,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 ALL: Final = "all"
-ENOUGH = 0.8
+ENOUGH_SHARE = 0.8
 """Share of the outliers in `hot_enough` (sec. 3.3)."""
 
 
@@ -90,7 +90,7 @@ class Outliers:
             "share_a_pass": channels.share_a_pass(linears),
             "share_ever": channels.share_ever(linears),
             "hot_outliers": channels.hot_outliers(linears, self.hot),
-            "hot_enough": channels.hot_share_for(linears, ENOUGH),
+            "hot_enough": channels.hot_share_for(linears, ENOUGH_SHARE),
             "copy_saved": 1 - hot_weights / all_weights,
             "memory_saved": (all_weights - hot_weights) / (2 * all_weights + _ends(decoder)),
             "importance": _finite(fmean(ratios)),

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.serving.service_profile import NOTHING, DeviceProfile, Spent
+from repro.methods.serving.service_profile import NO_COST, DeviceProfile, Spent
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
 
 Fallback = Literal["random", "release"]
@@ -70,7 +70,7 @@ class Rule(Protocol):
     """Feasibility rule: which decisions meet a request's SLO."""
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """Return all decisions that meet the request's SLO.
 
@@ -89,7 +89,7 @@ class ByProfile(Rule):
     prompts: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
         whole_costs = self.profile.whole(len(request.prompt), request.answer)
@@ -113,7 +113,7 @@ class Nominal(Rule):
     models: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
         choices = decisions(self.prompts, self.models)
@@ -145,7 +145,7 @@ class SloGuard:
     seed: int = 0
 
     def decide(
-        self, request: ServiceRequest, current_level: float | None = None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None = None, deciding: Spent = NO_COST
     ) -> Checked:
         """Return a feasible decision.
 

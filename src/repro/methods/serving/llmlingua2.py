@@ -23,7 +23,7 @@ ENCODER = Shape(
 """BERT-base multilingual cased, the base of LLMLingua-2's small model, which the release runs; from its
 published configuration: 177 million parameters, 85 million of them in the layers."""
 
-CHUNK = 510
+CHUNK_TOKENS = 510
 """Tokens per pass, without the two special tokens at the ends."""
 
 
@@ -37,7 +37,7 @@ def scoring(tokens: int, on: str, precision: Precision) -> tuple[Op, ...]:
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
-    sizes = [min(CHUNK, tokens - start) + 2 for start in range(0, tokens, CHUNK)]
+    sizes = [min(CHUNK_TOKENS, tokens - start) + 2 for start in range(0, tokens, CHUNK_TOKENS)]
     return tuple(_chunk(size, on, model_cost(precision)) for size in sizes)
 
 

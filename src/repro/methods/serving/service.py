@@ -20,7 +20,7 @@ from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.level import layers_at
 from repro.methods.serving.deciders import Fallback
-from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profile_levels
+from repro.methods.serving.service_profile import PROMPT_LENGTHS, DeviceProfile, profile_levels
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
 from repro.methods.serving.tlm import tiny_language_model
@@ -126,7 +126,7 @@ class Service(ABC):
         return hashes
 
 
-FINEST = 0.01
+FINEST_STEP = 0.01
 """Smallest step between levels."""
 
 
@@ -136,7 +136,7 @@ def levels_by(step: float) -> tuple[float, ...]:
     Raises:
         InputError: no number of steps reaches 1.
     """
-    count = round((1.0 - LEVELS[0]) / step) if step >= FINEST else 0
+    count = round((1.0 - LEVELS[0]) / step) if step >= FINEST_STEP else 0
     if not count or abs(count * step - (1.0 - LEVELS[0])) > 1e-9:
         raise InputError(f"service.step is {step}; steps go from {LEVELS[0]} to 1, such as 0.05, 0.1 or 0.2")
     # Rounded to nine decimals, so that 0.2 + 0.1 equals 0.3.
@@ -151,7 +151,7 @@ def by_layers(cost: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, 
     }
 
 
-def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS) -> DeviceProfile:
+def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPT_LENGTHS) -> DeviceProfile:
     """Profile a system's levels on an emulated device from costs, all in memory, without computing.
 
     Args:

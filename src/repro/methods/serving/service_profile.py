@@ -17,7 +17,7 @@ from repro.methods.serving.slo import RequestCosts
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
-PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
+PROMPT_LENGTHS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
 """Prompt lengths to profile; short ones because emulated phones' efficiency is nonlinear below 33."""
 
 
@@ -39,7 +39,7 @@ class Spent(NamedTuple):
         )
 
 
-NOTHING = Spent(0.0, 0.0)
+NO_COST = Spent(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LevelProfile:
     prompts: tuple[int, ...]
     prefill: tuple[Spent, ...]
     step: tuple[Spent, ...]
-    switch: Spent = NOTHING
+    switch: Spent = NO_COST
 
     def prefill_at(self, tokens: int) -> Spent:
         """Prefill cost, linearly interpolated.
@@ -96,7 +96,7 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NOTHING
+        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NO_COST
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
@@ -121,7 +121,7 @@ class DeviceProfile:
 
     def whole(self, prompt: int, answer: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""
-        return _costs(self.full, prompt, answer, NOTHING)
+        return _costs(self.full, prompt, answer, NO_COST)
 
 
 def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -> RequestCosts:
@@ -138,7 +138,7 @@ def profile_levels(
     sessions: Mapping[float, Session],
     full: Session,
     switching: Mapping[float, Iterable[Op]],
-    prompts: Sequence[int] = PROMPTS,
+    prompts: Sequence[int] = PROMPT_LENGTHS,
     steps: Mapping[float, Session] | None = None,
 ) -> DeviceProfile:
     """Measure all levels once.
@@ -193,7 +193,7 @@ async def run_ops(device: Device, ops: Iterable[Op]) -> Spent:
     start = device.now
     for op in ops:
         await device.run(op)
-    return spent_since(device, start) if device.now > start else NOTHING
+    return spent_since(device, start) if device.now > start else NO_COST
 
 
 def spent_since(device: Device, start: float) -> Spent:

@@ -19,7 +19,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import RANK_COUNT, Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.acceptance import AcceptanceWalk, Accepted
 from repro.models.tokens.sampling import Sampling
@@ -93,7 +93,7 @@ class BigLittle(Speculative):
 
     def ranks(self, role: str) -> int:
         """See `Method`: the target judges tokens of any rank."""
-        return RANKED if role == "target" else 1
+        return RANK_COUNT if role == "target" else 1
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify in turn; as in the release, draft tokens that end the answer are not verified.

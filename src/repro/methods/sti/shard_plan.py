@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
-from repro.models.quantization.dictionary_rounding import FULL, OUTLIERS
+from repro.models.quantization.dictionary_rounding import FULL, OUTLIER_SHARE
 from repro.models.streaming.loading import LayerLoads
 from repro.records.record import Scalar
 
@@ -215,4 +215,4 @@ class _Planner:
 
 def stored_bits(width: int) -> float:
     """Bits per weight of a rounded shard; its dictionary of 2^width values is neglected."""
-    return width + OUTLIERS * OUTLIER_BITS
+    return width + OUTLIER_SHARE * OUTLIER_BITS

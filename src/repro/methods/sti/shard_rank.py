@@ -22,7 +22,7 @@ from repro.records.build_cache import computed_once, memory_root
 
 log = logging.getLogger(__name__)
 
-TOKENS = 192
+TEXT_TOKENS = 192
 """Number of calibration tokens used."""
 
 TEXT = """The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
@@ -66,7 +66,7 @@ def importance(
         dtype: one of `shards.DENSE`.
         config: configuration of the checkpoint.
         ends: embeddings and output projection of its decoder.
-        text: calibration token ids; the first `TOKENS` are used.
+        text: calibration token ids; the first `TEXT_TOKENS` are used.
         narrowest: bits of the narrowest width.
     """
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
@@ -74,7 +74,7 @@ def importance(
 
     def compute() -> list[list[float]]:
         log.warning("ranking %d x %d shards of %s, once", config.layers, config.kv_heads, folder.name)
-        return _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
+        return _Profile(folder, dtype, ends, config, text[:TEXT_TOKENS]).divergences(narrowest)
 
     scores: list[list[float]] = computed_once(path, compute)
     return scores

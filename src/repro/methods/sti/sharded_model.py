@@ -17,7 +17,7 @@ from repro.methods.sti import shard_rank
 from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, layer_ranges, plan
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import RANK_COUNT, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
@@ -91,7 +91,7 @@ class ShardedModel:
         rows_and_ranges = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real_layers), strict=True)
         return tuple(row for row, layers in rows_and_ranges for _ in layers)
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""
         if self.folder is None:
             return NoNetwork()

@@ -22,7 +22,7 @@ Tokens = Sequence[int]
 Candidate = tuple[int, int]
 """An index into a pass's hidden states, and a candidate next token."""
 
-LOGITS = 1 << 24
+MOST_LOGITS = 1 << 24
 """Logits computed at a time: 64 MB in fp32, for any vocabulary size."""
 
 
@@ -104,7 +104,7 @@ class Reader:
         """Likelihood of each candidate token, given `hidden` `[rows, hidden]`."""
         likelihoods: dict[Candidate, Likelihood] = {}
         rows = sorted({row for row, _ in candidates})
-        step = max(1, LOGITS // self._decoder.config.vocab)
+        step = max(1, MOST_LOGITS // self._decoder.config.vocab)
         for offset in range(0, len(rows), step):
             index = {row: i for i, row in enumerate(rows[offset : offset + step])}
             logits = self._decoder.head(hidden[list(index)])

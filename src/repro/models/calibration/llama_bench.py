@@ -19,9 +19,9 @@ from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.sections import GIGA, Section, fact, shares, starts
 
-OTHERS = ("fp32", "fp16", "int8")
+ARITHMETICS = ("fp32", "fp16", "int8")
 ROW = 1
-CACHED = 64e6
+UNCACHED_BYTES = 64e6
 """Bytes below which a model may lie in a cache, so that its passes say nothing of memory."""
 KERNELS = Kernels("int4")
 
@@ -109,7 +109,7 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             single_models.append(arithmetic)
         start = dict(parts[arithmetic].start).get(ROW, 0.0)
         for test, seconds_by_rows in passes:
-            if test.read >= CACHED and (seconds := seconds_by_rows.get(ROW)):
+            if test.read >= UNCACHED_BYTES and (seconds := seconds_by_rows.get(ROW)):
                 generation_rates.append(test.read / seconds)
                 bandwidths.append(test.read / (seconds - min(start, seconds / 2)))
     return BenchFit(
@@ -202,7 +202,7 @@ def bench_device(
     fallback = fact(best_rate, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
         arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else fallback
-        for arithmetic in OTHERS
+        for arithmetic in ARITHMETICS
     }
     bandwidth, chip_rate = _bandwidths(bench, file, memory)
     power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
@@ -233,7 +233,7 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
     if memory is None:
         if not bench.bandwidth:
             raise InputError(
-                f"{file} has no generation (-n) by a model of {CACHED / 1e6:.0f} MB or more, so that "
+                f"{file} has no generation (-n) by a model of {UNCACHED_BYTES / 1e6:.0f} MB or more, so that "
                 "memory's bandwidth is not known; give it in GB/s as --bandwidth, or a device as --device"
             )
         rate_note = f"{read_note}, if each reads all of them; no chip's figure was given"

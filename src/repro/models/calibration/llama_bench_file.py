@@ -24,12 +24,12 @@ from repro.models.costs.model_cost import Shape
 Test = Mapping[str, Any]
 """A test as written, by field."""
 
-NEEDED = (
+NEEDED_FIELDS = (
     *("model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "n_threads", "n_ubatch"),
     *("backends", "avg_ns"),
 )
-ABOVE_ZERO = ("model_size", "model_n_params", "n_threads", "n_batch", "n_ubatch", "avg_ns")
-NO_SETTING = {
+POSITIVE_FIELDS = ("model_size", "model_n_params", "n_threads", "n_batch", "n_ubatch", "avg_ns")
+OTHER_FIELDS = {
     *("model_filename", "model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "test_time"),
     *("avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "n_threads"),
 }
@@ -55,7 +55,7 @@ FAMILIES = {
     "qwen2": ("qwen1_5", "qwen2"),
 }
 """With which words the names of shapes begin that llama.cpp's architecture has; by default its own name."""
-SAME = 0.01
+SIZE_TOLERANCE = 0.01
 """Relative difference of parameter counts up to which a shape of its family is taken for the model's."""
 OFFLOADED = 32
 """Rows from which llama.cpp computes on a GPU although no layers were given to it."""
@@ -63,10 +63,10 @@ ALL_LAYERS = 99
 """Layers for the GPU that are all of a model whose number of layers is not known."""
 
 QUANTIZED = re.compile(r"I?Q\d|TQ\d|MXFP|NVFP")
-PLAIN = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
-BITS = {"int8": (1.0, 12.5), "fp16": (12.5, 24.0), "fp32": (24.0, 34.0)}
+FLOAT_TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
+BITS_OF_ARITHMETIC = {"int8": (1.0, 12.5), "fp16": (12.5, 24.0), "fp32": (24.0, 34.0)}
 """Bits a weight, scales included, by arithmetic: quantized weights are computed with as int8."""
-PARTIAL = re.compile(r"[Mm]o[Ee]|\d+x\d|Bx\d+E|\bA\d+(\.\d+)?B|\bE\d+B")
+MIXTURE = re.compile(r"[Mm]o[Ee]|\d+x\d|Bx\d+E|\bA\d+(\.\d+)?B|\bE\d+B")
 PARTIAL_FAMILIES = {
     *("gpt-oss", "deepseek", "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "glm-dsa", "dbrx"),
     *("grok", "arctic", "llama4", "mistral4", "qwen3next", "dots1", "minimax-m2", "kimi-linear", "jamba"),
@@ -134,7 +134,7 @@ def read_tests(path: Path) -> list[Test]:
             f"{path}: {test_count - len(tests)} of {test_count} tests are broken off or have lines between"
         )
     for i, test in enumerate(tests, 1):
-        if missing_fields := [name for name in NEEDED if name not in test]:
+        if missing_fields := [name for name in NEEDED_FIELDS if name not in test]:
             raise InputError(
                 f"{path}, test {i} lacks {', '.join(missing_fields)}; write the file with llama-bench -o json"
             )
@@ -186,7 +186,7 @@ def _number(test: Test, name: str, default_value: float | None = None) -> float:
         raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be a number") from None
     if value != value or value in (float("inf"), float("-inf")):
         raise InputError(f"{test['label']}: {name} is {value}; it must be finite")
-    if name in ABOVE_ZERO and value <= 0:
+    if name in POSITIVE_FIELDS and value <= 0:
         raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be above 0")
     return value
 
@@ -225,7 +225,7 @@ def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test
 
 
 def _settings(test: Test) -> list[str]:
-    return [*(name for name in test if name not in NO_SETTING and name != "label"), TYPE]
+    return [*(name for name in test if name not in OTHER_FIELDS and name != "label"), TYPE]
 
 
 def _setting_text(test: Test, name: str) -> str:
@@ -244,11 +244,11 @@ def weights_type(test: Test) -> str:
     """
     words = str(test["model_type"]).replace(",", "").split()
     for i, word in enumerate(words):
-        if word in PLAIN or QUANTIZED.match(word):
+        if word in FLOAT_TYPES or QUANTIZED.match(word):
             return " ".join(words[i:])
     raise InputError(
         f"{test['label']}: model_type {test['model_type']!r} names no known type of weights; "
-        f"known are {', '.join(PLAIN)} and quantized ones, as Q4_0"
+        f"known are {', '.join(FLOAT_TYPES)} and quantized ones, as Q4_0"
     )
 
 
@@ -258,9 +258,9 @@ def _arithmetic(test: Test) -> str:
     A type that llama.cpp guessed is what the bytes say.
     """
     kind = weights_type(test)
-    by_name = PLAIN.get(kind.split()[0], "int8")
+    by_name = FLOAT_TYPES.get(kind.split()[0], "int8")
     bits = 8 * _number(test, "model_size") / _number(test, "model_n_params")
-    by_bytes = next((name for name, (low, high) in BITS.items() if low <= bits < high), None)
+    by_bytes = next((name for name, (low, high) in BITS_OF_ARITHMETIC.items() if low <= bits < high), None)
     if by_bytes is None or (by_bytes != by_name and "(guessed)" not in kind):
         raise InputError(
             f"{test['label']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
@@ -284,7 +284,7 @@ def bench_rows(
             how many weights of a mixture are active.
     """
     models = {test["model_type"]: test for test in tests}
-    mixtures = [model for model in models if PARTIAL.search(model) or model.split()[0] in PARTIAL_FAMILIES]
+    mixtures = [model for model in models if MIXTURE.search(model) or model.split()[0] in PARTIAL_FAMILIES]
     if mixtures and active is None:
         raise InputError(
             f"{', '.join(mixtures)}: a pass of one row does not read all weights (experts, or tables by "
@@ -314,8 +314,8 @@ def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
         and any(name == word or name.startswith(f"{word}_") for word in beginnings)
         for count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
     ]
-    distance, name = min(distances, default=(SAME, ""))
-    return shapes[name] if distance < SAME else None
+    distance, name = min(distances, default=(SIZE_TOLERANCE, ""))
+    return shapes[name] if distance < SIZE_TOLERANCE else None
 
 
 def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> BenchRow:

@@ -35,14 +35,14 @@ REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
 ROOM = 0.125
 """The share of the memory that probes may take together."""
-FOOTPRINT = 256 << 20
+FOOTPRINT_BYTES = 256 << 20
 """Bytes that are read or copied: more than caches hold."""
-DECIDES = 2.0
+DECISIVE_RATIO = 2.0
 """How many times as long a pass of the largest probe takes as one of the smallest where weights decide."""
 MORE_ROWS = 1024, 4096
 """Rows of a pass that are tried where one row never shows the weights."""
 TRIES = 5
-NOISE = 1.5
+NOISE_RATIO = 1.5
 """Upper over lower quartile of the same pass from which its time is noise."""
 
 
@@ -204,12 +204,12 @@ def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
 
 def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
     (_, smallest_seconds), (largest_seconds, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
-    return largest_seconds >= DECIDES * smallest_seconds
+    return largest_seconds >= DECISIVE_RATIO * smallest_seconds
 
 
 def _require_steady(probes: Sequence[LayerProbe]) -> None:
     quartiles = [_quartiles(probe, 1) for probe in probes]
-    if all(upper < NOISE * lower for lower, upper in quartiles):
+    if all(upper < NOISE_RATIO * lower for lower, upper in quartiles):
         return
     low_s, high_s = min(lower for lower, _ in quartiles), max(upper for _, upper in quartiles)
     raise InputError(
@@ -320,14 +320,14 @@ def _waiting(device: torch.device) -> Callable[[], object]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT_BYTES, seconds: float = 0.3) -> float:
     """Bytes per second of reading `footprint` bytes, as a sum."""
     x = torch.ones(footprint // 4, device=device)
     wait_for_device = _waiting(device)
     return x.nbytes / measure.seconds_each(lambda: (x.sum(), wait_for_device()), seconds)
 
 
-def memory_bandwidth(processor: str = "cpu", footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+def memory_bandwidth(processor: str = "cpu", footprint: int = FOOTPRINT_BYTES, seconds: float = 0.3) -> float:
     """Bytes per second that memory gives: reading or copying, whichever is faster."""
     device = torch.device(processor)
     wait_for_device = _waiting(device)

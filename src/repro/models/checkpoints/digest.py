@@ -20,11 +20,11 @@ from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)
 
-DIGESTS = ".digests.json"
+DIGESTS_FILE = ".digests.json"
 FORM = 3
 """Format version of `.digests.json`; files of other versions are rebuilt."""
 OUR_NOTES = "repro.json"
-VOLATILE = frozenset(
+VOLATILE_KEYS = frozenset(
     {
         "local_files_only",
         "transformers_version",
@@ -40,7 +40,7 @@ VOLATILE = frozenset(
 def digest(folder: Path | str) -> str:
     """SHA-256 in hex over the contents of a folder: tensors, configuration, vocabulary and other files.
 
-    Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
+    Not included: `VOLATILE_KEYS`, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
     and a tensor that the index of the folder takes from another file. So the same weights have the same
     digest wherever and with whichever package version they were converted.
 
@@ -52,10 +52,10 @@ def digest(folder: Path | str) -> str:
     files = sorted(path for path in folder.iterdir() if _counts(path))
     if not files:
         raise InputError(f"{folder} holds no files to hash")
-    cached_digests = _cached_digests(folder / DIGESTS)
+    cached_digests = _cached_digests(folder / DIGESTS_FILE)
     digests = {path.name: _file_digest(path, cached_digests.get(path.name)) for path in files}
     if digests != cached_digests:
-        _remember(folder / DIGESTS, digests)
+        _remember(folder / DIGESTS_FILE, digests)
     weight_map = index(folder)
     weights = sorted(
         {
@@ -114,9 +114,9 @@ def _name(tensor: str) -> str:
 
 
 def _lasting(value: Any) -> Any:
-    """A JSON value without its `VOLATILE` keys."""
+    """A JSON value without its `VOLATILE_KEYS` keys."""
     if isinstance(value, dict):
-        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE}
+        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE_KEYS}
     return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 

@@ -32,7 +32,7 @@ DECISIVE = frozenset(
 )
 """Entries by which `generate` of transformers changes an answer."""
 
-HARMLESS = frozenset(
+HARMLESS_SETTINGS = frozenset(
     {
         *(
             "eos_token_id",
@@ -53,7 +53,7 @@ HARMLESS = frozenset(
 )
 """Entries of `generation_config.json` that change no greedy answer, or that the run has settings for."""
 
-NEUTRAL = {
+NEUTRAL_VALUES = {
     "top_k": (50,),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (1,)),
     **dict.fromkeys(("num_beams", "num_beam_groups", "length_penalty"), (1,)),
@@ -102,7 +102,7 @@ def unused_settings(folder: Path) -> str:
 
 def _decides(name: str, value: Any, entries: Mapping[str, Any]) -> bool:
     """Whether an entry changes an answer, as the others are."""
-    if name in HARMLESS or name.startswith("_") or value in NEUTRAL.get(name, ()):
+    if name in HARMLESS_SETTINGS or name.startswith("_") or value in NEUTRAL_VALUES.get(name, ()):
         return False
     if name in SAMPLING and not entries.get("do_sample"):
         return False

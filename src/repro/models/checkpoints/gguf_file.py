@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
 """Architectures whose converted weights give the logits of the model that the file was made of."""
 
-FREQUENCIES = "rope_freqs.weight"
+FREQUENCY_TENSOR = "rope_freqs.weight"
 """The tensor of factors that llama.cpp divides RoPE's frequencies by: Llama 3.1 and later have it."""
 
-SETTINGS = {
+FIELDS = {
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
     "rope.dimension_count": "head_dim",
@@ -31,7 +31,7 @@ SETTINGS = {
 }
 """Settings that transformers' reader drops for some architectures, with their place in its configuration."""
 
-ONLY: Mapping[str, tuple[Any, ...]] = {
+ONLY_VALUES: Mapping[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
     "attention.causal": (True,),
@@ -43,8 +43,8 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Settings with the only values that are computed."""
 
-HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.attn_factor")
-SCALES = ("rope.scaling.factor", "rope.scale_linear")
+HARMLESS_KEYS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.attn_factor")
+SCALE_KEYS = ("rope.scaling.factor", "rope.scale_linear")
 """Names of the factor of linear scaling, the present one first."""
 
 AS_TRANSFORMERS = (
@@ -59,7 +59,7 @@ DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact")
 WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
 """Types that take a word of the vocabulary whole, whatever its merges, and begin with BOS by default."""
 
-TOKENIZER: Mapping[str, tuple[Any, ...] | None] = {
+TOKENIZER_VALUES: Mapping[str, tuple[Any, ...] | None] = {
     "ggml.model": ("gpt2", "llama"),
     **dict.fromkeys(f"ggml.{name}" for name in ("pre", "tokens", "scores", "token_type", "merges")),
     **dict.fromkeys(f"ggml.{name}_token_id" for name in ("bos", "eos", "eot", "eom", "unknown", "padding")),
@@ -75,7 +75,7 @@ TOKENIZER: Mapping[str, tuple[Any, ...] | None] = {
 """Settings of a tokenizer that are read or, as names of further tokens, change nothing; with the only values
 that are read, or None for all."""
 
-ENDS = ("ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id")
+END_KEYS = ("ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id")
 """Tokens that end a text, a turn and a message: each ends an answer."""
 
 CONTROL, USER_DEFINED = 3, 4
@@ -110,7 +110,7 @@ def convert(path: Path, folder: Path, store: str) -> None:
     model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(**gguf, config=config, dtype=dtype))
     # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
     model.hf_quantizer.remove_quantization_config(model)
-    ends = list(dict.fromkeys(flags[name] for name in ENDS if name in flags))
+    ends = list(dict.fromkeys(flags[name] for name in END_KEYS if name in flags))
     if len(ends) > 1:
         model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
@@ -159,9 +159,9 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
             f"choices: {', '.join(ARCHITECTURES)}"
         )
     settings = {name[len(kind) + 1 :]: v for name, v in fields.items() if name.startswith(f"{kind}.")}
-    supported = {*GGUF_CONFIG_MAPPING[kind], *SETTINGS, *ONLY, *HARMLESS, *SCALES}
+    supported = {*GGUF_CONFIG_MAPPING[kind], *FIELDS, *ONLY_VALUES, *HARMLESS_KEYS, *SCALE_KEYS}
     for name, value in settings.items():
-        if name not in supported or value not in ONLY.get(name, (value,)):
+        if name not in supported or value not in ONLY_VALUES.get(name, (value,)):
             raise InputError(f"{path} has {kind}.{name}={value!r}, which is not read here")
     return kind, settings
 
@@ -169,7 +169,7 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
 def _frequency_factors(path: Path, kind: str, reader: GGUFReader) -> list[float]:
     """The factors of RoPE's frequencies, one for each pair; empty if there are none."""
     for tensor in reader.tensors:
-        if tensor.name == FREQUENCIES and kind == "llama":
+        if tensor.name == FREQUENCY_TENSOR and kind == "llama":
             return [float(factor) for factor in tensor.data.reshape(-1)]
         if tensor.name.startswith("rope_f"):
             raise InputError(f"{path} has {tensor.name}, which is not read here for {kind}")
@@ -178,13 +178,13 @@ def _frequency_factors(path: Path, kind: str, reader: GGUFReader) -> list[float]
 
 def _adjust(path: Path, config: Any, kind: str, settings: Mapping[str, Any], factors: list[float]) -> None:
     """Put into the configuration what transformers' reader drops; InputError for what contradicts itself."""
-    dims = [settings[name] for name, entry in SETTINGS.items() if entry == "head_dim" and name in settings]
+    dims = [settings[name] for name, entry in FIELDS.items() if entry == "head_dim" and name in settings]
     if len(set(dims)) > 1:
         raise InputError(f"{path} has heads of {' and '.join(map(str, sorted(set(dims))))} for one layer")
-    for name, entry in SETTINGS.items():
+    for name, entry in FIELDS.items():
         if name in settings:
             setattr(config, entry, settings[name])
-    scale = next((float(settings[name]) for name in SCALES if settings.get(name)), 1.0)
+    scale = next((float(settings[name]) for name in SCALE_KEYS if settings.get(name)), 1.0)
     if settings.get("rope.scaling.type") == "none":  # llama.cpp takes a factor without a type as linear
         scale = 1.0
     rope = dict(config.rope_parameters)
@@ -214,7 +214,7 @@ def _require_tensors(path: Path, kind: str, config: Any, reader: GGUFReader) -> 
     in_file = {
         tensor.name: tuple(int(size) for size in reversed(tensor.shape))
         for tensor in reader.tensors
-        if tensor.name != FREQUENCIES
+        if tensor.name != FREQUENCY_TENSOR
     }
     for names, fault in (
         ([name for name in shapes if name not in in_file], "lacks {}, which its model needs"),
@@ -234,14 +234,14 @@ def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any
         name[len("tokenizer.") :]: f for name, f in reader.fields.items() if name.startswith("tokenizer.")
     }
     for name in fields:
-        if name not in TOKENIZER and not name.startswith("chat_template."):
+        if name not in TOKENIZER_VALUES and not name.startswith("chat_template."):
             raise InputError(f"{path} has tokenizer.{name}, which is not read here")
     flags = {
         name: _read(path, field.contents)
         for name, field in fields.items()
         if field.types[0] != GGUFValueType.ARRAY
     }
-    for name, choices in TOKENIZER.items():
+    for name, choices in TOKENIZER_VALUES.items():
         if choices is not None and flags.get(name, choices[0]) not in choices:
             raise InputError(f"{path} has tokenizer.{name}={flags[name]!r}, which is not read here")
     model, splitting = flags.get("ggml.model"), flags.get("ggml.pre")

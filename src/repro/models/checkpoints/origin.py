@@ -22,10 +22,10 @@ from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
-STORES = ("float32", "bfloat16")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+DTYPES = ("float32", "bfloat16")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
-OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
+TOKENIZER_PATTERNS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
 """Patterns of all files of tokenizers. A folder without any has none: a draft's is its target's then."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 """A repository of the hub, such as `Qwen/Qwen3-0.6B`."""
@@ -78,7 +78,7 @@ class Checkpoint:
         """From a mapping in YAML or a resolved config; InputError for missing, unknown or invalid keys."""
         values = dict(mapping)
         _check_keys("checkpoint", values, Checkpoint)
-        require_choice("precision to store", values["store"], STORES)
+        require_choice("precision to store", values["store"], DTYPES)
         for key in ("name", "licence"):
             if not isinstance(values[key], str) or not values[key]:
                 raise InputError(f"checkpoint.{key} must be a text, not {values[key]!r}")
@@ -169,18 +169,18 @@ def model_file(text: str) -> dict[str, Any] | None:
     path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
     if path is None and not REPOSITORY.fullmatch(text):
         return None
-    has_tokenizer = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
+    has_tokenizer = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in TOKENIZER_PATTERNS)
     name = Path(text).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,
         "folder": str(path) if path else None,
         "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
-        "store": STORES[0],
+        "store": DTYPES[0],
         "shares_embeddings_with": None if has_tokenizer else "its target",
         "licence": "its own",
     }
-    return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": STORES[0]}
+    return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": DTYPES[0]}
 
 
 def _is_gguf(path: Path) -> bool:

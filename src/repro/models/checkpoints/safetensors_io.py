@@ -20,7 +20,7 @@ from repro.models.checkpoints.stored_numbers import FLOATS, require_floats
 from repro.models.checkpoints.weight_files import StoredTensor, stored_tensors
 from repro.records.record import write_atomically
 
-NONE = re.compile(r"(?!)")
+NO_NAME = re.compile(r"(?!)")
 """The pattern that matches no name."""
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -39,7 +39,7 @@ class Tensors(Protocol):
         """The shape of one tensor; InputError if it is missing."""
         ...
 
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NO_NAME) -> None:
         """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
         ...
 
@@ -56,7 +56,7 @@ class _Stored(Tensors):
         """See `Tensors`."""
         return self._entry(name).shape
 
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NO_NAME) -> None:
         """See `Tensors`."""
         if missing_names := [name for name in shapes if name not in self._entries]:
             raise InputError(f"tensor {_first(missing_names)} is missing from {self._files_named()}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.origin import TOKENIZERS
+from repro.models.checkpoints.origin import TOKENIZER_FILES
 from repro.models.checkpoints.stored_numbers import require_floats, require_plain
 from repro.models.checkpoints.weight_files import CONFIG, INDEX, index, read_json, stored_tensors
 
@@ -17,13 +17,13 @@ PROVENANCE = "repro.json"
 OURS = ("files", "digest")
 """Entries of `repro.json` by which damage is found; not part of a record."""
 
-MEDUSA = "medusa_lm_head.pt"
+MEDUSA_FILE = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
-ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files of a low-rank update, which is no part of the weights beside it."""
 
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
@@ -35,8 +35,8 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
     """
     if not (folder / CONFIG).is_file():
         return f"it has no {CONFIG}"
-    if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA).is_file():
-        pickles = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA_FILE).is_file():
+        pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
         return "it has no *.safetensors" + (
             f", only pickled weights ({', '.join(pickles)}), which are never loaded: save them as safetensors"
             if pickles
@@ -45,8 +45,8 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
     absent_files = sorted({name for name in index(folder).values() if not (folder / name).is_file()})
     if absent_files:
         return f"it lacks {', '.join(absent_files)}, which {INDEX} names"
-    if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
-        return f"it has no tokenizer (none of {', '.join(TOKENIZERS)})"
+    if tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)})"
     return None
 
 
@@ -57,7 +57,7 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
         InputError: a file is missing, or no regular one, or damaged; two files have the same tensor; weights
             are stored as numbers that are not read here; an adapter lies beside them.
     """
-    if adapter_files := [name for name in ADAPTER if (folder / name).is_file()]:
+    if adapter_files := [name for name in ADAPTER_FILES if (folder / name).is_file()]:
         raise InputError(
             f"checkpoint {folder} cannot be used: {adapter_files[0]} is of an adapter, which is not read "
             "here: merge it into the weights (peft's merge_and_unload), or remove it"

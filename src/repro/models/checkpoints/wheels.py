@@ -27,10 +27,10 @@ from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.records.build_cache import Unavailable, build_once
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 POLL_SECONDS = 0.1
-SIZE = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|kB|MB|GB)\)")
-UNITS = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+SIZE_PATTERN = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|kB|MB|GB)\)")
+BYTES_OF_UNIT = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def _sum(totals: Sequence[int | None]) -> int | None:
 
 def _stated_size(output: str) -> int | None:
     """The size that pip prints, "Downloading x-1.0-py3-none-any.whl (83.5 MB)"; `None` until it does."""
-    sizes = SIZE.findall(output)
-    return int(float(sizes[-1][0]) * UNITS[sizes[-1][1]]) if sizes else None
+    sizes = SIZE_PATTERN.findall(output)
+    return int(float(sizes[-1][0]) * BYTES_OF_UNIT[sizes[-1][1]]) if sizes else None
 
 
 def _download(package: str, version: str, folder: Path, tick: Callable[[int | None], None]) -> None:
@@ -216,7 +216,7 @@ def _pieces(path: Path, pattern: str) -> Iterator[bytes]:
                 raise InputError(f"{path.name} holds no member {pattern!r}; it holds {archive.namelist()}")
             for member in members:
                 with archive.open(member) as stream:
-                    while block := stream.read(BLOCK):
+                    while block := stream.read(BLOCK_BYTES):
                         yield block
     except BadZipFile as error:
         raise InputError(f"{path.name} is not a whole wheel: {error}") from error

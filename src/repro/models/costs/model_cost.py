@@ -60,16 +60,16 @@ def precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-LARGEST = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_000, "blocks": 1_000}
-"""Largest counts of a shape; widths are at most `WIDEST`."""
+LARGEST_COUNTS = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_000, "blocks": 1_000}
+"""Largest counts of a shape; widths are at most `LARGEST_WIDTH`."""
 
-WIDEST = 10_000_000
+LARGEST_WIDTH = 10_000_000
 
 
 def _require_counts(section: str, least_count: int = 1, **counts: object) -> None:
     """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        bounds = Annotated[int, Interval(ge=least_count, le=LARGEST.get(name, WIDEST))]
+        bounds = Annotated[int, Interval(ge=least_count, le=LARGEST_COUNTS.get(name, LARGEST_WIDTH))]
         require(bounds, count, f"{section}.{name}")
 
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from repro.models.forward.network import Logits
 
-BOUNDS = {"float32": 1e-3}
+ROUNDING_BOUNDS = {"float32": 1e-3}
 """Largest logit margin that rounding explains. Batched fp32 logits differ from single ones by under 1e-4."""
 
-LOW_PRECISION = 0.25
+LOW_PRECISION_BOUND = 0.25
 """The bound below fp32: bf16 values near 20 are 0.125 apart, and errors of several layers add up."""
 
 
@@ -55,4 +55,4 @@ def divergence(
 
 def rounding(dtype: str) -> float:
     """Largest difference of two logits that rounding explains in a precision."""
-    return BOUNDS.get(dtype, LOW_PRECISION)
+    return ROUNDING_BOUNDS.get(dtype, LOW_PRECISION_BOUND)

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from repro.libraries import Tensor, torch
-from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
+from repro.models.forward.network import RANK_COUNT, LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.row_file import RowFile
@@ -35,7 +35,7 @@ class LogitCache:
         self.file = RowFile(path, (WHOLE, FIRST, FEATURES, PACKS, READ, AHEAD))
         self._read: set[bytes] = set()
 
-    def get(self, key: bytes, ranks: int = RANKED) -> Logits | None:
+    def get(self, key: bytes, ranks: int = RANK_COUNT) -> Logits | None:
         """The cached ranks of a row, or None if fewer than `ranks` are known."""
         self._read.add(key)
         if packed_row := self.file.get(WHOLE, key):
@@ -156,7 +156,7 @@ class MemoNetwork:
     Looked-up sequences are not in the KV cache; the next computed pass fills them in.
     """
 
-    def __init__(self, network: Network, memo: LogitCache, ranks: int = RANKED) -> None:
+    def __init__(self, network: Network, memo: LogitCache, ranks: int = RANK_COUNT) -> None:
         """`ranks`: how many first ranks of a row are read. Rows are stored under the network's `key`, or, if
         it has none, under their sequence."""
         self._network, self._memo, self._ranks = network, memo, ranks

@@ -25,10 +25,10 @@ VERSION = 1
 """Version of what the model runtime (networks, caches, draft heads, sessions) computes and bills. Raised by
 hand when an outcome changes."""
 
-RANKED = 64
+RANK_COUNT = 64
 """Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
 
-Ranks = Annotated[int, Interval(ge=1, le=RANKED)]
+Ranks = Annotated[int, Interval(ge=1, le=RANK_COUNT)]
 """How many of them a setting takes."""
 
 
@@ -73,7 +73,7 @@ class Logits:
         """
         if self._ranked is None:
             logits = self.logits
-            best_logits = logits.topk(min(RANKED, logits.shape[-1]))
+            best_logits = logits.topk(min(RANK_COUNT, logits.shape[-1]))
             require_finite(float(best_logits.values[0]))
             logps = best_logits.values - logits.logsumexp(dim=-1)
             self._ranked = best_logits.indices.tolist(), logps.tolist()

@@ -18,7 +18,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 
-TOGETHER = 32
+GROUP_SIZE = 32
 """Prompts that share a forward pass. Beyond it a row costs as much as in a pass of its own."""
 
 

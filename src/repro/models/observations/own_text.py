@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro.models.forward.network import Logits, Network
-from repro.models.forward.side_by_side import TOGETHER, GreedyText, Report, greedy_tokens
+from repro.models.forward.side_by_side import GROUP_SIZE, GreedyText, Report, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.records.row_file import RowFile
 
 TEXTS, PACKS = "texts", "packs"
-HEAD = struct.Struct("<ii")
+HEADER = struct.Struct("<ii")
 """Number of tokens, and ranks kept of each row."""
 
 BEYOND = 16
@@ -37,7 +37,7 @@ class TextStore:
     def get(self, prompt: Prefix, tokens: int) -> GreedyText | None:
         """The first `tokens` tokens of a prompt's text; None if there is none or it is shorter."""
         packed_text = self.file.get(TEXTS, prompt.digest)
-        if packed_text is None or HEAD.unpack_from(packed_text)[0] < tokens:
+        if packed_text is None or HEADER.unpack_from(packed_text)[0] < tokens:
             return None
         text, ranks = _unpack(packed_text, tokens)
         return GreedyText(prompt, text, [Logits(None, row) for row in ranks])
@@ -45,7 +45,7 @@ class TextStore:
     def length(self, prompt: Prefix) -> int:
         """Number of stored tokens of a prompt's text."""
         packed_text = self.file.get(TEXTS, prompt.digest)
-        return HEAD.unpack_from(packed_text)[0] if packed_text else 0
+        return HEADER.unpack_from(packed_text)[0] if packed_text else 0
 
     def put(self, texts: Sequence[GreedyText]) -> None:
         """Store texts; each replaces the stored text of its prompt."""
@@ -58,7 +58,7 @@ class TextStore:
         """Store texts by the hash of their prompt; a stored text that is as long stays."""
         for digest, tokens, ranks in texts:
             packed_text = self.file.get(TEXTS, digest)
-            if packed_text is None or HEAD.unpack_from(packed_text)[0] < len(tokens):
+            if packed_text is None or HEADER.unpack_from(packed_text)[0] < len(tokens):
                 self.file.put(TEXTS, [(digest, _pack(tokens, ranks))], replace=True)
 
     def close(self) -> None:
@@ -72,21 +72,21 @@ def _pack(tokens: Sequence[int], rows: Sequence[Ranks]) -> bytes:
     for row, values in rows:
         ids.extend(row[:ranks])
         logps.extend(values[:ranks])
-    return HEAD.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
+    return HEADER.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
 
 
 def _unpack(packed_text: bytes, tokens: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
-    count, width = HEAD.unpack_from(packed_text)
+    count, width = HEADER.unpack_from(packed_text)
     ids, logps = array("i"), array("f")
-    ids_end = HEAD.size + 4 * count * (1 + width)
-    ids.frombytes(packed_text[HEAD.size : ids_end])
+    ids_end = HEADER.size + 4 * count * (1 + width)
+    ids.frombytes(packed_text[HEADER.size : ids_end])
     logps.frombytes(packed_text[ids_end:])
     spans = [slice(i * width, (i + 1) * width) for i in range(tokens)]
     ranks = ids[count:]
     return ids[:tokens].tolist(), [(ranks[span].tolist(), logps[span].tolist()) for span in spans]
 
 
-def groups(prompts: Sequence[Prefix], group_size: int = TOGETHER) -> Iterator[list[Prefix]]:
+def groups(prompts: Sequence[Prefix], group_size: int = GROUP_SIZE) -> Iterator[list[Prefix]]:
     """Prompts in groups that are computed together: of similar length, so that little is padded."""
     longest_first = sorted(dict.fromkeys(prompts), key=lambda prompt: -prompt.length)
     for start in range(0, len(longest_first), group_size):

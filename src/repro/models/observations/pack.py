@@ -20,10 +20,10 @@ from repro.models.tokens.prefix import extend_digest
 from repro.records.record import write_atomically
 
 FORMAT = 2
-NOTES = b"repro"
+NOTES_KEY = b"repro"
 """Key of a pack's facts in the file's metadata."""
 
-SUM = b"repro.sha256"
+SUM_KEY = b"repro.sha256"
 """Key of the SHA-256 over a pack's facts and rows."""
 
 
@@ -107,7 +107,7 @@ class Pack:
         columns |= {f"token{k}": tokens[:, k] for k in range(ranks)}
         columns |= {f"score{k}": scores[:, k] for k in range(ranks)}
         table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
-        table = table.replace_schema_metadata({NOTES: notes, SUM: _sum(notes, table)})
+        table = table.replace_schema_metadata({NOTES_KEY: notes, SUM_KEY: _sum(notes, table)})
         stream = pa.BufferOutputStream()
         parquet.write_table(
             table,
@@ -130,7 +130,7 @@ class Pack:
 def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
-        notes = parse_json(parquet.read_schema(path).metadata[NOTES])
+        notes = parse_json(parquet.read_schema(path).metadata[NOTES_KEY])
         if notes["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
@@ -153,7 +153,7 @@ def read(path: Path) -> Pack:
     try:
         table = parquet.read_table(path)
         metadata = table.schema.metadata
-        if metadata[SUM] != _sum(metadata[NOTES], table):
+        if metadata[SUM_KEY] != _sum(metadata[NOTES_KEY], table):
             raise ValueError("its checksum is not that of its content")
         columns = [table[name].to_pylist() for name in COLUMNS]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)

@@ -19,16 +19,16 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
-DENSE = ("float32", "bfloat16")
+DENSE_DTYPES = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
 
 FULL = 32
 """Width that marks an unrounded shard, whatever its stored precision."""
 
-OUTLIERS = 0.001
+OUTLIER_SHARE = 0.001
 """Share of a shard's weights that stay unrounded, about as in GOBO, whose rounding STI uses."""
 
-STEPS = 50
+LLOYD_STEPS = 50
 """Iterations of the dictionary search; more lower no error by 1 %."""
 
 
@@ -95,7 +95,7 @@ def round_to_dictionary(weight: Tensor, bits: int) -> Tensor:
     on its shape; the dictionary minimizes squared error (Lloyd), GOBO's absolute error.
     """
     numbers = weight.float().flatten()
-    outliers = (numbers - numbers.mean()).abs().topk(round(OUTLIERS * len(numbers))).indices
+    outliers = (numbers - numbers.mean()).abs().topk(round(OUTLIER_SHARE * len(numbers))).indices
     is_normal = torch.ones_like(numbers, dtype=torch.bool)
     is_normal[outliers] = False
     values = _dictionary(numbers[is_normal].sort().values.double(), 2**bits).float()
@@ -118,9 +118,10 @@ def rounded_layers(
 
 def require_dense(dtype: str) -> None:
     """Raise InputError for a dtype whose weights are already quantized."""
-    if dtype not in DENSE:
+    if dtype not in DENSE_DTYPES:
         raise InputError(
-            f"shards are rounded from dense weights, and dtype is {dtype!r}; choose {' or '.join(DENSE)}"
+            f"shards are rounded from dense weights, and dtype is {dtype!r}; choose "
+            f"{' or '.join(DENSE_DTYPES)}"
         )
 
 
@@ -144,7 +145,7 @@ def _dictionary(numbers: Tensor, size: int) -> Tensor:
     deviation = 3**0.5 * numbers.std(correction=0)
     shares = torch.arange(1, size, dtype=numbers.dtype, device=numbers.device) / size
     bounds = numbers.mean() + deviation * torch.special.ndtri(shares)
-    for _ in range(STEPS):
+    for _ in range(LLOYD_STEPS):
         cuts = torch.searchsorted(numbers, bounds)
         edges = torch.cat((cuts.new_zeros(1), cuts, cuts.new_full((1,), len(numbers))))
         counts = edges.diff()

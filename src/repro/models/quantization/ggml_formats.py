@@ -16,13 +16,13 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 
-SMALL = 32
+SMALL_BLOCK = 32
 """Values per block of the legacy formats, and per sub-block of Q4_K and Q5_K."""
-LARGE = 256
+LARGE_BLOCK = 256
 """Values per super-block of a K-quant."""
-ALL_ZERO = 1e-15
+ZERO_LIMIT = 1e-15
 """ggml treats a sub-block below this magnitude as zeros."""
-CHUNK = 1 << 17
+CHUNK_WEIGHTS = 1 << 17
 """Values rounded at a time, so that a core's cache holds them during the search's repeated passes."""
 
 
@@ -78,7 +78,7 @@ class Format:
             return torch.from_numpy(quants.dequantize(quantized_bytes, self.kind)).to(weight.device)
         blocks = weight.float().reshape(-1, self.block)
         return torch.cat(
-            [self.encode(chunk).dequantize() for chunk in torch.split(blocks, CHUNK // self.block)]
+            [self.encode(chunk).dequantize() for chunk in torch.split(blocks, CHUNK_WEIGHTS // self.block)]
         ).view(weight.shape)
 
 
@@ -96,13 +96,13 @@ def fitting(name: str, inputs: int) -> str:
     while candidate is not None and inputs % FORMATS[candidate].block:
         candidate = FORMATS[candidate].fallback
     if candidate is None:
-        raise InputError(f"{name} needs rows in whole blocks of {SMALL}, got {inputs} inputs")
+        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {inputs} inputs")
     return candidate
 
 
 def _with_minima(blocks: Tensor, bits: int, start: float, trial_count: int) -> Coded:
     """Q4_K and Q5_K: 8 parts of 32, each with a 6-bit scale and a 6-bit minimum."""
-    parts = blocks.view(-1, LARGE // SMALL, SMALL)
+    parts = blocks.view(-1, LARGE_BLOCK // SMALL_BLOCK, SMALL_BLOCK)
     max_code = 2**bits - 1
     steps, lows = _search_affine(parts, max_code, [0.1 * k + start + max_code for k in range(trial_count)])
     scale, scales = _six_bits(steps)
@@ -166,7 +166,7 @@ def _q6_k(blocks: Tensor) -> Coded:
     parts = blocks.view(-1, 16, 16)
     steps = _search_symmetric(parts, 32)
     largest_steps = steps.gather(1, steps.abs().argmax(1, keepdim=True))
-    is_empty = largest_steps.abs() < ALL_ZERO
+    is_empty = largest_steps.abs() < ZERO_LIMIT
     inverse = torch.where(is_empty, 0.0, -128.0 / torch.where(is_empty, 1.0, largest_steps))
     scale = _inverse(inverse).half()
     scales = (steps * inverse).round_().clamp_max_(127)
@@ -180,7 +180,7 @@ def _search_symmetric(parts: Tensor, max_code: int) -> Tensor:
     """Scale of each part, `[blocks, parts]`, with the least squared error, weighted by squared values."""
     magnitudes = parts.abs()
     extremes = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
-    is_zero = extremes.abs() < ALL_ZERO
+    is_zero = extremes.abs() < ZERO_LIMIT
     extremes = torch.where(is_zero, 1.0, extremes)
     weight = parts.square()
     wx = weight * parts
@@ -207,7 +207,7 @@ def round_q8_0(rows: Tensor) -> Tensor:
 
 def round_q8_k(rows: Tensor) -> Tensor:
     """Round activations as llama.cpp does for K-quants: 8 bits, an fp32 scale per block of 256."""
-    blocks = rows.float().view(rows.shape[0], -1, LARGE)
+    blocks = rows.float().view(rows.shape[0], -1, LARGE_BLOCK)
     extremes = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
     inverse = torch.where(extremes == 0, 0.0, -127.0 / extremes)
     return ((blocks * inverse).round_().clamp_max_(127) * _inverse(inverse)).view(rows.shape)

@@ -25,7 +25,7 @@ from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import RANK_COUNT, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.quantization.dictionary_rounding import require_dense, rounded_layers
@@ -42,11 +42,11 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
-STORED = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
+PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
 """Default stored precision for each compute dtype of `weights.DTYPES`; 32 weights of `int4` share a scale and
 a zero in bf16: 5 bits a weight."""
 
-NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
+NEEDED_KEYS = ("name", "checkpoint", "shape", "precision", "dtype")
 """Entries that every model file has."""
 
 WeightsKind = Literal["real", "proxy", "none"]
@@ -94,13 +94,13 @@ class ModelConfig:
     @property
     def stored(self) -> Precision:
         """How the costed weights are stored."""
-        return precision(self.precision or STORED[self.dtype])
+        return precision(self.precision or PRECISION_OF_DTYPE[self.dtype])
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         raw = dict(mapping)
-        if missing := [name for name in NEEDED if name not in raw]:
+        if missing := [name for name in NEEDED_KEYS if name not in raw]:
             raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing)}")
         checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
         for key, part in (("checkpoint", checkpoint), ("shape", shape)):
@@ -108,7 +108,7 @@ class ModelConfig:
                 raise InputError(f"model {raw['name']!r}: {key} is {part!r}; it must be a mapping or null")
         if checkpoint is None and shape is None:
             raise InputError(f"model {raw['name']!r} has neither a checkpoint nor a shape")
-        require_choice("dtype", raw["dtype"], STORED)
+        require_choice("dtype", raw["dtype"], PRECISION_OF_DTYPE)
         if raw["precision"] is not None:
             precision(raw["precision"])
         if raw.get("rounded") is not None:
@@ -134,7 +134,7 @@ class ModelVariant(Protocol):
     def folder(self) -> Path | None:
         """The checkpoint's folder; None if nothing computes."""
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """See `Model`."""
 
     def outputs_key(self) -> str:
@@ -327,7 +327,7 @@ class Model:
         assert self.encoder_decoder is not None
         return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host, self.tokens)
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
         if self.folder is None:
             return NoNetwork()

@@ -1,9 +1,9 @@
 """A decoder whose passes of few rows have fixed shapes, so that each is recorded once and then replayed.
 
 On a fast GPU a pass of a few rows takes as long as Python needs to launch its kernels; a recorded pass is a
-few launches in all. Rows are padded to one of `ROWS`, they attend to the whole cache through a mask, and all
-inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing does,
-and the same functions run as they are.
+few launches in all. Rows are padded to one of `ROW_COUNTS`, they attend to the whole cache through a mask, and
+all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing
+does, and the same functions run as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import count_layers
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of rows that passes are padded to; of more rows computing takes longer than launching."""
 
 MOST_RECORDINGS = 64
@@ -96,14 +96,14 @@ class RecordedNetwork(DecoderNetwork):
             record: makes a recording of a function (`cuda.GraphRecorder`).
             captured: see `DecoderNetwork`.
         """
-        super().__init__(decoder, capacity + ROWS[-1], captured)
+        super().__init__(decoder, capacity + ROW_COUNTS[-1], captured)
         self._recorded = decoder
         self._record = record
         self._moved = self.cache.moved
         self._buffers: dict[int, _Buffers] = {}
         self._recordings: dict[tuple[int, Piece], Work] = {}
         with torch.inference_mode():
-            for rows in ROWS:
+            for rows in ROW_COUNTS:
                 buffers = self.buffers(rows, 0)
                 buffers.load(None, torch.zeros(1, dtype=torch.int64), None, 0)
                 for piece in (EMBED, (0, self.depth), HEAD):
@@ -120,7 +120,7 @@ class RecordedNetwork(DecoderNetwork):
 
     def buffers(self, rows: int, cached_slots: int) -> _Buffers:
         """The buffers for a pass of so many rows, at most 64, after `cached_slots`."""
-        padded_rows = next(number for number in ROWS if rows <= number)
+        padded_rows = next(number for number in ROW_COUNTS if rows <= number)
         self.cache.reserve(cached_slots + padded_rows)
         if self.cache.moved != self._moved:
             self._moved = self.cache.moved
@@ -174,7 +174,7 @@ class _RecordedStep(DecoderStep):
 
     def _embed(self, tokens: Tensor) -> Tensor:
         network, rows = self._network, len(tokens)
-        if rows > ROWS[-1] or network.is_exchanged:
+        if rows > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._embed(tokens)
         self._buffers = network.buffers(rows, self._before)
         self._buffers.load(tokens, self._positions, self._mask, self._before)
@@ -207,7 +207,7 @@ class _RecordedStep(DecoderStep):
 
     def _head(self, x: Tensor) -> Tensor:
         network, rows = self._network, len(x)
-        if rows > ROWS[-1] or network.is_exchanged:
+        if rows > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._head(x)
         buffers = network.buffers(rows, 0)
         buffers.head_input[:rows].copy_(x)

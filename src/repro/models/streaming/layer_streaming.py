@@ -26,8 +26,8 @@ from repro.records.build_cache import build_once, cache_root
 
 log = logging.getLogger(__name__)
 
-FORM = 1
-HEADER = 64 << 10
+FORM_VERSION = 1
+HEADER_BYTES = 64 << 10
 """Bytes before the first layer: JSON, then zeros."""
 
 
@@ -49,7 +49,7 @@ class LayerFile:
 
     def offset(self, layer: int) -> int:
         """Byte offset of a layer."""
-        return HEADER + layer * self.layer_bytes
+        return HEADER_BYTES + layer * self.layer_bytes
 
 
 def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = None) -> LayerFile:
@@ -81,7 +81,7 @@ def _identity(file: LayerFile) -> dict[str, Any]:
     """Header fields that must match for a file to be reused."""
     slots = [[slot.name, str(slot.dtype), list(slot.shape), slot.offset] for slot in layout(file.skeleton)]
     return {
-        "form": FORM,
+        "form": FORM_VERSION,
         "layers": file.layers,
         "bytes": file.layer_bytes,
         "slots": slots,
@@ -96,7 +96,7 @@ def write_layers(
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
     checksums = []
     with path.open("wb") as out:
-        out.seek(HEADER)
+        out.seek(HEADER_BYTES)
         for layer in layers:
             layer.to_buffer(buffer)
             content = buffer.numpy().data
@@ -104,7 +104,7 @@ def write_layers(
             out.write(content)
         header = json.dumps({**head, "checks": checksums}).encode()
         out.seek(0)
-        out.write(header.ljust(HEADER, b"\0"))
+        out.write(header.ljust(HEADER_BYTES, b"\0"))
         out.flush()
         os.fsync(out.fileno())
         if hasattr(os, "posix_fadvise"):
@@ -145,7 +145,7 @@ def _fault(file: LayerFile, expected_header: Mapping[str, Any]) -> str | None:
 
 def _header(disk: DirectFile) -> dict[str, Any]:
     """The header; empty if it cannot be parsed."""
-    buffer = memoryview(page_aligned_memory(HEADER))
+    buffer = memoryview(page_aligned_memory(HEADER_BYTES))
     disk.read(buffer, 0)
     try:
         header = json.loads(bytes(buffer).rstrip(b"\0"))

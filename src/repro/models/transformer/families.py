@@ -26,7 +26,7 @@ from repro.models.transformer.tensor_names import (
     Names,
 )
 
-Raw = Mapping[str, Any]
+ConfigJson = Mapping[str, Any]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -68,7 +68,7 @@ class Family:
     multimodal: bool = False
 
 
-def family_of(config: Raw) -> Family:
+def family_of(config: ConfigJson) -> Family:
     """The family of a `config.json`; InputError for an unknown `model_type`."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -81,7 +81,7 @@ def family_of(config: Raw) -> Family:
     return FAMILIES[kind]
 
 
-def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
+def config_of(raw: ConfigJson, part_of: str = "") -> DecoderConfig:
     """The `DecoderConfig` of a `config.json`.
 
     Entries that no class knows are ignored with a warning, or refused for a decoder that is `part_of`
@@ -184,7 +184,7 @@ def _activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def _rope(parameters: Raw) -> Rope:
+def _rope(parameters: ConfigJson) -> Rope:
     """RoPE of `rope_parameters`; InputError for what is not computed."""
     nested_names = [name for name, value in parameters.items() if isinstance(value, Mapping)]
     if nested_names:
@@ -207,7 +207,7 @@ def _number(name: str, value: Any) -> Any:
     return value if name == "original_max_position_embeddings" else float(value)
 
 
-def _factors(parameters: Raw) -> tuple[float, ...]:
+def _factors(parameters: ConfigJson) -> tuple[float, ...]:
     """The factor of each pair's frequency; InputError unless it is the same at every length."""
     short_factors, long_factors = parameters["short_factor"], parameters["long_factor"]
     if short_factors != long_factors or parameters.get("attention_factor") != 1.0:

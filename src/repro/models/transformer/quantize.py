@@ -12,7 +12,7 @@ from repro.libraries import F, Tensor, torch
 from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, fastest_linear
 
 # The group size of GGUF's Q4_1, and the smallest that torch's 4-bit kernel supports.
-GROUP = 32
+GROUP_SIZE = 32
 # torch's 4-bit kernel computes outputs in blocks; 64 is the widest it uses.
 OUTPUT_BLOCK = 64
 
@@ -39,7 +39,7 @@ class Codes:
         return (groups * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
-def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
+def q4_1(weight: Tensor, group: int = GROUP_SIZE) -> Codes:
     """Asymmetric 4-bit codes as in GGUF's Q4_1: the smallest value of a group is code 0, the largest 15.
 
     Codes are for the rounded scale and zero, so that the rounding error of these is not added again.

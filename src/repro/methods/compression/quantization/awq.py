@@ -28,12 +28,12 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, as_plain
 
-GRID = 20
+GRID_STEPS = 20
 """Grid steps: exponents of the scales, and fractions by which a range is clipped."""
-MOST_SHRUNK = GRID // 2
-CHUNK = 1 << 18
+SHRINK_STEPS = GRID_STEPS // 2
+CHUNK_WEIGHTS = 1 << 18
 """Weights quantized at a time, to fit in a core's cache."""
-UNCLIPPED = ("q", "k")
+UNCLIPPED_PARTS = ("q", "k")
 """Matrices that are not clipped: clipping harms the product of queries and keys."""
 
 
@@ -104,8 +104,8 @@ class Awq:
         sample = inputs[parts[0]]
         weight = torch.cat([as_plain(getattr(layer, part)).weight for part in parts])
         best_scales, least_error = torch.ones_like(sample.magnitude), float("inf")
-        for step in range(GRID):
-            scales = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
+        for step in range(GRID_STEPS):
+            scales = sample.magnitude.pow(step / GRID_STEPS).clamp_min(1e-4)
             scales = scales / (scales.max() * scales.min()).sqrt()
             error = self._error(weight, sample.rows, scales)
             if error < least_error:
@@ -115,7 +115,7 @@ class Awq:
     def _error(self, weight: Tensor, rows: Tensor, scales: Tensor) -> float:
         """Summed squared error of the outputs of a scaled and quantized weight."""
         error = 0.0
-        for chunk in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
+        for chunk in torch.split(weight, max(CHUNK_WEIGHTS // weight.shape[1], 1)):
             difference = asymmetric(chunk * scales, self.bits, self.group).div_(scales).sub_(chunk)
             error += float(F.linear(rows, difference).square_().sum())
         return error
@@ -124,7 +124,7 @@ class Awq:
         dense_linear, outputs = as_plain(linear), matrices(config, part)
         names = ("q", "k", "v") if part == "qkv" else (part,) * len(outputs)
         pieces = [
-            self.clip_weight(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
+            self.clip_weight(piece, sample.rows) if self.clip and name not in UNCLIPPED_PARTS else piece
             for name, piece in zip(names, torch.split(dense_linear.weight, list(outputs)), strict=True)
         ]
         weight = asymmetric(torch.cat(pieces), self.bits, self.group)
@@ -143,7 +143,7 @@ class Awq:
         x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
         # sum over rows of (x . delta)^2 = delta . (x^T x) . delta, so the loop needs only the Gram matrix.
         gram = x.permute(1, 2, 0) @ x.transpose(0, 1)
-        chunks = torch.split(groups, max(CHUNK // groups[0].numel(), 1))
+        chunks = torch.split(groups, max(CHUNK_WEIGHTS // groups[0].numel(), 1))
         clipped_chunks = [self._clip_groups(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
         return torch.cat(clipped_chunks, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
 
@@ -151,8 +151,8 @@ class Awq:
         """Clip groups `[groups, outputs, group]` at the limit of least error; `gram` is x^T x per group."""
         magnitudes = groups.abs().amax(2, keepdim=True)
         best, errors = magnitudes, torch.full_like(magnitudes, float("inf"))
-        for step in range(MOST_SHRUNK):
-            limit = magnitudes * (1.0 - step / GRID)
+        for step in range(SHRINK_STEPS):
+            limit = magnitudes * (1.0 - step / GRID_STEPS)
             cut = groups.clamp(-limit, limit)
             delta = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
             error = (delta @ gram).mul_(delta).sum(2, keepdim=True)

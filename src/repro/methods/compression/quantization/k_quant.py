@@ -16,7 +16,7 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.ggml_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
+from repro.models.quantization.ggml_formats import FORMATS, LARGE_BLOCK, fitting, round_q8_0, round_q8_k
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, as_plain
@@ -82,5 +82,5 @@ def _quantize(config: DecoderConfig, linear_id: LinearId, linear: PlainLinear, m
     weight = torch.cat([quantize(piece) for quantize, piece in zip(formats, pieces, strict=True)])
     bits = sum(quantize.bits * rows for quantize, rows in zip(formats, outputs, strict=True)) / sum(outputs)
     # All matrices of a fused linear have the same row length, so its activations are quantized once.
-    rounding = round_q8_k if formats[0].block == LARGE else round_q8_0
+    rounding = round_q8_k if formats[0].block == LARGE_BLOCK else round_q8_0
     return BlockLinear(weight, bits, rounding, linear.bias)

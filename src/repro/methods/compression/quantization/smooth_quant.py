@@ -23,7 +23,7 @@ from repro.models.quantization.w8a8 import HIGH, quantize_static
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
 
-_LEAST = 1e-5
+_LEAST_SCALE = 1e-5
 """Lower bound of maxima and scales, as in the release."""
 
 
@@ -69,9 +69,9 @@ def smoothing(decoder: Decoder, maxima: Mapping[LinearId, Tensor], alpha: float)
     for i, layer in enumerate(decoder.layers):
         for parts in feeds(decoder.config).values():
             weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
-            weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
-            scale = maxima[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
-            scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
+            weight = torch.stack(weights).amax(0).clamp_min(_LEAST_SCALE)
+            scale = maxima[LinearId(i, parts[0])].clamp_min(_LEAST_SCALE) ** alpha / weight ** (1.0 - alpha)
+            scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST_SCALE))
     return scales
 
 

@@ -22,7 +22,7 @@ COLDEST, WARMEST = 0.02, 20.0
 ACCURACY = 1e-3
 """Largest error of a temperature's logarithm."""
 
-BINS = 10
+BIN_COUNT = 10
 """Equal parts of the confidences over which a calibration error is taken."""
 
 ROUNDING = 1e-6
@@ -116,7 +116,7 @@ def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
 
 
 def calibration_error(rows: Sequence[Logits], hits: Sequence[bool], temperature: float) -> float:
-    """The expected calibration error of first choices: |share right - mean confidence| over `BINS` bins.
+    """The expected calibration error of first choices: |share right - mean confidence| over `BIN_COUNT` bins.
 
     Args:
         rows: what the draft said.
@@ -126,7 +126,7 @@ def calibration_error(rows: Sequence[Logits], hits: Sequence[bool], temperature:
     bins: dict[int, list[float]] = {}
     for row, is_right in zip(rows, hits, strict=True):
         confidence = math.exp(temper(row, temperature).top_ranks()[1][0])
-        bins.setdefault(min(int(confidence * BINS), BINS - 1), []).append(is_right - confidence)
+        bins.setdefault(min(int(confidence * BIN_COUNT), BIN_COUNT - 1), []).append(is_right - confidence)
     return sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows)
 
 
@@ -168,6 +168,7 @@ def swap_probability(own_agreement: float, agreement: float, error: float = 0.0)
     if own_agreement > agreement:
         raise InputError(
             f"the draft agrees with its target in {own_agreement:.1%} of the calibration tokens, more than "
-            f"the {agreement:.1%} that it is to be matched to; choose a weaker draft, or calibrate_draft_to=null"
+            f"the {agreement:.1%} that it is to be matched to; choose a weaker draft, or "
+            "calibrate_draft_to=null"
         )
     return 0.0 if own_agreement == agreement else (agreement - own_agreement) / (1 - own_agreement)

@@ -15,7 +15,7 @@ from repro.libraries import Tensor, torch
 from repro.methods.speculative.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import row_key
-from repro.models.forward.network import RANKED, Logits, Step
+from repro.models.forward.network import RANK_COUNT, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
@@ -41,7 +41,7 @@ class DraftRow(Logits):
     def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best_logits = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
+            best_logits = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
             logps = best_logits.values - self._draft_logits.logsumexp(dim=-1)
             self._ranked = self._targets[best_logits.indices].tolist(), logps.tolist()
         return self._ranked

@@ -31,9 +31,9 @@ from repro.records.provenance import count_layers
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""
 
-IDS = "eagle_aux_hidden_state_layer_ids"
-BEFORE = "norm_before_residual"
-OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS, BEFORE)
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+NORM_KEY = "norm_before_residual"
+OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
 """Entries of a head's `config.json` beside those of its layer."""
 
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -58,7 +58,7 @@ PREFIXES = ("", "model.")
 NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
 UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
-OUTPUTS = 3
+OUTPUT_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class EagleConfig:
     @property
     def features(self) -> int:
         """Width of the concatenated target features."""
-        return self.target_hidden * (OUTPUTS if self.outputs is None else len(self.outputs))
+        return self.target_hidden * (OUTPUT_COUNT if self.outputs is None else len(self.outputs))
 
     @property
     def max_positions(self) -> int | None:
@@ -104,7 +104,7 @@ class EagleConfig:
         if not all(0 <= output < layers for output in outputs):
             raise InputError(
                 f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
-                f"eagle_config.{IDS} in its config.json names others"
+                f"eagle_config.{IDS_KEY} in its config.json names others"
             )
         return tuple(output + 1 for output in outputs)
 
@@ -127,7 +127,7 @@ def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
             raise InputError(
                 f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
             )
-    if unread := [name for name in nested if name not in (IDS, *ONLY) and nested[name] not in NOTHING]:
+    if unread := [name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING]:
         raise InputError(
             f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
         )
@@ -138,14 +138,14 @@ def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
             f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
             f"{layer.layers}, hidden_act={layer.activation}, biases={layer.qkv_bias or layer.mlp_bias}"
         )
-    if type(config_json.get(BEFORE) or False) is not bool:
-        raise InputError(f"config.json has {BEFORE}={config_json[BEFORE]!r}; it must be true or false")
+    if type(config_json.get(NORM_KEY) or False) is not bool:
+        raise InputError(f"config.json has {NORM_KEY}={config_json[NORM_KEY]!r}; it must be true or false")
     return EagleConfig(
         layer=replace(layer, vocab=config_json.get("draft_vocab_size") or layer.vocab),
         target_vocab=layer.vocab,
         target_hidden=config_json.get("target_hidden_size") or layer.hidden,
-        outputs=_outputs(config_json.get(IDS), nested.get(IDS)),
-        norm_before_residual=config_json.get(BEFORE) or False,
+        outputs=_outputs(config_json.get(IDS_KEY), nested.get(IDS_KEY)),
+        norm_before_residual=config_json.get(NORM_KEY) or False,
     )
 
 
@@ -154,7 +154,7 @@ def _outputs(*entries: Any) -> tuple[int, ...] | None:
     lists = [ids for ids in entries if ids]
     for ids in lists:
         if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
-            raise InputError(f"config.json has {IDS}={ids!r}; it must be one list of layers, not {lists}")
+            raise InputError(f"config.json has {IDS_KEY}={ids!r}; it must be one list of layers, not {lists}")
     return tuple(lists[0]) if lists else None
 
 

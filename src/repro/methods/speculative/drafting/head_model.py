@@ -29,7 +29,7 @@ from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, Network
+from repro.models.forward.network import RANK_COUNT, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -52,8 +52,8 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
     billed_kind = config.shape and _kind_of_shape(config.shape)
     if config.checkpoint and billed_kind and billed_kind is not kind:
         raise InputError(
-            f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[kind]}, and the shape that is "
-            f"billed is {KINDS[billed_kind]}"
+            f"{config.name}: checkpoint {config.checkpoint.name} is {KIND_NAMES[kind]}, and the shape that "
+            f"is billed is {KIND_NAMES[billed_kind]}"
         )
     return kind(config, embeddings_from, host, folder)
 
@@ -200,7 +200,7 @@ class HeadModel(Model):
         target = self.target
         return super().outputs_key(f"{variant}-{target.digest[:24]}-{target.config.dtype}")
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
         network = self._reading(CachedFeatures(self._depths, self.target.decoder, memo))
         return MemoNetwork(network, memo, ranks) if memo else network
@@ -241,7 +241,7 @@ class EagleModel(HeadModel):
         """See `Model`; heads with an entry that was not read before are others than those of that time."""
         assert self.folder is not None
         config = read_config(self.folder)
-        entries = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if config.get(name)]
+        entries = [name for name in (eagle_head.IDS_KEY, eagle_head.NORM_KEY) if config.get(name)]
         return content_hash([*entries, super().digest]) if entries else super().digest
 
     def _reading(self, features: Features) -> Network:
@@ -298,7 +298,7 @@ class MedusaModel(HeadModel):
     @cached_property
     def ranks(self) -> Path | None:
         """The file of the heads' recorded ranks, if there is one."""
-        path = self.folder / head_ranks.FILE if self.folder else None
+        path = self.folder / head_ranks.RANKS_FILE if self.folder else None
         return path if path and path.is_file() else None
 
     def _with_calibration(self, session: Session) -> Session:
@@ -314,7 +314,7 @@ class MedusaModel(HeadModel):
         return medusa_head.load(self.folder, self.head_config, self.config.dtype, ends, self._host)
 
 
-KINDS: dict[type[Model], str] = {
+KIND_NAMES: dict[type[Model], str] = {
     Model: "no head that reads its target",
     EagleModel: "an EAGLE-3 head",
     MedusaModel: "Medusa heads",

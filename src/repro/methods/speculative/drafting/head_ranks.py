@@ -15,10 +15,10 @@ from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 
-FILE = "ranks.safetensors"
+RANKS_FILE = "ranks.safetensors"
 """File name of a record in the heads' checkpoint folder."""
 
-TOP = 10
+TOP_RANKS = 10
 """Top tokens per head that trees may use, as in Medusa's own trees."""
 
 
@@ -31,7 +31,7 @@ class HeadRanks:
 
     Attributes:
         ranks: int16 `[positions, heads]`: rank (from 0) in head k's logits of the token k + 1 places after
-            the position; `RANKED` if the token is not in the top `RANKED` or the answer has ended.
+            the position; `RANK_COUNT` if the token is not in the top `RANK_COUNT` or the answer has ended.
         begins: first position of each answer, ascending from 0.
     """
 
@@ -70,7 +70,7 @@ class HeadRanks:
         """The record of the first `heads` heads only."""
         return HeadRanks(self.ranks[:, :heads].contiguous(), self.begins)
 
-    def accuracies(self, ranks: int = TOP) -> list[list[float]]:
+    def accuracies(self, ranks: int = TOP_RANKS) -> list[list[float]]:
         """`[head][rank]`: share of positions where the head's token at that rank is the target's.
 
         Positions whose answer ends before the head's token are left out.

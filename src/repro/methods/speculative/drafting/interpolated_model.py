@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.libraries import np, torch
 from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense
-from repro.models.runtime.model import STORED, Model, WeightsKind
+from repro.models.runtime.model import PRECISION_OF_DTYPE, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
@@ -62,7 +62,7 @@ class InterpolatedModel(Model):
             target.config,
             name=billed_config.name,
             shape=billed_config.shape or draft.own_shape,
-            precision=billed_config.precision or STORED[billed_config.dtype],
+            precision=billed_config.precision or PRECISION_OF_DTYPE[billed_config.dtype],
         )
         super().__init__(config, host=target._host)
         self.tokens = target.tokens

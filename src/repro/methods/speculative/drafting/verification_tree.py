@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP_RANKS, Calibration, HeadRanks
 
 Path = tuple[int, ...]
 """A node as its path of ranks: first the rank in head 0's logits, then in head 1's, and so on."""
@@ -189,7 +189,7 @@ def refine(
 ) -> VerificationTree:
     """Brute-force local search around a tree: exchange nodes while that saves verifications.
 
-    An exchange removes a leaf and adds a node at any free place among the first `TOP` ranks of the remaining
+    An exchange removes a leaf and adds a node at any free place among the first `TOP_RANKS` of the remaining
     nodes. Each step tries all exchanges and makes the one that saves the most verifications of the recorded
     answers (ties go to the first: leaves in the tree's order, places by level and ranks), until none does.
 
@@ -203,7 +203,7 @@ def refine(
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:
         report(exchanges)
-        exchange = replay.exchange(paths, TOP)
+        exchange = replay.exchange(paths, TOP_RANKS)
         if exchange is None:
             return VerificationTree.of(paths)
         leaf, node = exchange
