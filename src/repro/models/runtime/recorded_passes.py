@@ -1,8 +1,8 @@
 """A decoder whose passes of few rows have fixed shapes, so that each is recorded once and then replayed.
 
 On a fast GPU a pass of a few rows takes as long as Python needs to launch its kernels; a recorded pass is a
-few launches in all. Rows are padded to one of `ROW_COUNTS`, they attend to the whole cache through a mask, and
-all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing
+few launches in all. Rows are padded to one of `ROW_COUNTS`, they attend to the whole cache through a mask,
+and all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing
 does, and the same functions run as they are.
 """
 
