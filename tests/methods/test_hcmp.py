@@ -88,7 +88,7 @@ def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:
     parts = [Part(CPU, 0.75), Part(CPU, 0.25)]
     cut = split_linear(whole, parts, blocks=2)
     assert isinstance(cut, ColumnSplit)
-    assert [(part.first, part.last) for part in cut.parts] == [(0, 3), (3, 4)]
+    assert [(part.start, part.end) for part in cut.parts] == [(0, 3), (3, 4)]
     assert torch.equal(cut.parts[1].linear(torch.eye(2)), whole.weight[[3, 7]].t())
 
 

@@ -84,8 +84,8 @@ def layers_shadowed(*layers: int, outliers: float = 0.1) -> Shadowed:
 def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]) -> None:
     parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(*kept), cold=0.2), 8 * chunks)
     for place, part in enumerate(parts):
-        before = [parts[i] for i in part.after]
-        assert all(i < place for i in part.after)
+        before = [parts[i] for i in part.parents]
+        assert all(i < place for i in part.parents)
         if part.op.kind in ("shadow", "load"):
             continue
         step = part.layer * len(STAGES) + STAGES.index(part.stage)

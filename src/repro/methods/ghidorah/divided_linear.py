@@ -26,12 +26,12 @@ class Part(NamedTuple):
 
 
 class LinearPart(NamedTuple):
-    """The linear of one part, which covers the outputs or inputs `first:last`."""
+    """The linear of one part, which covers the outputs or inputs `start:end`."""
 
     linear: Linear
     device: torch.device
-    first: int
-    last: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ColumnSplit(_Divided):
         out = torch.empty(len(x), self.outputs, dtype=partial_outputs[0].dtype, device=x.device)
         columns = out.view(len(x), self.blocks, -1)
         for part, outputs in zip(self.parts, partial_outputs, strict=True):
-            columns[:, :, part.first : part.last] = outputs.view(len(x), self.blocks, -1).to(x.device)
+            columns[:, :, part.start : part.end] = outputs.view(len(x), self.blocks, -1).to(x.device)
         return out
 
 
@@ -83,7 +83,7 @@ class RowSplit(_Divided):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        inputs = [x[:, part.first : part.last].to(part.device) for part in self.parts]
+        inputs = [x[:, part.start : part.end].to(part.device) for part in self.parts]
         partial_outputs = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
         total = partial_outputs[0].to(x.device)
         for outputs in partial_outputs[1:]:

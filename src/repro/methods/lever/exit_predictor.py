@@ -136,19 +136,19 @@ class ExitPredictor:
         return x + (x @ self._inner.T) @ self._outer.T
 
 
-def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
+def require_fit(config: PredictorConfig, target: DecoderConfig) -> None:
     """InputError unless a predictor's shape matches the target's.
 
     The digest in `config.target` is provenance only and not compared: it differs between formats of the same
     model.
     """
-    sizes, actual = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
+    sizes, actual = (config.layers, config.hidden, config.vocab), (target.layers, target.hidden, target.vocab)
     if sizes != actual:
         raise InputError(
             f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {sizes}; "
             f"this target has {actual}"
         )
-    if not shape.tied or shape.projects or shape.logit_cap is not None:
+    if not target.tied or target.projects or target.logit_cap is not None:
         raise InputError(
             "a predictor reads an output projection that is the embedding table itself, "
             "without a projection before it or a cap on logits; this target's is not"

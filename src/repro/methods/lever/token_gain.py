@@ -53,10 +53,10 @@ def candidate_hits(candidates: Mapping[Prefix, Collection[int]], root: Prefix, t
         root: root of the verified tree.
         text: the text after verification, fallback token included.
     """
-    steps = list(takewhile(lambda prefix: prefix is not root, text.back()))
+    later_prefixes = list(takewhile(lambda prefix: prefix is not root, text.back()))
     return [
         step.token in candidates[step.parent]
-        for step in reversed(steps)
+        for step in reversed(later_prefixes)
         if step.parent is not None and step.parent in candidates
     ]
 

@@ -275,7 +275,7 @@ class ChunkedPrefill(Arrangement):
     """
 
     layout: Layout
-    choose: Policy
+    policy: Policy
     profile: ChunkProfile
     longest: int = 0
     _requests: count[int] = field(default_factory=count)
@@ -298,10 +298,10 @@ class ChunkedPrefill(Arrangement):
             first_index = next(i for i, part in enumerate(parts) if part.stage == QKV)
             ops[first_index] = ops[first_index]._replace(graph=f"{engine.name} prompt {next(self._requests)}")
         tasks = [
-            SubgraphTask(op.on, self.profile.seconds(part.op), part.after)
+            SubgraphTask(op.on, self.profile.seconds(part.op), part.parents)
             for op, part in zip(ops, parts, strict=True)
         ]
-        await run(engine.device, ops, Agenda(tasks), self.choose)
+        await run(engine.device, ops, Agenda(tasks), self.policy)
 
     def _linear(self, part: Subgraph) -> str:
         return self.layout.linear if part.op.on == NPU else "linear"
@@ -310,7 +310,7 @@ class ChunkedPrefill(Arrangement):
         return op._replace(on=engine.device.resource(op.on, op.precision))
 
 
-async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:
+async def run(device: Device, ops: Sequence[Op], agenda: Agenda, policy: Policy) -> None:
     """Run ops when their dependencies are done, one at a time per processor, in the policy's order."""
     idle_processors, completions = set(agenda.processors), list[tuple[int, Future[Any]]]()
     wakeup = Future[None]()
@@ -322,7 +322,7 @@ async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy)
 
     while agenda.left:
         for processor in [processor for processor in agenda.processors if processor in idle_processors]:
-            index = choose(agenda, processor)
+            index = policy(agenda, processor)
             if index is not None:
                 agenda.start(index)
                 idle_processors.remove(processor)

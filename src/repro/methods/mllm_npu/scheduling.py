@@ -17,12 +17,12 @@ class SubgraphTask(NamedTuple):
     Attributes:
         on: the processor.
         seconds: estimated duration.
-        after: indices of the tasks it depends on; all lower than its own.
+        parents: indices of the tasks it depends on; all lower than its own.
     """
 
     on: str
     seconds: float
-    after: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 class Agenda:
@@ -40,15 +40,15 @@ class Agenda:
         self.processors = tuple(dict.fromkeys(task.on for task in tasks))
         self.ready: dict[str, set[int]] = {processor: set() for processor in self.processors}
         self.left = len(tasks)
-        self._open = [len(set(task.after)) for task in tasks]
+        self._open = [len(set(task.parents)) for task in tasks]
         self._successors: list[list[int]] = [[] for _ in tasks]
         self._queue: dict[str, list[int]] = {processor: [] for processor in self.processors}
         self._turn = dict.fromkeys(self.processors, 0)
         for index, task in enumerate(tasks):
             self._queue[task.on].append(index)
-            for dependency in set(task.after):
+            for dependency in set(task.parents):
                 self._successors[dependency].append(index)
-            if not task.after:
+            if not task.parents:
                 self.ready[task.on].add(index)
 
     def start(self, index: int) -> None:

@@ -84,7 +84,7 @@ class Subgraph:
 
     Attributes:
         op: its cost; it has no real computation.
-        after: indices of its dependencies in the list of subgraphs.
+        parents: indices of its dependencies in the list of subgraphs.
         chunk: chunk index, from 0.
         layer: layer index, from 0.
         stage: one of `STAGES`, or `UP` for the first part of an FFN that is cut; a shadow product or its
@@ -92,7 +92,7 @@ class Subgraph:
     """
 
     op: Op
-    after: tuple[int, ...]
+    parents: tuple[int, ...]
     chunk: int
     layer: int
     stage: str

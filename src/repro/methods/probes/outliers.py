@@ -36,7 +36,7 @@ class _Observation:
     """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
     profiles: Mapping[LinearId, OutlierProfile]
-    counted: Mapping[LinearId, ChannelCounts]
+    counts: Mapping[LinearId, ChannelCounts]
 
 
 @register("probe", "outliers")
@@ -79,7 +79,7 @@ class Outliers:
         """
         observation = _observe(decoder, corpus, texts, self.quantile)
         selection = [name for name, _ in linears_of(decoder) if self._wants(name, decoder.config.layers)]
-        linears = [observation.counted[name] for name in selection]
+        linears = [observation.counts[name] for name in selection]
         ratios = [observation.profiles[name].importance for name in selection]
         all_weights, hot_weights = channels.weights(linears), channels.hot_weights(linears, self.hot)
         return {

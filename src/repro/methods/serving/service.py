@@ -163,10 +163,10 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPT_L
         level: system.switching.ops(model_cost, device.main) for level, model_cost in system.levels.items()
     }
     sessions = {level: _costing(device, model_cost) for level, model_cost in system.levels.items()}
-    steps = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
+    decode_sessions = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
     session = None if system.models else sessions.get(1.0)
     whole_session = session or _costing(device, system.full)
-    return profile_levels(device, sessions, whole_session, switching, prompts, steps)
+    return profile_levels(device, sessions, whole_session, switching, prompts, decode_sessions)
 
 
 def _costing(device: Device, model_cost: ModelCost) -> Session:

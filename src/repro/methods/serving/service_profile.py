@@ -136,22 +136,22 @@ def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -
 def profile_levels(
     device: Device,
     sessions: Mapping[float, Session],
-    full: Session,
+    target: Session,
     switching: Mapping[float, Iterable[Op]],
     prompts: Sequence[int] = PROMPT_LENGTHS,
-    steps: Mapping[float, Session] | None = None,
+    decode_sessions: Mapping[float, Session] | None = None,
 ) -> DeviceProfile:
     """Measure all levels once.
 
     Args:
         device: the device; outputs are not used, so networks may be blank.
         sessions: session of each level.
-        full: session of the whole model; if it is also a level's session, it is measured only once.
+        target: session of the whole model; if it is also a level's session, it is measured only once.
         switching: ops of switching to each level.
         prompts: prompt lengths to measure, ascending, at least one.
-        steps: sessions for decode steps, for levels where they differ from `sessions`.
+        decode_sessions: sessions for decode steps, for levels where they differ from `sessions`.
     """
-    step_sessions = steps or {}
+    step_sessions = decode_sessions or {}
 
     async def measure() -> DeviceProfile:
         levels = {
@@ -160,8 +160,8 @@ def profile_levels(
             )
             for level, session in sessions.items()
         }
-        same = [levels[level] for level, session in sessions.items() if session is full]
-        return DeviceProfile(levels, same[0] if same else await _level(device, full, full, prompts, ()))
+        same = [levels[level] for level, session in sessions.items() if session is target]
+        return DeviceProfile(levels, same[0] if same else await _level(device, target, target, prompts, ()))
 
     return device.play(measure())
 

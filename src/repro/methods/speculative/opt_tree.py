@@ -84,7 +84,7 @@ def likeliest(tree: TokenTree, count: int) -> list[int]:
 
 def likeliest_subtree(tree: TokenTree, count: int) -> TokenTree:
     """The subtree of the `count` likeliest nodes."""
-    out, index = TokenTree(tree.root), {0: 0}
+    subtree, index = TokenTree(tree.root), {0: 0}
     for node in sorted(likeliest(tree, count)):
-        index[node] = out.grow(index[tree.parents[node]], tree.token(node), tree.logps[node])
-    return out
+        index[node] = subtree.grow(index[tree.parents[node]], tree.token(node), tree.logps[node])
+    return subtree

@@ -115,11 +115,11 @@ class _Profile:
         return KVCache(self._config, len(self._tokens), device=self._decoder.device)
 
 
-def _taking(source: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
+def _taking(from_layer: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
     """A layer with one shard taken from another layer."""
 
     def theirs(piece: WeightPiece, _: Tensor) -> Tensor:
-        weight: Tensor = getattr(source, piece.linear).weight
+        weight: Tensor = getattr(from_layer, piece.linear).weight
         return weight[piece.rows, piece.columns]
 
     return map_shards(layer, config, {shard: theirs})

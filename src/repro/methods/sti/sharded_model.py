@@ -82,7 +82,7 @@ class ShardedModel:
         model_cost, ranks = self._model.model_cost, self._importance()
         ranges = layer_ranges(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
-        return plan(self._sharding, [ranks[real.start] for real in ranges], layers, self._pace)
+        return plan(self._sharding, [ranks[layer_range.start] for layer_range in ranges], layers, self._pace)
 
     @property
     def widths(self) -> Widths:

@@ -141,15 +141,15 @@ class _Top:
 
     count: int
     values: Tensor = field(default_factory=lambda: torch.empty(0))
-    least: float = -1.0
+    least_value: float = -1.0
 
     def add(self, x: Tensor) -> _Top:
         """Add values; only those above the least one held matter once `count` are held."""
         magnitudes = x.float().abs().flatten()
-        values = torch.cat((self.values, magnitudes[magnitudes > self.least]))
+        values = torch.cat((self.values, magnitudes[magnitudes > self.least_value]))
         if len(values) > self.count:
             values = values.topk(self.count, sorted=False).values
         if len(values) == self.count:
-            self.least = float(values.min())
+            self.least_value = float(values.min())
         self.values = values
         return self

@@ -71,9 +71,9 @@ class _ObservedLinear:
     outputs: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        outputs_of_x = self.linear(x)
-        self.observer(self.name, outputs_of_x if self.outputs else x)
-        return outputs_of_x
+        result = self.linear(x)
+        self.observer(self.name, result if self.outputs else x)
+        return result
 
     def tensors(self) -> dict[str, Tensor]:
         return self.linear.tensors()

@@ -11,7 +11,7 @@ linear's threshold (mllm-NPU, sec. 3.3).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
@@ -31,14 +31,14 @@ class ChannelCounts:
         rows: input rows (tokens) examined.
         passes: forward passes, one per text.
         times: rows in which each channel had an outlier, int64 `[inputs]`.
-        met: channels with an outlier in a pass, summed over passes.
+        channels_met: channels with an outlier in a pass, summed over passes.
     """
 
     outputs: int
     rows: int
     passes: int
     times: Tensor
-    met: int
+    channels_met: int
 
     @property
     def inputs(self) -> int:
@@ -53,7 +53,7 @@ class ChannelCounts:
     @property
     def a_pass(self) -> float:
         """Mean number of channels with an outlier per pass."""
-        return self.met / self.passes
+        return self.channels_met / self.passes
 
 
 def count(
@@ -72,8 +72,8 @@ def count(
         channels = int((times > 0).sum())
         if counts is None:
             return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, channels)
-        times, channels = counts.times + times, counts.met + channels
-        return replace(counts, rows=counts.rows + len(x), passes=counts.passes + 1, times=times, met=channels)
+        times, channels = counts.times + times, counts.channels_met + channels
+        return ChannelCounts(counts.outputs, counts.rows + len(x), counts.passes + 1, times, channels)
 
     return accumulate(decoder, texts, add)
 

@@ -38,8 +38,8 @@ class BenchFit:
         threads: of the tests that are used.
         on: processor that computed.
         models: those used, by name.
-        single: precisions of which one model alone was timed, so that their start is assumed.
-        unmatched: models whose shape is not known here, by precision.
+        lone_precisions: precisions of which one model alone was timed, so that their start is assumed.
+        unmatched_models: models whose shape is not known here, by precision.
         errors: of the fit, predicted over measured less 1; without those of two models, which a start and a
             rate always meet.
     """
@@ -50,13 +50,13 @@ class BenchFit:
     threads: int
     on: str
     models: tuple[str, ...]
-    single: tuple[str, ...]
-    unmatched: Mapping[str, tuple[str, ...]]
+    lone_precisions: tuple[str, ...]
+    unmatched_models: Mapping[str, tuple[str, ...]]
     errors: tuple[float, ...]
 
     def doubt(self, arithmetic: str) -> str:
         """What is assumed of a precision's models whose shape is not known; "" without any."""
-        models = ", ".join(self.unmatched.get(arithmetic, ()))
+        models = ", ".join(self.unmatched_models.get(arithmetic, ()))
         return f"all weights in use of {models} count as layers" if models else ""
 
     def rate(self, arithmetic: str, note: str) -> Section:
@@ -86,7 +86,7 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     thread_count = threads if threads is not None else _fastest(rows)
     used_rows = [row for row in rows if row.threads == thread_count]
     parts: dict[str, PartCost] = {}
-    single_models: list[str] = []
+    lone_precisions: list[str] = []
     errors: list[float] = []
     generation_rates, bandwidths = [0.0], [0.0]
     for arithmetic in dict.fromkeys(row.arithmetic for row in used_rows):
@@ -106,7 +106,7 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             errors += layer_errors if max(models_timed) > 2 else ()
         else:
             parts[arithmetic] = _rates_alone(timings)
-            single_models.append(arithmetic)
+            lone_precisions.append(arithmetic)
         start = dict(parts[arithmetic].start).get(ROW, 0.0)
         for test, seconds_by_rows in passes:
             if test.read >= UNCACHED_BYTES and (seconds := seconds_by_rows.get(ROW)):
@@ -119,7 +119,7 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         thread_count,
         used_rows[0].on,
         tuple(dict.fromkeys(row.model for row in used_rows)),
-        tuple(single_models),
+        tuple(lone_precisions),
         {arithmetic: names for arithmetic in parts if (names := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
@@ -248,7 +248,7 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
     chip_rate = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
     if not bench.bandwidth:
         return chip_rate, chip_rate
-    without_start = bench.unmatched.keys() - {*bench.single}  # less a start that is assumed
+    without_start = bench.unmatched_models.keys() - {*bench.lone_precisions}  # less a start that is assumed
     kind = "assumed" if without_start else "measured"
     rate = min(bench.bandwidth, memory.bandwidth)
     return fact(rate / GIGA, "GB/s", kind, f"{read_note}, at most that of {memory.origin}"), chip_rate
@@ -264,8 +264,8 @@ def bench_engine(name: str, bench: BenchFit, file: str) -> Section:
     efficiency: Section = {}
     for arithmetic, part in bench.parts.items():
         doubt = bench.doubt(arithmetic)
-        single_note = "one model was timed, which cannot tell a start from a rate"
-        start_note = "; ".join(filter(None, [single_note if arithmetic in bench.single else "", doubt]))
+        note = "one model was timed, which cannot tell a start from a rate"
+        start_note = "; ".join(filter(None, [note if arithmetic in bench.lone_precisions else "", doubt]))
         start[arithmetic] = starts(part.start, _source(start_note), start_note)
         efficiency[arithmetic] = shares(part, part.best, _source(doubt), doubt)
     processor: Section = {
@@ -287,10 +287,10 @@ def summary(bench: BenchFit) -> Iterator[str]:
         yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"
     if bench.errors:
         yield f"worst error of the fit {max(map(abs, bench.errors)):.0%}"
-    if bench.single:
-        yield f"one model in {', '.join(bench.single)}: a pass's start is assumed to be nothing"
-    if strangers := dict.fromkeys(model for models in bench.unmatched.values() for model in models):
+    if bench.lone_precisions:
+        yield f"one model in {', '.join(bench.lone_precisions)}: a pass's start is assumed to be nothing"
+    if names := dict.fromkeys(model for models in bench.unmatched_models.values() for model in models):
         yield (
-            f"no shape in conf/model/shape has the family and the parameters of {', '.join(strangers)}: all "
+            f"no shape in conf/model/shape has the family and the parameters of {', '.join(names)}: all "
             "weights count as layers, and starts and rates are assumed"
         )

@@ -92,9 +92,9 @@ def shares(part: PartCost, best_rate: float, source: str = "measured", note: str
     return curve([(rows, rate / best_rate) for rows, rate in part.rate], "share", source, note)
 
 
-def render(facts: Mapping[str, Any], head: Sequence[str]) -> str:
+def render(facts: Mapping[str, Any], comment_lines: Sequence[str]) -> str:
     """The text of a file, one fact a line, below comment lines; composing it was tried before."""
-    return "\n".join([*head, *_lines(facts)]) + "\n"
+    return "\n".join([*comment_lines, *_lines(facts)]) + "\n"
 
 
 def _lines(node: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -308,16 +308,16 @@ class CheckpointTokenizer:
         """
         from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-        inner, file, is_plain = self._inner, "", False
+        inner, content, is_plain = self._inner, "", False
         differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in METHODS)
         if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or differs):
-            file = inner.backend_tokenizer.to_str()
-            if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == file:
-                file = ""
-            is_plain = _same(inner, self._open_backend(file))
+            content = inner.backend_tokenizer.to_str()
+            if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == content:
+                content = ""
+            is_plain = _same(inner, self._open_backend(content))
         return {
             "plain": is_plain,
-            "file": file if is_plain else "",
+            "file": content if is_plain else "",
             "has_chat": bool(inner.chat_template),
             "end": inner.eos_token_id,
             "appended": _appended_tokens(inner),
@@ -477,7 +477,7 @@ def tokenizer(folder: Path) -> CheckpointTokenizer:
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(folder: Path, files: tuple[tuple[str | int, ...], ...]) -> CheckpointTokenizer:
+def _tokenizer(folder: Path, file_states: tuple[tuple[str | int, ...], ...]) -> CheckpointTokenizer:
     """The tokenizer of a folder whose files have these sizes and times."""
     return CheckpointTokenizer(folder)
 

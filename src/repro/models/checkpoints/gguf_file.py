@@ -331,8 +331,8 @@ def _save_tokenizer(
     token_texts = reader.fields["tokenizer.ggml.tokens"].contents()
     gguf_names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     specials = {
-        f"{short}_token": token_texts[flags[f"ggml.{gguf_name}_token_id"]]
-        for short, gguf_name in gguf_names.items()
+        f"{role}_token": token_texts[flags[f"ggml.{gguf_name}_token_id"]]
+        for role, gguf_name in gguf_names.items()
         if f"ggml.{gguf_name}_token_id" in flags
     }
     rebuilt = PreTrainedTokenizerFast(

@@ -21,13 +21,13 @@ NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
 """Values by which an entry that is not known says nothing."""
 
 
-def quantized_by(raw: Mapping[str, Any]) -> str | None:
+def quantized_by(config_json: Mapping[str, Any]) -> str | None:
     """The method by which a `config.json` says that weights are quantized; None for plain numbers.
 
     Raises:
         InputError: the entry is no mapping.
     """
-    parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, Mapping)]
+    parts = [part for part in (config_json, config_json.get("text_config")) if isinstance(part, Mapping)]
     entries = [(key, part[key]) for part in parts for key in KEYS if part.get(key) not in NOTHING]
     if not entries:
         return None

@@ -49,13 +49,13 @@ def folders() -> list[Path]:
     return [project_root() / "assets" / "observations", cache_root() / "observations"]
 
 
-def packs(observed: str) -> Iterator[tuple[Path, Facts]]:
+def packs(model_id: str) -> Iterator[tuple[Path, Facts]]:
     """Packs of what a model computes. A damaged one is named in a warning and left out."""
     for folder in folders():
         for path in sorted(folder.glob("*.parquet")):
             file_stat = path.stat()
             facts = _facts(path, file_stat.st_mtime_ns, file_stat.st_size)
-            if facts and facts.observed == observed:
+            if facts and facts.observed == model_id:
                 yield path, facts
 
 
@@ -69,9 +69,9 @@ def _facts(path: Path, modified_ns: int, size: int) -> Facts | None:
         return None
 
 
-def fill(memo: LogitCache, observed: str) -> None:
+def fill(memo: LogitCache, model_id: str) -> None:
     """Store the rows of all packs of a model in its cache; those stored before are skipped."""
-    for facts, pack in _new(memo.file, observed):
+    for facts, pack in _new(memo.file, model_id):
         rows = zip(digests(pack), pack.rows, strict=True)
         if facts.kind == "exit":
             memo.add_scores(
@@ -81,9 +81,9 @@ def fill(memo: LogitCache, observed: str) -> None:
             memo.put_first((row_key(*key_parts), row.tokens, row.scores) for key_parts, row in rows)
 
 
-def fill_texts(store: TextStore, observed: str) -> None:
+def fill_texts(store: TextStore, model_id: str) -> None:
     """Store the own texts of all packs of a model; those stored before are skipped."""
-    for facts, pack in _new(store.file, observed):
+    for facts, pack in _new(store.file, model_id):
         if facts.kind != "text":
             continue
         rows = {prompt: list(group) for prompt, group in groupby(pack.rows, key=lambda row: row.prompt)}
@@ -93,11 +93,11 @@ def fill_texts(store: TextStore, observed: str) -> None:
         )
 
 
-def _new(file: RowFile, observed: str) -> Iterator[tuple[Facts, Pack]]:
+def _new(file: RowFile, model_id: str) -> Iterator[tuple[Facts, Pack]]:
     """Packs of a model that a file has not taken in; each is noted after it was used."""
     if is_forgetting():
         return
-    for path, facts in packs(observed):
+    for path, facts in packs(model_id):
         file_sum = checksum(path)
         if file.get(PACKS, file_sum) is not None:
             continue
@@ -110,18 +110,18 @@ def _new(file: RowFile, observed: str) -> Iterator[tuple[Facts, Pack]]:
         file.put(PACKS, [(file_sum, b"")])
 
 
-def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) -> Pack:
+def text_pack(name: str, model_id: str, host: str, texts: Sequence[GreedyText]) -> Pack:
     """The pack of a model's own texts and the first ranks along them."""
     rows = [
         ObservedRow(prompt, position, -1, -1, 0, *row.top_ranks())
         for prompt, text in enumerate(texts)
         for position, row in enumerate(text.rows)
     ]
-    return Pack(_facts_of(name, "text", observed, TEXT_RANKS, host, texts), rows)
+    return Pack(_facts_of(name, "text", model_id, TEXT_RANKS, host, texts), rows)
 
 
 def branch_pack(
-    name: str, kind: str, observed: str, host: str, texts: Sequence[GreedyText], table: Mapping[bytes, Ranked]
+    name: str, kind: str, model_id: str, host: str, texts: Sequence[GreedyText], table: Mapping[bytes, Ranked]
 ) -> Pack:
     """The pack of what a cache knows along some texts and beside them.
 
@@ -131,7 +131,7 @@ def branch_pack(
     Args:
         name: the pack's name.
         kind: see `Facts`.
-        observed: identity of the model whose rows these are.
+        model_id: identity of the model whose rows these are.
         host: torch device that computed.
         texts: the target's own texts.
         table: all rows of the cache by key (`LogitCache.read_rows`).
@@ -156,11 +156,11 @@ def branch_pack(
                     first_ranks = tokens[:ranks], scores[:ranks]
                     rows.append(ObservedRow(prompt, position, parent, token, source, *first_ranks))
                     queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
-    return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
+    return Pack(_facts_of(name, kind, model_id, ranks, host, texts), rows)
 
 
 def _facts_of(
-    name: str, kind: str, observed: str, ranks: int, host: str, texts: Sequence[GreedyText]
+    name: str, kind: str, model_id: str, ranks: int, host: str, texts: Sequence[GreedyText]
 ) -> Facts:
     prompts = tuple((text.prompt.digest.hex(), text.prompt.length) for text in texts)
-    return Facts(name, kind, observed, ranks, host, prompts, tuple(tuple(text.tokens) for text in texts))
+    return Facts(name, kind, model_id, ranks, host, prompts, tuple(tuple(text.tokens) for text in texts))

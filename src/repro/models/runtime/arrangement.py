@@ -26,13 +26,13 @@ class EarlyExitPoint:
     Attributes:
         layer: layers of the checkpoint that run before it.
         sequences: requested sequences that it judges.
-        scored: tokens that it scores, each by one dot product of the hidden size.
+        scored_rows: tokens that it scores, each by one dot product of the hidden size.
         judge: drops positions from the step and returns the indices that continue.
     """
 
     layer: int
     sequences: int
-    scored: int
+    scored_rows: int
     judge: Callable[[Step], list[int]]
 
 
@@ -144,7 +144,7 @@ def _exit_before(engine: Engine, layer: int) -> int:
 
 async def _prune(engine: Engine, forward_pass: ForwardPass, exit_point: EarlyExitPoint) -> None:
     """Prune the requested sequences in the middle of a pass; dropped ones leave the KV cache too."""
-    weights = exit_point.scored * engine.model_cost.shape.hidden
+    weights = exit_point.scored_rows * engine.model_cost.shape.hidden
     cost = 2.0 * weights, engine.model_cost.weight_bytes(weights)
     judge = partial(exit_point.judge, forward_pass.step)
     op = engine.op("prune", engine.head_on, forward_pass.rows, cost, judge)

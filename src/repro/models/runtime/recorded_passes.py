@@ -2,8 +2,8 @@
 
 On a fast GPU a pass of a few rows takes as long as Python needs to launch its kernels; a recorded pass is a
 few launches in all. Rows are padded to one of `ROW_COUNTS`, they attend to the whole cache through a mask,
-and all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing
-does, and the same functions run as they are.
+and all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU
+nothing does, and the same functions run as they are.
 """
 
 from __future__ import annotations

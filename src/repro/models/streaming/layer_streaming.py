@@ -90,7 +90,7 @@ def _identity(file: LayerFile) -> dict[str, Any]:
 
 
 def write_layers(
-    path: Path, file: LayerFile, layers: Iterator[LayerWeights], head: Mapping[str, Any]
+    path: Path, file: LayerFile, layers: Iterator[LayerWeights], header_fields: Mapping[str, Any]
 ) -> Path:
     """Write all layers, then the header with their checksums, and drop the file from the page cache."""
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
@@ -102,7 +102,7 @@ def write_layers(
             content = buffer.numpy().data
             checksums.append(zlib.crc32(content))
             out.write(content)
-        header = json.dumps({**head, "checks": checksums}).encode()
+        header = json.dumps({**header_fields, "checks": checksums}).encode()
         out.seek(0)
         out.write(header.ljust(HEADER_BYTES, b"\0"))
         out.flush()

@@ -65,7 +65,7 @@ class _Pass:
     mask: Tensor | None
     cache: KVCache
     layer: int
-    cached: int
+    cached_slots: int
     masks: dict[bool, AttentionMask] = field(default_factory=dict)
 
     def goes_on(self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> bool:
@@ -74,7 +74,7 @@ class _Pass:
             and positions is self.positions
             and mask is self.mask
             and cache is self.cache
-            and cache.length_of(layer) == self.cached
+            and cache.length_of(layer) == self.cached_slots
         )
 
 

@@ -81,7 +81,7 @@ def family_of(config: ConfigJson) -> Family:
     return FAMILIES[kind]
 
 
-def config_of(raw: ConfigJson, part_of: str = "") -> DecoderConfig:
+def config_of(config_json: ConfigJson, part_of: str = "") -> DecoderConfig:
     """The `DecoderConfig` of a `config.json`.
 
     Entries that no class knows are ignored with a warning, or refused for a decoder that is `part_of`
@@ -90,12 +90,12 @@ def config_of(raw: ConfigJson, part_of: str = "") -> DecoderConfig:
     Raises:
         InputError: an unknown `model_type`, a missing or wrong entry, or a setting that is not computed.
     """
-    family, settings = family_of(raw), read_settings(raw)
+    family, settings = family_of(config_json), read_settings(config_json)
     if family.multimodal:  # its text model, tied as the whole says
         text, tie_word_embeddings = settings["text_config"], settings["tie_word_embeddings"]
         settings.require_computed()
         return config_of({**text, "tie_word_embeddings": tie_word_embeddings})
-    kind, options = raw["model_type"], family.options(settings)
+    kind, options = config_json["model_type"], family.options(settings)
     options |= {name: _rope(options[name]) for name in ("rope", "local_rope") if name in options}
     config = DecoderConfig(**options)
     _require_layer_types(kind, settings.get("layer_types") or (), config)

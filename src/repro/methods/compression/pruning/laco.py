@@ -29,10 +29,10 @@ Texts = Sequence[Tensor]
 
 
 class Merge(NamedTuple):
-    """Merges `above` layers into layer `at`, in the numbering before the merge."""
+    """Merges `layers_above` into `layer`, in the numbering before the merge."""
 
-    at: int
-    above: int
+    layer: int
+    layers_above: int
 
 
 @register("compression", "laco")
@@ -120,8 +120,8 @@ class _Trials:
         """Cosine of a text's flattened last hidden states with the whole decoder's, mean over texts."""
         if merge not in self._similarities:
             merged_decoder = merge_layers(self.decoder, merge)
-            layers_above = range(merge.at, merged_decoder.config.layers)
-            last_rows = [through(merged_decoder, layers_above, rows[merge.at])[-1] for rows in self._rows]
+            layers_above = range(merge.layer, merged_decoder.config.layers)
+            last_rows = [through(merged_decoder, layers_above, rows[merge.layer])[-1] for rows in self._rows]
             pairs = zip(self._last_rows, map(self._normalize, last_rows), strict=True)
             cosines = [F.cosine_similarity(x.flatten(), reference.flatten(), dim=0) for x, reference in pairs]
             self._similarities[merge] = float(torch.stack(cosines).mean())
@@ -129,7 +129,7 @@ class _Trials:
 
     def keep(self, merge: Merge) -> None:
         """Apply a merge."""
-        base, decoder = merge.at, merge_layers(self.decoder, merge)
+        base, decoder = merge.layer, merge_layers(self.decoder, merge)
         layers_above = range(base, decoder.config.layers)
         self._rows = [[*rows[:base], *through(decoder, layers_above, rows[base])] for rows in self._rows]
         self.decoder, self._similarities = decoder, {}
@@ -143,10 +143,10 @@ class _Trials:
 def merge_layers(decoder: Decoder, merge: Merge) -> Decoder:
     """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
     layers = decoder.resident_layers()
-    base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
+    base, above = layers[merge.layer], layers[merge.layer + 1 : merge.layer + 1 + merge.layers_above]
     sums = {part: _sum(getattr(base, part), [getattr(layer, part) for layer in above]) for part in PARTS}
-    layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]
-    absorbed_layers = range(merge.at + 1, merge.at + 1 + merge.above)
+    layers[merge.layer] = replace(base, **sums)  # type: ignore[arg-type]
+    absorbed_layers = range(merge.layer + 1, merge.layer + 1 + merge.layers_above)
     remaining_layers = [i for i in range(len(layers)) if i not in absorbed_layers]
     return of_layers(decoder.with_layers(layers), remaining_layers)
 

@@ -150,15 +150,15 @@ class Awq:
     def _clip_groups(self, groups: Tensor, gram: Tensor) -> Tensor:
         """Clip groups `[groups, outputs, group]` at the limit of least error; `gram` is x^T x per group."""
         magnitudes = groups.abs().amax(2, keepdim=True)
-        best, errors = magnitudes, torch.full_like(magnitudes, float("inf"))
+        limits, errors = magnitudes, torch.full_like(magnitudes, float("inf"))
         for step in range(SHRINK_STEPS):
             limit = magnitudes * (1.0 - step / GRID_STEPS)
-            cut = groups.clamp(-limit, limit)
-            delta = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
+            clip = groups.clamp(-limit, limit)
+            delta = asymmetric(clip.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
             error = (delta @ gram).mul_(delta).sum(2, keepdim=True)
             is_better = error < errors
-            best, errors = torch.where(is_better, limit, best), torch.where(is_better, error, errors)
-        return groups.clamp(-best, best)
+            limits, errors = torch.where(is_better, limit, limits), torch.where(is_better, error, errors)
+        return groups.clamp(-limits, limits)
 
 
 def _first_scalable_output(config: DecoderConfig, producer: str) -> int | None:

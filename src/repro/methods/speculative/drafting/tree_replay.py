@@ -119,10 +119,10 @@ def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
 
 
 @compile_loop
-def _rounds(depths: Integers, begins: Integers, ends: Integers) -> int:
+def _rounds(depths: Integers, answer_starts: Integers, answer_ends: Integers) -> int:
     count = 0
-    for begin in begins:
-        position, end = begin, ends[begin]
+    for start in answer_starts:
+        position, end = start, answer_ends[start]
         while position < end:
             position += depths[position] + 1
             count += 1
@@ -136,8 +136,8 @@ def _best_exchange(
     gain_starts: Integers,
     loss_positions: Integers,
     loss_starts: Integers,
-    begins: Integers,
-    ends: Integers,
+    answer_starts: Integers,
+    answer_ends: Integers,
     parents: Integers,
     leaves: Integers,
 ) -> tuple[int, int, int]:
@@ -147,7 +147,7 @@ def _best_exchange(
     `parents[j]`; positions `loss_positions[loss_starts[i] : loss_starts[i + 1]]` accept leaf i, which is node
     `leaves[i]`, now.
     """
-    least_rounds, best_leaf, best_slot = _rounds(depths, begins, ends), -1, -1
+    least_rounds, best_leaf, best_slot = _rounds(depths, answer_starts, answer_ends), -1, -1
     trial_depths = depths.copy()
     for i in range(len(leaves)):
         for position in loss_positions[loss_starts[i] : loss_starts[i + 1]]:
@@ -158,7 +158,7 @@ def _best_exchange(
                 continue
             for position in new_positions:
                 trial_depths[position] += 1
-            count = _rounds(trial_depths, begins, ends)
+            count = _rounds(trial_depths, answer_starts, answer_ends)
             if count < least_rounds:
                 least_rounds, best_leaf, best_slot = count, i, j
             for position in new_positions:
