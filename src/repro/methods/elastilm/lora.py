@@ -100,14 +100,14 @@ class AdaptedLinear:
 
 def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
     """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
-    by_site: dict[Site, Shape] = {}
+    site_shapes: dict[Site, Shape] = {}
     for i, (units, neurons) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
         keys, queries = units * config.head_dim, units * config.groups * config.head_dim
         output_counts = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
-        by_matrix = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
-        by_matrix |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
-        by_site |= {Site(i, m): by_matrix[m] for m in matrices if m != "gate" or config.gated}
-    return by_site
+        matrix_shapes = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
+        matrix_shapes |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        site_shapes |= {Site(i, m): matrix_shapes[m] for m in matrices if m != "gate" or config.gated}
+    return site_shapes
 
 
 def attach_adapters(decoder: UnitDecoder, lora: Lora) -> UnitDecoder:

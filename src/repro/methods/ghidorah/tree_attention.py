@@ -126,11 +126,11 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     Args:
         rounds: seconds by kernel in the order of `FORMS`, per round.
     """
-    by_form = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
-    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in by_form.items()}
+    times = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
+    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
     for name in FORMS:
         if name != OUR_FORM:
-            ratios = [other / ours for other, ours in zip(by_form[name], by_form[OUR_FORM], strict=True)]
+            ratios = [other / ours for other, ours in zip(times[name], times[OUR_FORM], strict=True)]
             tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
             out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
             out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}

@@ -101,8 +101,8 @@ _measurements: WeakKeyDictionary[Decoder, dict[tuple[object, ...], Measurement]]
 def _measure(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Measurement:
     """Each linear's profile, and the mean share of its channels with an outlier in a text."""
     key = (quantile, *(tuple(text.tolist()) for text in corpus))
-    by_key = _measurements.setdefault(decoder, {})
-    if key not in by_key:
+    results = _measurements.setdefault(decoder, {})
+    if key not in results:
         profiles = profile(decoder, corpus, quantile)
         if zero_linears := [name for name, linear in profiles.items() if linear.threshold == 0.0]:
             raise InputError(
@@ -111,8 +111,8 @@ def _measure(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Mea
             )
         thresholds = {name: linear.threshold for name, linear in profiles.items()}
         counts = outlier_channels.count(decoder, thresholds, corpus)
-        by_key[key] = profiles, {name: linear.a_pass / linear.inputs for name, linear in counts.items()}
-    return by_key[key]
+        results[key] = profiles, {name: linear.a_pass / linear.inputs for name, linear in counts.items()}
+    return results[key]
 
 
 def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[LinearId, Tensor]:

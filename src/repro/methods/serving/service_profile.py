@@ -170,13 +170,13 @@ async def _level(
     device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch_ops: Sequence[Op]
 ) -> LevelProfile:
     switch_cost = await run_ops(device, switch_ops)
-    prefill, step = [], []
+    prefill_costs, step_costs = [], []
     for tokens in prompts:
         text = Prefix.of([0] * tokens)
         session.start(text)
         start = device.now
         await session.forward([text])
-        prefill.append(spent_since(device, start))
+        prefill_costs.append(spent_since(device, start))
         if step_session is not session:
             step_session.start(text)
             await step_session.forward([text])
@@ -184,8 +184,8 @@ async def _level(
         step_session.keep(longer_text)
         start = device.now
         await step_session.forward([longer_text])
-        step.append(spent_since(device, start))
-    return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switch_cost)
+        step_costs.append(spent_since(device, start))
+    return LevelProfile(tuple(prompts), tuple(prefill_costs), tuple(step_costs), switch_cost)
 
 
 async def run_ops(device: Device, ops: Iterable[Op]) -> Spent:

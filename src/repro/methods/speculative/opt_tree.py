@@ -55,12 +55,12 @@ class OptTree(Speculative):
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then select the nodes to verify."""
-        tree, layer, new_sum = TokenTree(decoding.text), [0], 0.0
+        tree, layer, length = TokenTree(decoding.text), [0], 0.0
         for _ in range(self.depth):
             rows = await draft.forward([tree.prefixes[node] for node in layer])
             layer = self._next_layer(tree, layer, rows)
-            last_sum, new_sum = new_sum, sum(map(tree.confidence, likeliest(tree, self.nodes)))
-            if new_sum - last_sum <= self.threshold:
+            old_length, length = length, sum(map(tree.confidence, likeliest(tree, self.nodes)))
+            if length - old_length <= self.threshold:
                 return likeliest_subtree(tree, self.nodes), "threshold"
         return likeliest_subtree(tree, self.nodes), "depth"
 

@@ -173,8 +173,8 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
     def seconds(processor: str, kind: str, cost: tuple[float, float]) -> float:
         decoder = on if kind == "head" else ""
         op = Op(processor, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
-        demanded = device.machine.demand(op)
-        return demanded.launch + demanded.work
+        demand = device.machine.demand(op)
+        return demand.launch + demand.work
 
     flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
     return StagePace(

@@ -142,9 +142,9 @@ def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
     for rows in sorted({test.rows for test in tests}):
-        of_rows = [test for test in tests if test.rows == rows]
-        context = min(test.context for test in of_rows)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in of_rows if test.context == context)
+        row_tests = [test for test in tests if test.rows == rows]
+        context = min(test.context for test in row_tests)
+        seconds[rows] = median(_largest_pass(test, seconds) for test in row_tests if test.context == context)
     return seconds
 
 

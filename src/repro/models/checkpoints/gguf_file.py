@@ -335,10 +335,10 @@ def _save_tokenizer(
         for role, gguf_name in gguf_names.items()
         if f"ggml.{gguf_name}_token_id" in flags
     }
-    rebuilt = PreTrainedTokenizerFast(
+    fast_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, **specials, chat_template=flags.get("chat_template")
     )
-    rebuilt.save_pretrained(folder)
+    fast_tokenizer.save_pretrained(folder)
     saved, read = steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer), steps(backend)
     if (saved["pre_tokenizer"], saved["model"]) != (read["pre_tokenizer"], read["model"]):
         raise InputError(

@@ -105,8 +105,8 @@ class Loading:
         if not self._coming:
             self._next = item
         self._read_ahead()
-        expected, loading = self._coming.popleft()
-        assert expected == item, f"layer {item} was wanted, {expected} came"
+        coming_item, loading = self._coming.popleft()
+        assert coming_item == item, f"layer {item} was wanted, {coming_item} came"
         self.awaited = not loading.done
         return loading
 

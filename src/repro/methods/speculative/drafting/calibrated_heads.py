@@ -28,7 +28,7 @@ class MatchedHeads:
     ) -> None:
         """Args:
         draft: the uncalibrated heads; their other tokens keep their order.
-        oracle: the target with a separate cache.
+        target: has a separate cache.
         accuracies: `[head][rank]`: probability that the token at that rank is the target's; the remainder to
             1 is the probability that none is.
         seed: of the random ranks.

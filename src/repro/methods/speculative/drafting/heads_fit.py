@@ -91,14 +91,14 @@ def published_accuracies() -> list[list[float]]:
     return [[float(row[f"top{n}"]) for n in range(1, PRINTED_RANKS + 1)] for row in heads]
 
 
-def cumulative(heads: Accuracies) -> list[list[float]]:
+def cumulative(accuracies: Accuracies) -> list[list[float]]:
     """Extrapolate cumulative accuracies to `TOP_RANKS` ranks.
 
     Deviation: no accuracy is published beyond rank 5. The accuracy that a rank adds is extrapolated as a
     power of the rank, with the exponent given by the published ranks 2 and 5.
     """
     sums_by_head = []
-    for head in heads:
+    for head in accuracies:
         gains = steps(head)
         power = math.log(gains[1] / gains[-1]) / math.log(len(head) / 2)
         sums = list(head)
@@ -108,11 +108,11 @@ def cumulative(heads: Accuracies) -> list[list[float]]:
     return sums_by_head
 
 
-def raise_odds(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
+def raise_odds(accuracies: Accuracies, level: float, slope: float) -> list[list[float]]:
     """Accuracies by rank after adding level + slope * head to the log-odds of the cumulative ones."""
     return [
         steps([1 / (1 + math.exp(-(log_odds(share) + level + slope * head))) for share in shares])
-        for head, shares in enumerate(heads)
+        for head, shares in enumerate(accuracies)
     ]
 
 
