@@ -81,13 +81,13 @@ def test_the_encoder_runs_once_and_the_decoder_starts_with_one_row() -> None:
         ("target encoder embed", 5, 0.0, 5 * 8 * 4),
         ("target encoder layers 0-1", *times(2, ENCODED)),
         ("target embed", 1, 0.0, 8 * 4),
-        ("target layers 0-2", *times(3, layers(1, 0, is_first=True))),
+        ("target layers 0-2", *times(3, layers(1, 0, first=True))),
         ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
         ("target embed", 1, 0.0, 8 * 4),
-        ("target layers 0-2", *times(3, layers(1, 1, is_first=False))),
+        ("target layers 0-2", *times(3, layers(1, 1, first=False))),
         ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
         ("target embed", 4, 0.0, 4 * 8 * 4),
-        ("target layers 0-2", *times(3, layers(4, 2, is_first=False))),
+        ("target layers 0-2", *times(3, layers(4, 2, first=False))),
         ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
     ]
 
@@ -99,7 +99,7 @@ def test_a_streamed_decoders_encoder_is_read_once_a_request() -> None:
     decoder = [(f"target load {i}", 4 * LAYER) for i in range(3)]
     assert [(s.name, s.bytes) for s in spans if s.kind == "load"] == encoder + 2 * decoder
     assert model_costs(spans, "layer")[3:] == [
-        (f"target layer {i}", *layers(1, 1, is_first=False)) for i in range(3)
+        (f"target layer {i}", *layers(1, 1, first=False)) for i in range(3)
     ]
 
 
@@ -168,7 +168,7 @@ def test_a_tree_is_verified_as_a_mini_batch_padded_to_its_longest_branch() -> No
 
     opened.device.play(run())
     # Two branches, of three tokens and of two, root included.
-    assert model_costs(opened.device.trace.spans, "layer")[-1][1:] == times(3, layers(6, 1, is_first=False))
+    assert model_costs(opened.device.trace.spans, "layer")[-1][1:] == times(3, layers(6, 1, first=False))
 
 
 METHODS: list[Callable[[], Method]] = [
