@@ -38,7 +38,7 @@ from repro.data.prompts import prompts
 from repro.data.rows import Rows
 from repro.device.trace import Span
 from repro.methods.lever.exit_predictor import PredictorConfig
-from repro.methods.speculative.drafting.head_ranks import FILE, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import RANKS_FILE, HeadRanks
 from repro.metrics.base import score
 from repro.models.analysis.likelihood import Reader
 from repro.records.build_cache import forgetting
@@ -180,7 +180,7 @@ def project_in(root: Path) -> Project:
     _save(root / "tied", hf.LlamaConfig(**SHAPE, tie_word_embeddings=True), tied)
     _predictor_in(root / "exit")
     ranks = torch.from_numpy(generator.integers(0, 6, (40, HEADS), dtype=np.int16))
-    HeadRanks(ranks, (0, 20)).save(root / "heads" / FILE, {})
+    HeadRanks(ranks, (0, 20)).save(root / "heads" / RANKS_FILE, {})
     (root / "data").mkdir()
     goals = [
         {"goal": f"Goal {i}", "sol1": "a short end", "sol2": f"another end of {i}", "label": i % 2}

@@ -37,7 +37,7 @@ class Written:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        return KnownStep([self._row(tuple(prefix.tokens(after=len(PROMPT)))) for prefix in wanted])
+        return KnownStep([self._row(tuple(prefix.tokens(start=len(PROMPT)))) for prefix in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
@@ -63,7 +63,7 @@ def draft_of(chances: Chances) -> Session:
 
 def said(tree: TokenTree) -> list[list[int]]:
     """The drafted sequences in the order in which they came."""
-    return [prefix.tokens(after=len(PROMPT)) for prefix in tree.prefixes[1:]]
+    return [prefix.tokens(start=len(PROMPT)) for prefix in tree.prefixes[1:]]
 
 
 def grown(method: EdgeLLM, count: int, chances: Chances = even) -> list[list[int]]:

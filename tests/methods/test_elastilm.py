@@ -122,7 +122,7 @@ def test_all_levels_profile_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return importance(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(elastic_profile, "importance", counted)
-    monkeypatch.setattr(elastic_profile, "_last", {})
+    monkeypatch.setattr(elastic_profile, "_last_profile", {})
     for level in (0.4, 0.6):
         ElastiLM(level=level).compress(dense("llama-2"), CORPUS)
         LLMPruner(level=level).compress(dense("llama-2"), CORPUS)
@@ -145,7 +145,7 @@ def kept_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a profile of llama-2 that no corpus would give."""
     made = dense("llama-2")
     profile = ElasticProfile(other_order(made.config), (3.0, 9.0, 3.0, 3.0), 2.0)
-    elastic_profile.save(profile, tmp_path / elastic_profile.PROFILE)
+    elastic_profile.save(profile, tmp_path / elastic_profile.PROFILE_FILE)
     note(tmp_path, monkeypatch)
     return tmp_path
 
@@ -200,7 +200,7 @@ def test_committed_adapters_are_attached_to_their_level_alone(
 def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
     folder = ROOT / parts.folder
     assert digest(folder) == parts.digest
-    found = elastic_profile.load(folder / elastic_profile.PROFILE)
+    found = elastic_profile.load(folder / elastic_profile.PROFILE_FILE)
     said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert found.order.digest == said["order"]
     assert list(anchors_of(found.losses, 0.2)) == said["anchors"]
@@ -229,7 +229,7 @@ def test_the_committed_order_of_a_checkpoint_leaves_it_what_it_is(name: str) -> 
     made = weights.load(open_checkpoint(checkpoint), "float32", packed=False)
     folder = elastic_profile.committed_folder(made)
     assert folder is not None
-    order = elastic_profile.load(folder / elastic_profile.PROFILE).order
+    order = elastic_profile.load(folder / elastic_profile.PROFILE_FILE).order
     assert any(not torch.equal(one, one.sort().values) for one in order.neurons)
     before, after = map(logits, (made, reorder(made, order)))
     assert apart(before, after) < 1e-3 * float(before.abs().max())

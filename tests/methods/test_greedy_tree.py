@@ -77,7 +77,7 @@ def grown(
 
 
 def sequences(tree: TokenTree) -> list[Path_]:
-    return [tuple(prefix.tokens(after=ROOT.length)) for prefix in tree.prefixes]
+    return [tuple(prefix.tokens(start=ROOT.length)) for prefix in tree.prefixes]
 
 
 def leaves(nodes: set[Path_]) -> int:

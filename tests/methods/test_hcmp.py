@@ -82,7 +82,7 @@ def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: fl
     for cut in (
         split_linear(whole, parts),
         split_linear(whole, parts, blocks=2),
-        split_linear(whole, parts, way="rows"),
+        split_linear(whole, parts, axis="rows"),
     ):
         torch.testing.assert_close(cut(x), whole(x), **CLOSE)
         assert cut(x).device == x.device
@@ -93,12 +93,12 @@ def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:
     parts = [Part(CPU, 0.75), Part(CPU, 0.25)]
     cut = split_linear(whole, parts, blocks=2)
     assert isinstance(cut, ColumnSplit)
-    assert [(part.first, part.last) for part in cut.parts] == [(0, 3), (3, 4)]
+    assert [(part.start, part.end) for part in cut.parts] == [(0, 3), (3, 4)]
     assert torch.equal(cut.parts[1].linear(torch.eye(2)), whole.weight[[3, 7]].t())
 
 
 def test_only_one_of_two_partial_sums_has_the_bias() -> None:
-    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, way="rows")
+    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, axis="rows")
     assert isinstance(cut, RowSplit)
     assert cut(torch.ones(1, 4)).tolist() == [[1.0, 1.0, 1.0]]
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_divided_says_so() -> None:
     with pytest.raises(InputError, match=r"\[0.5, 0.4\].*make up 1"):
         split_linear(whole, [Part(CPU, 0.5), Part(CPU, 0.4)])
     with pytest.raises(InputError, match=r"'heads'.*columns, rows"):
-        split_linear(whole, halves, way="heads")
+        split_linear(whole, halves, axis="heads")
     with pytest.raises(TypeError, match="cannot be stored"):
         split_linear(whole, halves).tensors()
     if not isinstance(fastest_linear(whole), PlainLinear):

@@ -216,7 +216,7 @@ def verify_random_trees(family: str, seed: int) -> tuple[list[int], float, set[s
             accepted = len(verification.path) - 1
             seen.add("none" if not accepted else "partial" if accepted < tree.height else "full")
             text = verification.text
-        return text.tokens(after=count)[:TOKENS]
+        return text.tokens(start=count)[:TOKENS]
 
     return device.play(serve()), worst, seen
 

@@ -28,7 +28,7 @@ from repro.methods.speculative.drafting.calibrated_draft import (
     with_first,
 )
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
+from repro.models.forward.network import RANK_COUNT, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, decoder, model_cost_of, plain, toy
 
@@ -91,7 +91,7 @@ def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() 
     _, draft = tables()
     (row,) = rows(draft, contexts(1))
     tokens, logps = row.top_ranks()
-    assert len(tokens) == RANKED < VOCAB
+    assert len(tokens) == RANK_COUNT < VOCAB
     unlikely = next(token for token in range(VOCAB) if token not in tokens)
     changed = with_first(row, unlikely)
     assert changed.choice == unlikely

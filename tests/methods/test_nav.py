@@ -80,7 +80,7 @@ def test_other_branches_are_wrong_from_their_first_token_on() -> None:
     decoding = Decoding(prompt, device)
     decoding.first(3)
     tree = Nav(batch=5)._tree(decoding, [3, 1, 0, 2, 1, 4])
-    texts = [tree.prefixes[leaf].tokens(after=2) for leaf in tree.leaves()]
+    texts = [tree.prefixes[leaf].tokens(start=2) for leaf in tree.leaves()]
     assert texts[0] == [1, 0, 2, 1]
     assert len(texts) == 5
     assert all(len(text) == 4 for text in texts)

@@ -48,7 +48,7 @@ def paths(model: TableNetwork, depth: int) -> dict[Path_, float]:
 
 
 def sequences(tree: TokenTree) -> set[Path_]:
-    return {tuple(prefix.tokens(after=tree.root.length)) for prefix in tree.prefixes[1:]}
+    return {tuple(prefix.tokens(start=tree.root.length)) for prefix in tree.prefixes[1:]}
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
@@ -61,7 +61,7 @@ def test_the_tree_is_the_most_likely_of_its_size(nodes: int, seed: int, sharpnes
     best = sorted(every, key=every.__getitem__, reverse=True)[: min(nodes, len(every))]
     assert sequences(tree) == set(best)
     for node in range(1, len(tree)):
-        path = tuple(tree.prefixes[node].tokens(after=2))
+        path = tuple(tree.prefixes[node].tokens(start=2))
         assert tree.confidence(node) == pytest.approx(every[path], abs=1e-6)
 
 

@@ -38,7 +38,7 @@ def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> lis
     chance = random.Random(seed)
     kept = {(layer, stage): 0.1 for layer in layers for stage in LINEARS}
     parts = subgraphs(MODEL_COST, Layout(4, shadowed=kept), 4 * chunks)
-    return [SubgraphTask(part.op.on, chance.randint(1, 9), part.after) for part in parts]
+    return [SubgraphTask(part.op.on, chance.randint(1, 9), part.parents) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def test_every_order_keeps_to_dependencies_and_to_one_task_at_a_time(
     found = schedule(tasks, choose)
     for place, task in enumerate(tasks):
         assert found.ends[place] - found.starts[place] == task.seconds
-        assert all(found.ends[before] <= found.starts[place] for before in task.after)
+        assert all(found.ends[before] <= found.starts[place] for before in task.parents)
     for on in (CPU, NPU):
         spans = sorted(
             (found.starts[i], found.ends[i]) for i, task in enumerate(tasks) if task.on == on and task.seconds

@@ -191,7 +191,7 @@ def test_pruned_draws_are_biased_and_hence_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match="specinfer"):
         device.play(method.serve(Request("", PROMPT, TOKENS, sampling=HOT), device, sessions))
     single = SpecInfer(expansion=(1, 1))
-    monkeypatch.setattr("repro.methods.lever.lever.OTHERS", {"specinfer": single})
+    monkeypatch.setattr("repro.methods.lever.lever.OTHER_METHODS", {"specinfer": single})
     counts, pruned = sampled(method, HOT, 4 * FEW)
     assert pruned
     assert chance_of(counts, joint(HOT)) < 1e-6

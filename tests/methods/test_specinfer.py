@@ -59,7 +59,7 @@ def expand(model: TableNetwork, text: Path_, expansion: Path_) -> set[Path_]:
 
 
 def sequences(tree: TokenTree) -> Counter[Path_]:
-    return Counter(tuple(p.tokens(after=tree.root.length)) for p in tree.prefixes[1:])
+    return Counter(tuple(p.tokens(start=tree.root.length)) for p in tree.prefixes[1:])
 
 
 @pytest.mark.parametrize("expansion", [(1,), (3, 2), (1, 3, 1, 2), DEFAULT])

@@ -84,8 +84,8 @@ def layers_shadowed(*layers: int, outliers: float = 0.1) -> Shadowed:
 def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]) -> None:
     parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(*kept), cold=0.2), 8 * chunks)
     for place, part in enumerate(parts):
-        before = [parts[i] for i in part.after]
-        assert all(i < place for i in part.after)
+        before = [parts[i] for i in part.parents]
+        assert all(i < place for i in part.parents)
         if part.op.kind in ("shadow", "load"):
             continue
         step = part.layer * len(STAGES) + STAGES.index(part.stage)
@@ -99,12 +99,12 @@ def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> Non
     beside = [part for part in parts if part.layer == 1 and part.stage == QKV]
     assert [part.op.on for part in beside] == [NPU, FLASH, CPU]
     linear, read, product = beside
-    assert linear.after == read.after == product.after[:-1]
-    assert parts[product.after[-1]] is read
+    assert linear.parents == read.parents == product.parents[:-1]
+    assert parts[product.parents[-1]] is read
     assert product.op.flops == pytest.approx(0.1 * linear.op.flops)
     assert read.op.bytes == pytest.approx(0.2 * 0.1 * weights(SHAPE, QKV))
     (attention,) = (part for part in parts if part.layer == 1 and part.stage == ATTENTION)
-    assert {parts[i].op.kind for i in attention.after} == {"linear", "shadow"}
+    assert {parts[i].op.kind for i in attention.parents} == {"linear", "shadow"}
     synced = {(part.layer, part.stage) for part in parts if part.op.synced}
     assert synced == {(1, "attention"), (1, "post_norm"), (2, "norm")}
 
@@ -131,12 +131,12 @@ def test_linears_that_keep_outliers_of_their_own_have_shadows_of_their_own_share
         assert sum(p.op.flops for p in linear) == 2 * 8 * weights(SHAPE, FFN)
         assert sum(p.op.launches for p in linear) == 3
     down = next(p for p in parts if (p.chunk, p.layer, p.stage) == (1, 1, FFN) and p.op.on == NPU)
-    assert [parts[i].stage for i in down.after] == [UP]
-    assert shadows[1, FFN].after == down.after
+    assert [parts[i].stage for i in down.parents] == [UP]
+    assert shadows[1, FFN].parents == down.parents
     last = next(p for p in parts if (p.chunk, p.layer, p.stage) == (1, 2, FFN))
-    (join,) = (parts[i] for i in last.after)
+    (join,) = (parts[i] for i in last.parents)
     assert (join.op.kind, join.op.on, join.op.synced) == ("norm", CPU, True)
-    assert {parts[i].op.kind for i in join.after} == {"linear", "shadow"}
+    assert {parts[i].op.kind for i in join.parents} == {"linear", "shadow"}
 
 
 def test_the_ffns_are_the_first_in_the_window() -> None:

@@ -75,8 +75,8 @@ def test_hits_are_those_of_the_accepted_path_and_of_the_fallback_token() -> None
     ("given", "said"),
     [
         ({"decay": 1.0}, "the reliability's decay is 1.0"),
-        ({"first": 0.0}, "the first reliability is 0.0"),
-        ({"first": 1.5}, "the first reliability is 1.5"),
+        ({"first_factor": 0.0}, "the first reliability is 0.0"),
+        ({"first_factor": 1.5}, "the first reliability is 1.5"),
     ],
 )
 def test_impossible_settings_are_refused(given: dict[str, float], said: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from invented_ranks import accuracies, record
 from repro.core.errors import InputError
-from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP_RANKS, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     Accuracies,
     Path,
@@ -20,7 +20,7 @@ from repro.methods.speculative.drafting.verification_tree import (
     refine,
     search_tree,
 )
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import RANK_COUNT
 
 WIDTHS = (2, 4, 8, 16, 32, 64)
 
@@ -139,7 +139,7 @@ def test_the_replay_is_greedy_decoding(seed: int) -> None:
 
 
 def test_an_answer_s_end_cuts() -> None:
-    ranks = HeadRanks(torch.tensor([[0, 0], [0, RANKED], [0, RANKED]], dtype=torch.int16), (0, 2))
+    ranks = HeadRanks(torch.tensor([[0, 0], [0, RANK_COUNT], [0, RANK_COUNT]], dtype=torch.int16), (0, 2))
     tree = VerificationTree.parse("0;0.0")
     # Two guesses are accepted and the answer's three tokens are out; of the other only one token is left.
     assert measured_acceptance(tree, ranks) == 3 / 2
@@ -150,7 +150,7 @@ def exchanges(tree: VerificationTree) -> list[tuple[Path, ...]]:
     out = []
     for leaf in tree.leaves():
         left = [path for path in tree.paths if path != leaf]
-        places = [(*path, rank) for path in ((), *left) if len(path) < 4 for rank in range(TOP)]
+        places = [(*path, rank) for path in ((), *left) if len(path) < 4 for rank in range(TOP_RANKS)]
         out += [VerificationTree.of([*left, place]).paths for place in places if place not in tree.paths]
     return out
 
@@ -179,7 +179,7 @@ def test_each_exchange_is_the_best_there_is() -> None:
 
 def test_a_tree_that_growth_cannot_see_is_found() -> None:
     """Heads that depend on each other: after the first one's first rank comes the second one's second."""
-    rows = [[0, 1], [2, 0], [RANKED, 0]] * 20 + [[0, RANKED]]
+    rows = [[0, 1], [2, 0], [RANK_COUNT, 0]] * 20 + [[0, RANK_COUNT]]
     ranks = HeadRanks(torch.tensor(rows, dtype=torch.int16), (0,))
     start = estimate_tree(ranks.accuracies(), 3)
     assert start.paths == ((0,), (0, 0))

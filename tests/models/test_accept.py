@@ -35,7 +35,7 @@ def test_greedy_follows_the_target_as_far_as_the_tree_goes(seed: int) -> None:
     choices = [chance.randrange(3) for _ in range(len(tree))]
     accepted = drive(greedy(tree), choices.__getitem__)
 
-    paths = {tuple(tree.prefixes[n].tokens(after=1)): n for n in range(len(tree))}
+    paths = {tuple(tree.prefixes[n].tokens(start=1)): n for n in range(len(tree))}
     text: tuple[int, ...] = ()
     while text in paths:
         text = (*text, choices[paths[text]])

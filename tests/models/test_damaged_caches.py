@@ -30,7 +30,7 @@ from repro.core.errors import InputError
 from repro.models.checkpoints import checkpoint as checkpoints
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import open_checkpoint
-from repro.models.checkpoints.digest import DIGESTS, digest
+from repro.models.checkpoints.digest import DIGESTS_FILE, digest
 from repro.models.checkpoints.wheels import Wheel
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Logits
@@ -165,7 +165,7 @@ CACHES = {
     "own texts": Cache(texts, lambda root: root / "memo" / "t.sqlite", at=at_rank),
     "answers": Cache(answers, lambda root: root / "answers" / "a.sqlite", at=at_answer),
     "scores": Cache(scores, lambda root: root / "scores" / "s.json"),
-    "digests": Cache(digests, lambda root: root / "checkpoint" / DIGESTS),
+    "digests": Cache(digests, lambda root: root / "checkpoint" / DIGESTS_FILE),
     "layers": Cache(
         layers,
         lambda root: next((root / "layers").glob("*-float32")),
@@ -276,7 +276,7 @@ def test_a_disk_that_cannot_be_written_is_named(
     for needed in ("checkpoint", "model"):
         if (tmp_path / "elsewhere" / needed).exists():
             shutil.copytree(tmp_path / "elsewhere" / needed, tmp_path / needed)
-            (tmp_path / needed / DIGESTS).unlink(missing_ok=True)
+            (tmp_path / needed / DIGESTS_FILE).unlink(missing_ok=True)
     refuse_writing(monkeypatch, code)
     if not cache.convenience:
         with pytest.raises(InputError) as caught:

@@ -100,8 +100,8 @@ def test_token_by_token_it_says_what_generate_says(family: str) -> None:
             (row,) = rows(network, [text])
             text = text.then(row.choice)
             network.keep(text)
-        assert text.tokens(after=SOURCE) == greedy(model, source(seed), 12)
-        said |= set(text.tokens(after=SOURCE))
+        assert text.tokens(start=SOURCE) == greedy(model, source(seed), 12)
+        said |= set(text.tokens(start=SOURCE))
     assert len(said) > 8, "a text that stands still would agree with any fault in the cache"
 
 

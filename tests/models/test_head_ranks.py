@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from repro.methods.speculative.drafting.head_ranks import Calibration, HeadRanks
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import RANK_COUNT, Logits
 from workshop.training.head_ranks import answer_ranks
 
 
@@ -23,12 +23,12 @@ def test_the_token_k_places_on_is_ranked_in_head_k_s_row() -> None:
     said = [[row(7, 6, 5), row(5, 7, 6)], [row(4, 5, 9), row(5, 4, 9)], [row(9, 8), row(1, 2)]]
     ranks = answer_ranks([3, 6, 5, 8], said)
     # The first head is asked for 6, 5, 8 and the second for 5, 8, and nothing after the end.
-    assert ranks.tolist() == [[1, 0], [1, RANKED], [1, RANKED]]
+    assert ranks.tolist() == [[1, 0], [1, RANK_COUNT], [1, RANK_COUNT]]
     assert ranks.dtype == torch.int16
 
 
 def test_accuracies_count_positions_that_have_such_a_token() -> None:
-    ranks = record([[0, 0], [1, 0], [0, RANKED], [RANKED, 2], [0, RANKED]], begins=(0, 3))
+    ranks = record([[0, 0], [1, 0], [0, RANK_COUNT], [RANK_COUNT, 2], [0, RANK_COUNT]], begins=(0, 3))
     assert ranks.ends.tolist() == [3, 3, 3, 5, 5]
     first, second = ranks.accuracies(3)
     assert first == [3 / 5, 1 / 5, 0.0]
@@ -37,7 +37,7 @@ def test_accuracies_count_positions_that_have_such_a_token() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ranks = record([[0, 1], [RANKED, 3], [2, 0]], begins=(0, 2))
+    ranks = record([[0, 1], [RANK_COUNT, 3], [2, 0]], begins=(0, 2))
     ranks.save(tmp_path / "ranks.safetensors", {"dataset": "mt_bench"})
     found = HeadRanks.load(tmp_path / "ranks.safetensors")
     assert torch.equal(found.ranks, ranks.ranks)

@@ -76,7 +76,7 @@ def test_int4_multiplies_the_weight_that_its_codes_stand_for(weight_and_bias, ro
 
 def steps(weight, span):
     """The step of each weight's block, `[outputs, inputs]`; `span` measures a block."""
-    blocks = weight.view(OUTPUTS, -1, quantize.GROUP)
+    blocks = weight.view(OUTPUTS, -1, quantize.GROUP_SIZE)
     return span(blocks)[..., None].expand_as(blocks).reshape(weight.shape)
 
 
@@ -90,7 +90,7 @@ def test_q4_1_is_within_a_step_of_each_weight():
 
 
 def test_weights_that_came_from_q4_1_survive():
-    codes = torch.randint(16, (OUTPUTS, 2, quantize.GROUP))
+    codes = torch.randint(16, (OUTPUTS, 2, quantize.GROUP_SIZE))
     codes[..., 0], codes[..., 1] = 0, 15  # as in a block whose extremes set the scale
     weight = (codes * 0.0137 - 0.09).view(OUTPUTS, -1)
     assert torch.equal(quantize.q4_1(weight).codes.long(), codes.view(OUTPUTS, -1))

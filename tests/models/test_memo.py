@@ -16,7 +16,7 @@ from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.methods.plain.autoregressive import FlashAutoregressive
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
+from repro.models.forward.network import RANK_COUNT, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from tiny import NoisedNetwork, alone, answer, decoder, model_cost_of, toy
@@ -90,7 +90,7 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     warm = memo.get(Prefix.of([5, 2, 8]).digest)  # the same tokens, another tree
     assert warm is not None
     assert warm.top_ranks() == cold.top_ranks() == Logits(alone(made, [5, 2, 8])).top_ranks()
-    assert len(warm.top_ranks()[0]) == RANKED
+    assert len(warm.top_ranks()[0]) == RANK_COUNT
     logps = alone(made, [5, 2, 8]).log_softmax(-1)
     tokens, said = warm.top_ranks()
     torch.testing.assert_close(torch.tensor(said), logps[tokens], atol=1e-5, rtol=0)

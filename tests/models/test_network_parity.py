@@ -31,11 +31,11 @@ def test_rows_over_a_cache_are_those_of_transformers(family: str, tmp_path: Path
         step = network.begin(wanted)
         step.layers(0, decoder.config.layers)
         for prefix, row in zip(wanted, step.rows(), strict=True):
-            tokens = torch.tensor([prefix.tokens(after=0)])
+            tokens = torch.tensor([prefix.tokens(start=0)])
             with torch.no_grad():
                 expected = model(tokens).logits[0, -1]
             assert (row.logits - expected).abs().max() < TOLERANCE * expected.abs().max(), prefix.tokens(
-                after=0
+                start=0
             )
 
     network.start(PROMPT)

@@ -35,7 +35,7 @@ def test_counts_are_those_of_the_inputs_that_were_seen() -> None:
         assert (got.rows, got.passes) == (11, 2)
         assert got.outputs == sum(matrices(small.config, place.part))
         assert got.times.tolist() == torch.cat(beyond).sum(0).tolist()
-        assert got.met == sum(int(each.any(0).sum()) for each in beyond)
+        assert got.channels_met == sum(int(each.any(0).sum()) for each in beyond)
         assert 0 < got.at_once <= got.a_pass <= got.inputs
 
 

@@ -42,4 +42,4 @@ def test_what_was_made_of_a_checkpoint_serves_its_rounded_weights_too(bits: int 
     made = round_to_nearest.load(open_checkpoint(checkpoint), bits)
     folder = elastic_profile.committed_folder(made)
     assert folder is not None
-    assert (folder / elastic_profile.PROFILE).is_file()
+    assert (folder / elastic_profile.PROFILE_FILE).is_file()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from repro.core.errors import InputError
 from repro.models.checkpoints import digest
 from repro.models.checkpoints.checkpoint import open_checkpoint, provenance, tokenizer
-from repro.models.checkpoints.dequantizing import PACKAGES
+from repro.models.checkpoints.dequantizing import PACKAGE_OF_METHOD
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward import encdec
 from repro.models.transformer import weights
@@ -106,8 +106,8 @@ def of_transformers(folder: Path) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", KINDS)
 def test_quantized_weights_give_the_logits_of_what_they_mean(method: str, tmp_path: Path) -> None:
-    if PACKAGES[method]:
-        pytest.importorskip(PACKAGES[method])
+    if PACKAGE_OF_METHOD[method]:
+        pytest.importorskip(PACKAGE_OF_METHOD[method])
     store, config = KINDS[method]
     meant = quantized(tmp_path / "stored", store, config)
     write("qwen-3", tmp_path / "meant")
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             f"quantized by '{method}', .* `pip install 'repro.quantized.'` brings it; or save it dequantized",
         )
         for method in KINDS
-        if PACKAGES[method] and find_spec(PACKAGES[method]) is None
+        if PACKAGE_OF_METHOD[method] and find_spec(PACKAGE_OF_METHOD[method]) is None
     },
 }
 

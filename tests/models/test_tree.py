@@ -43,7 +43,7 @@ def test_every_node_is_its_path(naive: Naive) -> None:
     for node, path in enumerate(naive.paths):
         above = tree.path(node)
         assert [naive.paths[n] for n in above] == [path[:i] for i in range(len(path) + 1)]
-        assert tuple(tree.prefixes[node].tokens(after=2)) == path
+        assert tuple(tree.prefixes[node].tokens(start=2)) == path
         assert tree.prefixes[node] is tree.root.extend(path)
         assert tree.depth(node) == len(path)
         assert tree.confidence(node) == pytest.approx(math.exp(sum(naive.logps[n] for n in above)))
@@ -63,7 +63,7 @@ def test_what_lies_below_a_node_is_a_tree_of_its_own(naive: Naive) -> None:
     for node, path in enumerate(naive.paths):
         part = tree.below(tree.prefixes[node])
         expected = [p[len(path) :] for p in naive.paths if p[: len(path)] == path]
-        assert [tuple(p.tokens(after=2 + len(path))) for p in part.prefixes] == expected
+        assert [tuple(p.tokens(start=2 + len(path))) for p in part.prefixes] == expected
         assert part.root is tree.prefixes[node]
         assert part.logps[0] == 0.0
         assert part.logps[1:] == [naive.logps[naive.paths.index(path + p)] for p in expected[1:]]

@@ -61,4 +61,4 @@ def test_a_full_disk_is_an_error_before_pip_runs(index, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="disk too full"):
         fetch(wheel, tmp_path / "rows")
     with pytest.raises(InputError, match="disk too full"):
-        fetch(pinned(b"rows", "one-file"), tmp_path / "rows", growth=2 * free)
+        fetch(pinned(b"rows", "one-file"), tmp_path / "rows", growth_bytes=2 * free)

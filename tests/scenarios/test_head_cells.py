@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
-from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import RANKS_FILE, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     estimate_tree,
     measured_acceptance,
@@ -111,8 +111,8 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
         *drafts(tmp_path / "heads")[1:],
     ]
     head_ranks.main([*models, "--tokens=24", *overrides])
-    assert f"answers, {tmp_path}/heads/{FILE}" in capsys.readouterr().out
-    ranks = HeadRanks.load(tmp_path / "heads" / FILE)
+    assert f"answers, {tmp_path}/heads/{RANKS_FILE}" in capsys.readouterr().out
+    ranks = HeadRanks.load(tmp_path / "heads" / RANKS_FILE)
     assert len(ranks.begins) == 2
     for width in (2, 8):
         tree = search_tree(Calibration.of(ranks), width)

@@ -14,7 +14,7 @@ from repro.experiments.plan import plain
 from repro.methods.base import Request
 from repro.methods.speculative.drafting import heads_fit
 from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads, coin, with_rank
-from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP_RANKS, Calibration, HeadRanks
 from repro.methods.speculative.drafting.heads_fit import cumulative, fit_heads, published_accuracies
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
@@ -54,7 +54,7 @@ def test_the_estimated_trees_have_the_two_published_acceptances(row: str) -> Non
         assert value == pytest.approx(cells[name].value_low, abs=1e-9)
     assert len(heads.accuracies) == 5
     for shares in heads.accuracies:
-        assert len(shares) == TOP
+        assert len(shares) == TOP_RANKS
         assert list(shares) == sorted(shares, reverse=True), "a rank is more accurate than the one before"
         assert 0 < sum(shares) < 1
 
@@ -114,7 +114,7 @@ def test_what_is_no_pair_is_said(names: list[str], sentence: str) -> None:
 
 
 def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_fit, "STEEPEST", 0.1)
+    monkeypatch.setattr(heads_fit, "STEEPEST_SLOPE", 0.1)
     fit_heads.cache_clear()
     with pytest.raises(InputError, match=r"between \d\.\d+ and \d\.\d+ at width 4, and .*width4 is 2\.54"):
         head_match(ids("mbpp"))

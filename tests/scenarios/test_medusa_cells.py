@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.speculative.drafting.head_model import MedusaModel
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.checkpoints.hub import WANTED
+from repro.models.checkpoints.hub import WANTED_FILES
 from repro.models.transformer import weights
 from tiny_medusa import HEADS, tensors_of, write_heads
 from tiny_project import Project, write_project
@@ -115,7 +115,7 @@ def test_heads_for_a_target_of_another_width(project: Project, tmp_path: Path) -
 
 def test_the_public_file_is_all_that_a_folder_needs(tmp_path: Path) -> None:
     """No safetensors and no tokenizer; but what is pickled under another name stays refused."""
-    assert "medusa_lm_head.pt" in WANTED
+    assert "medusa_lm_head.pt" in WANTED_FILES
     write_heads(tmp_path, tensors_of(16, 50), pickled=True)
     given = {"name": "heads", "folder": str(tmp_path), "hub": None, "wheel": None, "store": "float32"}
     checkpoint = Checkpoint.from_mapping({**given, "shares_embeddings_with": "target", "licence": "none"})

@@ -128,7 +128,7 @@ class _HeadLevels:
     def __init__(self, head: EagleHead, features: Tensor, text: Prefix, roots: Sequence[Prefix]) -> None:
         self._head, self._roots = head, roots
         self._cache = KVCache(head.config.layer, 4 * text.length, device=head.device)
-        tokens = torch.tensor(text.tokens(after=1), device=head.device)
+        tokens = torch.tensor(text.tokens(start=1), device=head.device)
         positions = torch.arange(len(tokens), device=head.device)
         self._along = head.layer(
             tokens, head.fuse(features.to(head.device)).float(), positions, None, self._cache

@@ -20,7 +20,7 @@ import torch
 from repro.experiments.plan import cell_config
 from repro.methods.elastilm import elastic_profile
 from repro.methods.elastilm.elastic_levels import anchors_of
-from repro.methods.elastilm.elastic_profile import PROFILE
+from repro.methods.elastilm.elastic_profile import PROFILE_FILE
 from repro.methods.elastilm.unit_importance import Measure
 from repro.models.checkpoints.digest import digest
 from repro.models.transformer.decoder import Decoder
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     decoder = dense(cell.folder)
     profile = elastic_profile.profile_decoder(decoder, cell.sequences, Measure())
     args.out.mkdir(parents=True, exist_ok=True)
-    elastic_profile.save(profile, args.out / PROFILE)
+    elastic_profile.save(profile, args.out / PROFILE_FILE)
     anchors = anchors_of(profile.losses, ANCHORS)
     corpus = {name: getattr(args, name) for name in ("dataset", "texts", "tokens")}
     named = argparse.Namespace(target=args.target, out=args.out, **corpus)

@@ -24,9 +24,9 @@ from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.experiments.plan import cell_config
 from repro.methods.base import Request
-from repro.methods.speculative.drafting.head_ranks import FILE, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import RANKS_FILE, HeadRanks
 from repro.methods.speculative.speculative import begin
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import RANK_COUNT, Logits
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -86,7 +86,7 @@ def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Ten
         tokens: the target's greedy answer.
         said: the logits of all heads at each of its tokens but the last.
     """
-    out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
+    out = torch.full((len(said), len(said[0]) if said else 0), RANK_COUNT, dtype=torch.int16)
     for position, rows in enumerate(said):
         for head, (row, token) in enumerate(zip(rows, tokens[position + 1 :], strict=False)):
             ranked = row.top_ranks()[0]
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cell = scenario(args)
     ranks = record(cell, memo=not args.no_memo)
     assert cell.draft.folder is not None
-    file = cell.draft.folder / FILE
+    file = cell.draft.folder / RANKS_FILE
     about = {
         "rows": args.rows,
         "dataset_digest": cell.rows.digest,

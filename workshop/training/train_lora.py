@@ -28,7 +28,7 @@ from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import elastic_profile, lora
 from repro.methods.elastilm.elastic_levels import anchors_of, sizes_at
-from repro.methods.elastilm.elastic_profile import PROFILE, lora_file
+from repro.methods.elastilm.elastic_profile import PROFILE_FILE, lora_file
 from repro.methods.elastilm.lora import Adapter, Lora, Site
 from repro.methods.elastilm.submodels import LayerSizes, Order, UnitDecoder, reorder, submodel
 from repro.methods.elastilm.unit_importance import DifferentiableDecoder
@@ -234,8 +234,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--at-once", type=int, default=512, help="tokens in one pass; memory grows with the square")
     command.add_epochs(parser, 1e-4, epochs=2.0, batch_tokens=2048, warmup=100)  # the release: 64 answers
     args = command.parsed(parser, argv)
-    if not (args.out / PROFILE).is_file():
-        raise InputError(f"out {args.out}: no {PROFILE} there; run workshop.training.elasticize first")
+    if not (args.out / PROFILE_FILE).is_file():
+        raise InputError(f"out {args.out}: no {PROFILE_FILE} there; run workshop.training.elasticize first")
     return args
 
 
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cell = scenario(args.target)
     texts = read_texts(args, cell)
     decoder = weights.load(cell.folder, "float32", packed=False, device=args.device)
-    profile = elastic_profile.load(args.out / PROFILE)
+    profile = elastic_profile.load(args.out / PROFILE_FILE)
     locked = anchors_of(profile.losses, ANCHORS) if args.system == "elastilm" else ()
     kept = sizes_at(decoder.config, args.level, locked)
     file = args.out / lora_file(args.system, args.level)

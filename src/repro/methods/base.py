@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import RANK_COUNT
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.prefix import Prefix
@@ -132,20 +132,20 @@ class Decoding:
     def round(
         self,
         text: Prefix,
-        drafted: int = 0,
+        drafted_tokens: int = 0,
         rows: int = 1,
         accepted: int = 0,
         reason: str = "",
         reach: int | None = None,
     ) -> None:
-        """Record a verification that extended the text to `text`; `reach` defaults to `drafted` (a chain)."""
-        emitted = self._emit(text.tokens(after=self.text.length))
+        """Record a verification that extended the text to `text`; `reach` defaults to `drafted_tokens`."""
+        emitted = self._emit(text.tokens(start=self.text.length))
         now = self._device.now
         accepted = min(accepted, emitted)
-        reach = drafted if reach is None else reach
+        reach = drafted_tokens if reach is None else reach
         if self.done:
             reach = min(reach, emitted)  # draft tokens past the end of the answer are no errors
-        record = Round(drafted, rows, accepted, emitted, reach, reason, self._since, now)
+        record = Round(drafted_tokens, rows, accepted, emitted, reach, reason, self._since, now)
         self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
 
@@ -159,19 +159,19 @@ class Decoding:
         rounds = self.generation.rounds
         for i, tree in enumerate(trees):
             prompt = self.generation.request.prompt
-            longest = max(p.length for p in tree.prefixes if self.text.starts_with(p))
-            length = min(longest, len(prompt) + len(self.generation.tokens))
+            longest_match = max(prefix.length for prefix in tree.prefixes if self.text.starts_with(prefix))
+            length = min(longest_match, len(prompt) + len(self.generation.tokens))
             rounds[i] = rounds[i]._replace(possible=max(rounds[i].accepted, length - tree.root.length))
 
     def _emit(self, tokens: Sequence[int]) -> int:
-        request, out = self.generation.request, self.generation.tokens
-        before = len(out)
+        request, tokens_out = self.generation.request, self.generation.tokens
+        token_count = len(tokens_out)
         for token in tokens:
             if self.done:
                 break
-            out.append(token)
-            self.done = token in request.stop or len(out) >= request.max_tokens
-        return len(out) - before
+            tokens_out.append(token)
+            self.done = token in request.stop or len(tokens_out) >= request.max_tokens
+        return len(tokens_out) - token_count
 
 
 Sessions = Mapping[str, Session]
@@ -255,7 +255,7 @@ class Method(ABC, Serving):
 
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
-        return RANKED
+        return RANK_COUNT
 
     def look_ahead(self, role: str, answer: int) -> int:
         """Most draft tokens that a model's cache holds beside a prompt and an answer of so many tokens."""

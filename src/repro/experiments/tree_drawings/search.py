@@ -11,7 +11,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.registry import require_choice
 from repro.experiments.tree_drawings.forms import DiagramSpec, VerificationDiagram, branching
-from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import RANKS_FILE, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
     estimate_tree,
@@ -32,7 +32,7 @@ def read_ranks(name: str) -> HeadRanks:
     """
     files = checkpoint_files()
     require_choice("checkpoint", name, files)
-    path = Path(open_checkpoint(Checkpoint.from_yaml(files[name]))) / FILE
+    path = Path(open_checkpoint(Checkpoint.from_yaml(files[name]))) / RANKS_FILE
     if not path.is_file():
         raise InputError(
             f"checkpoint {name!r} has no recorded ranks: workshop.training.head_ranks records them"

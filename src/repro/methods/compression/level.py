@@ -19,20 +19,20 @@ def layers_at(level: float, layers: int) -> int:
     return max(1, math.floor(round(level * layers, 10)))
 
 
-def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> Decoder:
+def most_important(decoder: Decoder, importances: Sequence[float], level: float) -> Decoder:
     """Keep the most important layers of a decoder; ties keep the later layer.
 
     Args:
         decoder: whole decoder.
-        worth: importance of each layer; larger is more important.
+        importances: importance of each layer; larger is more important.
         level: share of layers to keep.
     """
     count = decoder.config.layers
-    by_worth = sorted(range(count), key=worth.__getitem__)
-    return of_layers(decoder, sorted(by_worth[count - layers_at(level, count) :]))
+    by_importance = sorted(range(count), key=importances.__getitem__)
+    return of_layers(decoder, sorted(by_importance[count - layers_at(level, count) :]))
 
 
-def figures_of(pruned: Decoder, original: Decoder) -> dict[str, float]:
+def figures_of(pruned_decoder: Decoder, whole_decoder: Decoder) -> dict[str, float]:
     """Kept share of the matrix elements of the blocks, and number of kept layers."""
-    ratio = block_elements(pruned) / block_elements(original)
-    return {"true_ratio": ratio, "kept_layers": pruned.config.layers}
+    ratio = block_elements(pruned_decoder) / block_elements(whole_decoder)
+    return {"true_ratio": ratio, "kept_layers": pruned_decoder.config.layers}

@@ -25,7 +25,7 @@ from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification, WholeTree
 from repro.models.tokens.tree import TokenTree
 
-HIGHEST = 0.9
+HIGHEST_THRESHOLD = 0.9
 """Upper bound of alpha. Deviation: the paper does not bound alpha; above 1 no tree could grow."""
 
 
@@ -159,12 +159,12 @@ class EdgeLLM(Method):
         if len(tree) == 1:
             await draft.forward([tree.root])
         branches = list(self._branches(tree, draft))
-        best = max(branches, key=lambda b: b.confidence)
-        if not best.opens:
+        best_branch = max(branches, key=lambda b: b.confidence)
+        if not best_branch.opens:
             open_branches = [branch for branch in branches if not branch.opens]
             total, size = sum(branch.confidence for branch in open_branches), len(tree) - 1
-            best = max(open_branches, key=lambda b: size * b.confidence / total - b.length)
-        node = tree.grow(best.parent, best.token, best.logp)
+            best_branch = max(open_branches, key=lambda b: size * b.confidence / total - b.length)
+        node = tree.grow(best_branch.parent, best_branch.token, best_branch.logp)
         await draft.forward([tree.prefixes[node]])
 
     def _branches(self, tree: TokenTree, draft: Session) -> Iterator[Branch]:
@@ -176,11 +176,11 @@ class EdgeLLM(Method):
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
-    def _adapt(self, alpha: float, confidence: float, correct: int, branch: int) -> float:
-        """Threshold of the next round (Eq. 3); N_all is the `branch` with the longest accepted prefix."""
-        if correct == branch:
+    def _adapt(self, alpha: float, confidence: float, accepted: int, length: int) -> float:
+        """Threshold of the next round (Eq. 3); `length` is N_all, that of the branch accepted furthest."""
+        if accepted == length:
             return alpha * self.shrink
-        return min(HIGHEST, UPDATES[self.update](alpha, confidence, (branch - correct) / branch))
+        return min(HIGHEST_THRESHOLD, UPDATES[self.update](alpha, confidence, (length - accepted) / length))
 
 
 async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:

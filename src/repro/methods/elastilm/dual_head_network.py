@@ -47,10 +47,10 @@ class HeadSettings:
     @classmethod
     def read(cls, folder: Path) -> HeadSettings:
         """The settings of the heads in a folder; InputError if its `config.json` has none."""
-        form = read_config(folder).get("form")
-        if not isinstance(form, dict) or set(form) != set(cls.__dataclass_fields__):
-            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {form!r}")
-        return cls(**form)
+        entries = read_config(folder).get("form")
+        if not isinstance(entries, dict) or set(entries) != set(cls.__dataclass_fields__):
+            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {entries!r}")
+        return cls(**entries)
 
 
 class Updated(nn.Module):
@@ -59,9 +59,9 @@ class Updated(nn.Module):
     def __init__(self, linear: nn.Linear, rank: int, generator: torch.Generator) -> None:
         super().__init__()
         self.linear = linear.requires_grad_(False)
-        bound = linear.in_features**-0.5
-        values = 2.0 * torch.rand(rank, linear.in_features, generator=generator) - 1.0
-        self.narrow = nn.Parameter(values * bound)
+        largest_value = linear.in_features**-0.5
+        random_values = 2.0 * torch.rand(rank, linear.in_features, generator=generator) - 1.0
+        self.narrow = nn.Parameter(random_values * largest_value)
         self.wide = nn.Parameter(torch.zeros(linear.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,19 +77,19 @@ class DualHead(nn.Module):
         positions: maximum length of a text in tokens.
     """
 
-    def __init__(self, encoder: nn.Module, form: HeadSettings) -> None:
+    def __init__(self, encoder: nn.Module, settings: HeadSettings) -> None:
         """`encoder` comes from `load_encoder`; the network takes over its layers."""
         super().__init__()
-        if not 0.0 <= form.shared < 1.0:
-            raise InputError(f"heads cannot share {form.shared} of the layers; choose from 0 to below 1")
+        if not 0.0 <= settings.shared < 1.0:
+            raise InputError(f"heads cannot share {settings.shared} of the layers; choose from 0 to below 1")
         config: Any = encoder.config
-        generator = torch.Generator().manual_seed(form.seed)
-        self.form = form
+        generator = torch.Generator().manual_seed(settings.seed)
+        self.form = settings
         self.embeddings = cast(nn.Module, encoder.embeddings)
         layers = list(cast(Any, encoder).encoder.layer)
-        shared = int(form.shared * len(layers))
-        self.bottom = nn.ModuleList(layers[:shared])
-        self.upper = nn.ModuleDict({name: _upper(layers[shared:], form.rank, generator) for name in PARTS})
+        count = int(settings.shared * len(layers))
+        self.bottom = nn.ModuleList(layers[:count])
+        self.upper = nn.ModuleDict({name: _upper(layers[count:], settings.rank, generator) for name in PARTS})
         self.vocab, self.positions = int(config.vocab_size), int(config.max_position_embeddings)
         width = int(config.hidden_size)
         self.keep = _linear(width, 2, generator)
@@ -107,7 +107,7 @@ class DualHead(nn.Module):
         """The ids of the SLO tokens of two levels; InputError if a level is not in `LEVELS`."""
         for level in (ttft, tpot):
             if level not in LEVELS:
-                raise InputError(unknown("level", f"{level:g}", [f"{allowed:g}" for allowed in LEVELS]))
+                raise InputError(unknown("level", f"{level:g}", [f"{choice:g}" for choice in LEVELS]))
         return self.vocab + LEVELS.index(ttft), self.vocab + len(LEVELS) + LEVELS.index(tpot)
 
     def retain(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
@@ -121,8 +121,8 @@ class DualHead(nn.Module):
 
     def decide(self, ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Logits of prompt and model levels, each `[texts, levels]`, from each text's first token."""
-        first = self._rows("decision", ids, real)[:, 0]
-        return self.prompt(first), self.model(first)
+        first_rows = self._rows("decision", ids, real)[:, 0]
+        return self.prompt(first_rows), self.model(first_rows)
 
     def _rows(self, part: str, ids: Tensor, real: Tensor | None) -> Tensor:
         is_objective = ids >= self.vocab
@@ -166,8 +166,8 @@ class DualHead(nn.Module):
         parameters: dict[str, nn.Parameter] = dict(self.part(name))
         if name == "decision":
             parameters["objective"] = self.objective
-        if wrong := _unlike(tensors, parameters):
-            raise InputError(f"{path} holds no {name} head of this form: {wrong} differs or is missing")
+        if wrong_name := _unlike(tensors, parameters):
+            raise InputError(f"{path} holds no {name} head of this form: {wrong_name} differs or is missing")
         with torch.no_grad():
             for key, value in parameters.items():
                 value.copy_(tensors[key].float())

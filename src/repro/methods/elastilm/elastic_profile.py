@@ -28,7 +28,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
 
-PROFILE = "profile.safetensors"
+PROFILE_FILE = "profile.safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ COMMITTED: dict[str, Parts] = {
 listed so that cell keys change with the files."""
 
 
-_last: dict[str, ElasticProfile] = {}
+_last_profile: dict[str, ElasticProfile] = {}
 
 
 def fingerprint(decoder: Decoder) -> str:
@@ -94,22 +94,22 @@ def fingerprint(decoder: Decoder) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-LATER = frozenset({"factors"})
+LATER_FIELDS = frozenset({"factors"})
 """Settings of nested ones that came after hashes were committed, which have all others."""
 
 
 def settings_text(config: DecoderConfig) -> str:
     """The non-default settings of a decoder as `fingerprint` spells them."""
-    changed = [
+    changes = [
         (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
     ]
-    return f"[{', '.join(f'({name!r}, {_spell(value)})' for name, value in changed)}]"
+    return f"[{', '.join(f'({name!r}, {_spell(value)})' for name, value in changes)}]"
 
 
 def _spell(value: object) -> str:
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
-    members = [f for f in fields(value) if f.name not in LATER or getattr(value, f.name) != f.default]
+    members = [f for f in fields(value) if f.name not in LATER_FIELDS or getattr(value, f.name) != f.default]
     return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in members)})"
 
 
@@ -120,12 +120,12 @@ def profile_decoder(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure
         InputError: the corpus is empty or has a sequence of fewer than two tokens; a linear is not dense.
     """
     key = f"{fingerprint(decoder)} {_hash(corpus)} {measure}"
-    if key not in _last:
+    if key not in _last_profile:
         order = importance(decoder, corpus, measure).order()
         profile = ElasticProfile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
-        _last.clear()
-        _last[key] = profile
-    return _last[key]
+        _last_profile.clear()
+        _last_profile[key] = profile
+    return _last_profile[key]
 
 
 def save(profile: ElasticProfile, path: Path) -> None:

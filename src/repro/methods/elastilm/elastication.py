@@ -74,7 +74,7 @@ def rank_units(
     use_committed = unit_order != "corpus" and measure == Measure()
     folder = elastic_profile.committed_folder(decoder) if use_committed else None
     if folder is not None:
-        profile = elastic_profile.load(folder / elastic_profile.PROFILE)
+        profile = elastic_profile.load(folder / elastic_profile.PROFILE_FILE)
     else:
         profile = elastic_profile.profile_decoder(decoder, corpus, measure)
     if unit_order == "none":
@@ -100,13 +100,13 @@ def cut(
         level: level of the adapters; level 1.0 has none.
         recover: whether to attach adapters.
     """
-    sub = submodel(reorder(decoder, ranking.profile.order), sizes)
+    sub_decoder = submodel(reorder(decoder, ranking.profile.order), sizes)
     if not recover or ranking.folder is None or level == 1.0:
-        return Cut(sub, sizes, 0)
+        return Cut(sub_decoder, sizes, 0)
     adapters = elastic_profile.committed_lora(ranking.folder, system, level, sizes, ranking.profile.order)
     if adapters is None:
-        return Cut(sub, sizes, 0)
-    return Cut(lora.attach_adapters(sub, adapters), sizes, adapters.parameters)
+        return Cut(sub_decoder, sizes, 0)
+    return Cut(lora.attach_adapters(sub_decoder, adapters), sizes, adapters.parameters)
 
 
 def figures(config: DecoderConfig, ranking: Ranking, sub: Cut, locked: Sequence[int]) -> dict[str, Scalar]:

@@ -78,8 +78,8 @@ class AdaptedLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        change = (x.to(self.adapter.narrow.dtype) @ self.adapter.narrow.t()) @ self.adapter.wide.t()
-        return self.linear(x) + self.scale * change
+        update = (x.to(self.adapter.narrow.dtype) @ self.adapter.narrow.t()) @ self.adapter.wide.t()
+        return self.linear(x) + self.scale * update
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the linear and the two of the adapter."""
@@ -88,24 +88,24 @@ class AdaptedLinear(Linear):
 
 def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
     """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
-    by_site: dict[Site, Shape] = {}
+    site_shapes: dict[Site, Shape] = {}
     for i, (units, neurons) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
         keys, queries = units * config.head_dim, units * config.groups * config.head_dim
         output_counts = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
-        by_matrix = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
-        by_matrix |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
-        by_site |= {Site(i, m): by_matrix[m] for m in matrices if m != "gate" or config.gated}
-    return by_site
+        matrix_shapes = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
+        matrix_shapes |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        site_shapes |= {Site(i, m): matrix_shapes[m] for m in matrices if m != "gate" or config.gated}
+    return site_shapes
 
 
-def attach_adapters(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
+def attach_adapters(decoder: UnitDecoder, lora: Lora) -> UnitDecoder:
     """A sub-model with adapters attached; its weights remain views.
 
     Raises:
         InputError: an adapter does not fit its matrix; the linears are not views, or already have adapters.
     """
-    layers = [_adapt_layer(layer, i, lora) for i, layer in enumerate(sub.resident_layers())]
-    return type(sub)(sub.config, layers, sub.ends)
+    layers = [_adapt_layer(layer, i, lora) for i, layer in enumerate(decoder.resident_layers())]
+    return type(decoder)(decoder.config, layers, decoder.ends)
 
 
 def merge_adapters(sub: UnitDecoder) -> UnitDecoder:
@@ -113,7 +113,7 @@ def merge_adapters(sub: UnitDecoder) -> UnitDecoder:
     return type(sub)(sub.config, [layer.map(_merge_linear) for layer in sub.resident_layers()], sub.ends)
 
 
-def _adapt_layer(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
+def _adapt_layer(layer: LayerWeights, i: int, lora: Lora) -> LayerWeights:
     def adapt(linear: Linear, matrix: str) -> Linear:
         adapter = lora.adapters.get(Site(i, matrix))
         if adapter is None:
@@ -131,11 +131,11 @@ def _adapt_layer(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
         return JoinedLinear(tuple(map(adapt, linear.parts, names[-len(linear.parts) :])))
 
     return replace(
-        w,
-        qkv=adapt_parts(w.qkv, ("q", "k", "v")),
-        out=adapt(w.out, "out"),
-        up=adapt_parts(w.up, ("gate", "up")),
-        down=adapt(w.down, "down"),
+        layer,
+        qkv=adapt_parts(layer.qkv, ("q", "k", "v")),
+        out=adapt(layer.out, "out"),
+        up=adapt_parts(layer.up, ("gate", "up")),
+        down=adapt(layer.down, "down"),
     )
 
 
@@ -152,11 +152,11 @@ def _merge_linear(linear: Linear) -> Linear:
         return JoinedLinear(tuple(map(_merge_linear, linear.parts)))
     if not isinstance(linear, AdaptedLinear):
         return linear
-    base, change = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    base, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
     if isinstance(base, TransposedLinear):
-        return replace(base, weight=base.weight + change.t())
+        return replace(base, weight=base.weight + update.t())
     assert isinstance(base, PlainLinear), "attach_adapters takes matrices alone"
-    return replace(base, weight=base.weight + change)
+    return replace(base, weight=base.weight + update)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
@@ -182,9 +182,9 @@ def load(path: Path) -> Lora:
         InputError: not an adapter file.
     """
     tensors = read_tensors(path)
-    missing = {"units", "neurons", "order", "scale"} - set(tensors)
-    if missing:
-        raise InputError(f"{path} holds no adapters: it lacks {', '.join(sorted(missing))}")
+    missing_names = {"units", "neurons", "order", "scale"} - set(tensors)
+    if missing_names:
+        raise InputError(f"{path} holds no adapters: it lacks {', '.join(sorted(missing_names))}")
     adapters = {}
     for name in tensors:
         site, _, part = name.rpartition(".")

@@ -23,7 +23,7 @@ from repro.models.costs.model_cost import Precision, precision
 
 FP16 = precision("fp16")
 
-WORDLESS = 1.0
+WORDLESS_SCORE = 1.0
 """Score of tokens without a word piece (line breaks, control tokens), which structure the prompt."""
 
 
@@ -48,14 +48,14 @@ class EncoderCost:
     def op(self, name: str, rows: int, layers: int, on: str, embeds: bool, stored: Precision) -> Op:
         """An op of `layers` layers, stored in a precision, over `rows` tokens with full attention."""
         weights = layers * self.layer_weights + (self.transformed if embeds else 0)
-        looked_up = rows * self.table if embeds else 0
+        table_reads = rows * self.table if embeds else 0
         return Op(
             on,
             "layer",
             name,
             rows=rows,
             flops=2.0 * rows * weights + 4.0 * layers * rows * rows * self.attended,
-            bytes=(weights + looked_up) * stored.bits / 8,
+            bytes=(weights + table_reads) * stored.bits / 8,
             precision=stored.arithmetic,
             launches=float(layers),
         )
@@ -114,7 +114,7 @@ class ScoreHead(Scorer):
         if key not in self._scores:
             text, spans, ids, piece_spans = self.reading.split(key)
             self._scores[key] = carry_over(
-                self._retention(text, ids, piece_spans), piece_spans, spans, WORDLESS
+                self._retention(text, ids, piece_spans), piece_spans, spans, WORDLESS_SCORE
             )
         return self._scores[key]
 
@@ -151,11 +151,11 @@ def windows(text: str, spans: Sequence[TextSpan], limit: int) -> Iterator[range]
         spans: span of each word piece.
         limit: maximum pieces per window.
     """
-    first = 0
-    while first < len(spans):
-        last = min(first + limit, len(spans))
-        if last < len(spans):
-            ends = (i for i in range(last, first, -1) if "\n" in text[spans[i - 1].stop : spans[i].start])
-            last = next(ends, last)
-        yield range(first, last)
-        first = last
+    start = 0
+    while start < len(spans):
+        end = min(start + limit, len(spans))
+        if end < len(spans):
+            ends = (i for i in range(end, start, -1) if "\n" in text[spans[i - 1].stop : spans[i].start])
+            end = next(ends, end)
+        yield range(start, end)
+        start = end

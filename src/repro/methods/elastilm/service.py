@@ -18,7 +18,7 @@ from repro.methods.serving.service import NO_FAMILY, Decider, Scorer, Service, S
 from repro.methods.serving.switching import POINTERS, Pointer
 from repro.models.costs.model_cost import ModelCost
 
-HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
+HEAD_WEIGHTS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 """Weights of the dual-head TLM at MobileBERT's size, see `score_head.MODEL_COSTS`."""
 
 
@@ -52,20 +52,20 @@ class ElastiLMService(Service):
         """InputError for a step that does not reach 1."""
         levels_by(self.step)  # which validates it
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        config, levels = config_of_shape(full.shape), levels_by(self.step)
-        locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
+        config, levels = config_of_shape(cost.shape), levels_by(self.step)
+        locked_layers = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
         model_costs = {
-            level: sub_cost(full, sizes_at(config, level, locked, self.rule), with_adapters=self.lora)
+            level: sub_cost(cost, sizes_at(config, level, locked_layers, self.rule), with_adapters=self.lora)
             for level in levels
         }
         extra_bytes = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
-            extra_bytes += full.weight_bytes(HEADS)
+            extra_bytes += cost.weight_bytes(HEAD_WEIGHTS)
         launches, fitted = POINTERS[self.pointer]
         return System(
-            model_costs, full, Pointer(launches), full.model_bytes + extra_bytes, levels, fitted=fitted
+            model_costs, cost, Pointer(launches), cost.model_bytes + extra_bytes, levels, fitted=fitted
         )
 
     def compression(self, level: float) -> Compression | None:

@@ -129,7 +129,7 @@ class UnitDecoder(Decoder):
     missing ones are zero and not read.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
@@ -137,15 +137,15 @@ class UnitDecoder(Decoder):
         if w.qk_norm is not None:
             for start, stop, norm in self._head_norms(w.qk_norm, units):
                 heads[:, start:stop] = norm(heads[:, start:stop])
-        if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :rotary_heads].mul_(shared.rotation)
+        if mask.rotation is not None:
+            heads.view(torch.complex64)[:, :rotary_heads].mul_(mask.rotation)
         rows = heads[:, queries:]
         if units < config.kv_heads:
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
             rows[:, :, :units] = heads[:, queries:].view(-1, 2, units, config.head_dim)
             rows = rows.flatten(1, 2)
         keys, values = cache.append_joint(i, rows)
-        return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], shared))
+        return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], mask))
 
     def _head_norms(self, norm: RMSNorm, units: int) -> list[tuple[int, int, RMSNorm]]:
         """Q and K norms of the remaining heads, each with the range of heads it applies to."""
@@ -194,10 +194,10 @@ def submodel(decoder: UnitDecoder, sizes: LayerSizes) -> UnitDecoder:
         ("units", sizes.units, config.kv_heads),
         ("neurons", sizes.neurons, config.intermediate),
     ):
-        wrong = [count for count in counts if not 1 <= count <= available]
-        if wrong or len(counts) != config.layers:
+        wrong_counts = [count for count in counts if not 1 <= count <= available]
+        if wrong_counts or len(counts) != config.layers:
             raise InputError(
-                f"{len(counts)} layers would keep {wrong or 'so many'} {kind}; "
+                f"{len(counts)} layers would keep {wrong_counts or 'so many'} {kind}; "
                 f"each of {config.layers} layers keeps 1 to {available}"
             )
     layers = [
@@ -207,9 +207,9 @@ def submodel(decoder: UnitDecoder, sizes: LayerSizes) -> UnitDecoder:
     return decoder.with_layers(layers)
 
 
-def dense_copy(sub: UnitDecoder) -> UnitDecoder:
+def dense_copy(decoder: UnitDecoder) -> UnitDecoder:
     """A copy of a sub-model with one dense weight per linear, like a pruned model."""
-    return sub.with_layers([layer.map(_dense) for layer in sub.resident_layers()])
+    return decoder.with_layers([layer.map(_dense) for layer in decoder.resident_layers()])
 
 
 def _check(config: DecoderConfig, order: Order) -> None:
@@ -229,17 +229,17 @@ def _check(config: DecoderConfig, order: Order) -> None:
 
 
 def _reorder_layer(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:
-    qkv = split_outputs(as_plain(w.qkv), matrices(config, "qkv"))
-    up = split_outputs(as_plain(w.up), matrices(config, "up"))
+    qkv_parts = split_outputs(as_plain(w.qkv), matrices(config, "qkv"))
+    up_parts = split_outputs(as_plain(w.up), matrices(config, "up"))
     norm = w.qk_norm
     if norm is not None:
         queries, keys = norm.weight[: config.heads], norm.weight[config.heads :]
         norm = replace(norm, weight=torch.cat((_rows(queries, units), _rows(keys, units))))
     return replace(
         w,
-        qkv=JoinedLinear(tuple(_outputs(part, units) for part in qkv)),
+        qkv=JoinedLinear(tuple(_outputs(part, units) for part in qkv_parts)),
         out=_inputs(as_plain(w.out), units),
-        up=JoinedLinear(tuple(_outputs(part, neurons) for part in up)),
+        up=JoinedLinear(tuple(_outputs(part, neurons) for part in up_parts)),
         down=_inputs(as_plain(w.down), neurons),
         qk_norm=norm,
     )
@@ -261,14 +261,14 @@ def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
     return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
 
 
-def _slice_layer(config: DecoderConfig, w: LayerWeights, units: int, neurons: int) -> LayerWeights:
+def _slice_layer(config: DecoderConfig, layer: LayerWeights, units: int, neurons: int) -> LayerWeights:
     queries, keys = units * config.groups * config.head_dim, units * config.head_dim
     return replace(
-        w,
-        qkv=_slice_joined(w.qkv, (queries, keys, keys)),
-        out=_slice_transposed(w.out, queries),
-        up=_slice_joined(w.up, (neurons,) * len(matrices(config, "up"))),
-        down=_slice_transposed(w.down, neurons),
+        layer,
+        qkv=_slice_joined(layer.qkv, (queries, keys, keys)),
+        out=_slice_transposed(layer.out, queries),
+        up=_slice_joined(layer.up, (neurons,) * len(matrices(config, "up"))),
+        down=_slice_transposed(layer.down, neurons),
     )
 
 

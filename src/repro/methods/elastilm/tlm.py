@@ -45,13 +45,13 @@ class DecisionHead(Decider):
     _ends: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     @torch.no_grad()
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
-        """See `Decider`; `feasible` is ignored."""
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
+        """See `Decider`; `choices` is ignored."""
         net = self.reading.net
         ids = (*net.objective_ids(*slo_levels(request.objective)), *self._end(request.prompt))
         if ids not in self._decisions:
-            first, slo_ids, prompt_ids = self.reading.pieces.first, ids[:2], ids[2:]
-            input_ids = torch.tensor([[first, *slo_ids, *prompt_ids, self.reading.pieces.last]])
+            first_id, slo_ids, prompt_ids = self.reading.pieces.first, ids[:2], ids[2:]
+            input_ids = torch.tensor([[first_id, *slo_ids, *prompt_ids, self.reading.pieces.last]])
             prompt, model = (LEVELS[int(logits.argmax())] for logits in net.decide(input_ids))
             self._decisions[ids] = Decision(prompt, model)
         return self._decisions[ids]

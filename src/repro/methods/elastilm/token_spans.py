@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 Decode = Callable[[Sequence[int]], str]
 
-BROKEN = "\ufffd"
+BROKEN_CHARACTER = "\ufffd"
 """What an incomplete UTF-8 character decodes to."""
-LONGEST = 8
+MOST_TOKENS = 8
 """Most tokens that may share one character; after that many, a broken character is taken literally."""
 
 
@@ -29,21 +29,21 @@ def locate_tokens(tokens: Sequence[int], decode: Decode) -> tuple[str, list[Text
 
     Each token is decoded after the previous one, since some tokenizers drop a leading space.
     """
-    text, spans, pending = "", [], list[int]()
-    previous: list[int] = []
+    text, spans, buffer = "", [], list[int]()
+    context: list[int] = []
     for i, token in enumerate(tokens):
-        pending.append(token)
-        piece = decode([*previous, *pending])[len(decode(previous)) if previous else 0 :]
-        if piece.endswith(BROKEN) and len(pending) < LONGEST and i + 1 < len(tokens):
+        buffer.append(token)
+        piece = decode([*context, *buffer])[len(decode(context)) if context else 0 :]
+        if piece.endswith(BROKEN_CHARACTER) and len(buffer) < MOST_TOKENS and i + 1 < len(tokens):
             continue
-        spans += [TextSpan(len(text), len(text) + len(piece))] * len(pending)
+        spans += [TextSpan(len(text), len(text) + len(piece))] * len(buffer)
         text += piece
-        previous, pending = pending[-1:] if BROKEN not in decode(pending[-1:]) else pending, []
+        context, buffer = buffer[-1:] if BROKEN_CHARACTER not in decode(buffer[-1:]) else buffer, []
     return text, spans
 
 
 def carry_over(
-    values: Sequence[float], spans: Sequence[TextSpan], targets: Sequence[TextSpan], default: float
+    values: Sequence[float], spans: Sequence[TextSpan], targets: Sequence[TextSpan], fallback: float
 ) -> list[float]:
     """For each target, the mean value of the spans that overlap it.
 
@@ -51,16 +51,16 @@ def carry_over(
         values: one per span.
         spans: spans in text order, not nested.
         targets: spans in text order, not nested.
-        default: the value for spans without overlap.
+        fallback: the value for spans without overlap.
     """
-    means, first = [], 0
+    means, span_index = [], 0
     for span in targets:
-        while first < len(spans) and spans[first].stop <= span.start:
-            first += 1
-        overlapping = []
-        for i in range(first, len(spans)):
+        while span_index < len(spans) and spans[span_index].stop <= span.start:
+            span_index += 1
+        overlap = []
+        for i in range(span_index, len(spans)):
             if spans[i].start >= span.stop:
                 break
-            overlapping.append(values[i])
-        means.append(fmean(overlapping) if overlapping and span.stop > span.start else default)
+            overlap.append(values[i])
+        means.append(fmean(overlap) if overlap and span.stop > span.start else fallback)
     return means

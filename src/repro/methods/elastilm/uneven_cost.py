@@ -68,16 +68,16 @@ class UnevenCost(ModelCost):
         return elements * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, source: int = 0, first: bool = False
+        self, count: int, rows: int, context: float, prompt: int = 0, is_first: bool = False
     ) -> tuple[float, float]:
         """See `ModelCost`."""
         parts = [
-            model_cost.layers(number, rows, context, source, first) for model_cost, number in self._kinds
+            model_cost.layers(number, rows, context, prompt, is_first) for model_cost, number in self._kinds
         ]
         flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
-        moved = sum(part[1] for part in parts) + self.adapter_bytes
+        moved_bytes = sum(part[1] for part in parts) + self.adapter_bytes
         share = count / self.shape.layers
-        return share * flops, share * moved
+        return share * flops, share * moved_bytes
 
     def attention_flops(self, count: int, rows: int, context: float) -> float:
         """See `ModelCost`; each layer has its own heads."""
@@ -101,18 +101,18 @@ def config_of_shape(shape: Shape) -> DecoderConfig:
     )
 
 
-def sub_cost(full: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> UnevenCost:
+def sub_cost(cost: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> UnevenCost:
     """Cost of a sub-model.
 
     Args:
-        full: cost of the whole decoder.
+        cost: cost of the whole decoder.
         sizes: units and neurons of each layer; 0 units means no attention, 0 neurons no MLP.
         with_adapters: count rank-8 adapters on all matrices; the whole model has none.
 
     Raises:
         InputError: `sizes` has another number of layers than the decoder.
     """
-    shape = full.shape
+    shape = cost.shape
     groups = shape.heads // shape.kv_heads
     blocks = tuple(
         _block(shape, units * groups, units, neurons)
@@ -122,7 +122,7 @@ def sub_cost(full: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> 
     adapters = 0
     if with_adapters and sizes != LayerSizes.full(config):
         adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
-    return UnevenCost(shape, full.stored, blocks, adapters)
+    return UnevenCost(shape, cost.stored, blocks, adapters)
 
 
 def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:

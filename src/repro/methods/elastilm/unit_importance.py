@@ -138,26 +138,26 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
     layers = [layer.map(_with_gradients) for layer in decoder.resident_layers()]
     differentiable = DifferentiableDecoder(decoder.config, layers, decoder.ends)
     for tokens in corpus:
-        loss = next_token_loss(differentiable, tokens.to(decoder.device)) / len(corpus)
-        loss.backward()  # type: ignore[no-untyped-call]
+        mean_loss = next_token_loss(differentiable, tokens.to(decoder.device)) / len(corpus)
+        mean_loss.backward()  # type: ignore[no-untyped-call]
     scores = [_of_layer(decoder.config, layer, measure or Measure()) for layer in layers]
     return Importance(tuple(units for units, _ in scores), tuple(neurons for _, neurons in scores))
 
 
 def _with_gradients(linear: Linear) -> PlainLinear:
     """A linear that shares memory with a dense one and whose weights require gradients."""
-    dense = as_plain(linear)
-    bias = None if dense.bias is None else dense.bias.detach().requires_grad_()
-    return PlainLinear(dense.weight.detach().requires_grad_(), bias)
+    dense_linear = as_plain(linear)
+    bias = None if dense_linear.bias is None else dense_linear.bias.detach().requires_grad_()
+    return PlainLinear(dense_linear.weight.detach().requires_grad_(), bias)
 
 
 def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> tuple[Tensor, Tensor]:
     """Importance of a layer's units and neurons, after the backward pass."""
-    absolute = measure.aggregate == "sum_abs"
+    sums_magnitudes = measure.aggregate == "sum_abs"
     queries, keys, values = torch.split(
-        _by_output(as_plain(layer.qkv), absolute), list(matrices(config, "qkv"))
+        _by_output(as_plain(layer.qkv), sums_magnitudes), list(matrices(config, "qkv"))
     )
-    heads = (queries + _by_input(as_plain(layer.out), absolute)).view(config.heads, -1).sum(1)
+    heads = (queries + _by_input(as_plain(layer.out), sums_magnitudes)).view(config.heads, -1).sum(1)
     # folded: query head h counts for unit h % kv_heads; shared: for its own key-value head.
     heads_by_unit = (
         heads.view(-1, config.kv_heads).t()
@@ -165,8 +165,8 @@ def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> t
         else heads.view(config.kv_heads, -1)
     )
     units = heads_by_unit.sum(1) + (keys + values).view(config.kv_heads, -1).sum(1)
-    up = _by_output(as_plain(layer.up), absolute).view(-1, config.intermediate).sum(0)
-    return units.abs(), (up + _by_input(as_plain(layer.down), absolute)).abs()
+    up_scores = _by_output(as_plain(layer.up), sums_magnitudes).view(-1, config.intermediate).sum(0)
+    return units.abs(), (up_scores + _by_input(as_plain(layer.down), sums_magnitudes)).abs()
 
 
 def _by_output(linear: PlainLinear, absolute: bool) -> Tensor:

@@ -53,15 +53,15 @@ def load_encoder(folder: Path) -> nn.Module:
     kind = read_config(folder).get("model_type")
     if kind not in KINDS:
         raise InputError(f"{folder} holds a model of type {kind!r}; an encoder is one of {', '.join(KINDS)}")
-    bars = transformers.utils.logging.is_progress_bar_enabled()
+    shows_bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     model, loading_info = transformers.AutoModel.from_pretrained(
         folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
-    if bars:
+    if shows_bars:
         transformers.utils.logging.enable_progress_bar()
-    if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
-        raise InputError(f"{folder} lacks {len(missing)} tensors of its encoder: {missing[0]} first")
+    if names := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
+        raise InputError(f"{folder} lacks {len(names)} tensors of its encoder: {names[0]} first")
     encoder: nn.Module = model.float().eval()
     return encoder
 

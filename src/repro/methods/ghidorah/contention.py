@@ -27,28 +27,28 @@ def by_speed(main_seconds: float, other_seconds: float) -> float:
 
 
 async def adjust(
-    measure: Measure, start: float, first: float = FIRST_STEP, last: float = LAST_STEP
+    measure: Measure, start: float, first_step: float = FIRST_STEP, last_step: float = LAST_STEP
 ) -> tuple[float, float]:
     """Ghidorah's gradual adjustment: move the share by a step while that is faster, then halve the step.
 
     Args:
         measure: measures the seconds with a share.
         start: initial share.
-        first: initial step.
-        last: minimum step.
+        first_step: initial step.
+        last_step: minimum step.
 
     Returns:
         The best measured share, and its seconds.
     """
-    best, least, step = start, await measure(start), first
-    while step >= last:
-        for share in (best - step, best + step):
-            if 0 <= share <= 1 and (seconds := await measure(share)) < least:
-                best, least = share, seconds
+    best_share, least_seconds, step = start, await measure(start), first_step
+    while step >= last_step:
+        for share in (best_share - step, best_share + step):
+            if 0 <= share <= 1 and (seconds := await measure(share)) < least_seconds:
+                best_share, least_seconds = share, seconds
                 break
         else:
             step /= 2
-    return best, least
+    return best_share, least_seconds
 
 
 @dataclass(frozen=True)

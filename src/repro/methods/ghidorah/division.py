@@ -94,13 +94,13 @@ class BilledDivision(Arrangement):
 
         The last piece carries the real computation; its value is returned.
         """
-        first = {piece.other: piece for piece in reversed(stage)}
+        first_pieces = {piece.other: piece for piece in reversed(stage)}
         ops = []
         for piece in stage:
             on, is_last = self.split.to if piece.other else engine.on, piece is stage[-1]
             cost = piece.flops, piece.bytes
             op = engine.op(piece.kind, on, rows, cost, compute if is_last else None, name, piece.launches)
-            synced = first[piece.other] is piece
+            synced = first_pieces[piece.other] is piece
             ops.append(op._replace(synced=synced, decoder=op.decoder if is_last else ""))
         return (await engine.run_together(ops))[-1]
 

@@ -128,22 +128,22 @@ class Ghidorah(Medusa):
         """ARCA: search and divide a tree for every width; keep the one with the most tokens per second."""
         target, draft = sessions["target"], sessions["draft"]
         head_calibration = calibration(draft)
-        other = partner(device) if self.divided else ""
+        other_processor = partner(device) if self.divided else ""
         plans = []
         with device.phase("profile"):
             for width in [self.width] if self.width else WIDTHS[1:]:
                 rehearsal = Rehearsal(device, target, draft, search_tree(head_calibration, width))
-                plans.append(await self._plan(rehearsal, head_calibration, other))
+                plans.append(await self._plan(rehearsal, head_calibration, other_processor))
         return max(plans, key=lambda plan: plan.speed)
 
-    async def _plan(self, rehearsal: Rehearsal, head_calibration: Calibration, to: str) -> Plan:
+    async def _plan(self, rehearsal: Rehearsal, head_calibration: Calibration, processor: str) -> Plan:
         tree, split, keys = rehearsal.tree, None, None
         seconds = await rehearsal.verification()
-        if to:
-            share = by_speed(seconds, await rehearsal.verification(on=to))
+        if processor:
+            share = by_speed(seconds, await rehearsal.verification(on=processor))
             if self.contention:
-                share, _ = await adjust(lambda s: rehearsal.verification(Split(s, to=to)), share)
-            split, keys = await self._attention(rehearsal, Split(share, to=to))
+                share, _ = await adjust(lambda part: rehearsal.verification(Split(part, to=processor)), share)
+            split, keys = await self._attention(rehearsal, Split(share, to=processor))
             seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT)))
         seconds += await rehearsal.drafting(split)
         return Plan(tree, split, keys, acceptance(tree, head_calibration) / seconds)

@@ -86,14 +86,14 @@ class AttentionExtent(NamedTuple):
     visible_keys: Sequence[int]
 
     @classmethod
-    def of(cls, missing: Sequence[Prefix], context: int) -> AttentionExtent:
+    def of(cls, prefixes: Sequence[Prefix], context: int) -> AttentionExtent:
         """Attention extent of a pass over uncached sequences, parents first."""
         visible_keys: dict[Prefix, int] = {}
-        for prefix in missing:
+        for prefix in prefixes:
             visible_keys[prefix] = 1 + (
                 visible_keys.get(prefix.parent, 0) if prefix.parent is not None else 0
             )
-        return cls(len(missing), context, list(visible_keys.values()))
+        return cls(len(prefixes), context, list(visible_keys.values()))
 
     @property
     def pairs(self) -> int:
@@ -128,13 +128,13 @@ def linear(model_cost: ModelCost, split: Split, rows: int, weights: float, launc
 def _columns(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
     """Ghidorah: four linears and an attention, each a stage of its own."""
     shape = model_cost.shape
-    out = shape.hidden * shape.head_dim * shape.heads
-    down = shape.hidden * shape.intermediate
-    yield linear(model_cost, split, extent.rows, shape.attention_weights - out, 0.2)
+    out_weights = shape.hidden * shape.head_dim * shape.heads
+    down_weights = shape.hidden * shape.intermediate
+    yield linear(model_cost, split, extent.rows, shape.attention_weights - out_weights, 0.2)
     yield attention(model_cost, split, extent)
-    yield linear(model_cost, split, extent.rows, out, 0.2)
-    yield linear(model_cost, split, extent.rows, shape.mlp_weights - down, 0.2)
-    yield linear(model_cost, split, extent.rows, down, 0.2)
+    yield linear(model_cost, split, extent.rows, out_weights, 0.2)
+    yield linear(model_cost, split, extent.rows, shape.mlp_weights - down_weights, 0.2)
+    yield linear(model_cost, split, extent.rows, down_weights, 0.2)
 
 
 def attention(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Stage:
@@ -144,14 +144,14 @@ def attention(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> S
     """
     shape, element_bytes = model_cost.shape, model_cost.stored.activation
     flops = shape.attention_flops(extent.rows, extent.context)
-    moved = shape.cache_elements(extent.context) * element_bytes
+    size = shape.cache_elements(extent.context) * element_bytes
     dense_flops = 4.0 * extent.dense_pairs(split.dense_keys) * shape.heads * shape.head_dim
     sparse_flops = 4.0 * extent.sparse_pairs(split.dense_keys) * shape.heads * shape.head_dim
     merge_bytes = extent.rows * shape.heads * (shape.head_dim + STATISTICS) * 4.0
     own_bytes = shape.cache_elements(extent.rows) * element_bytes
-    rest = 1 - split.keys
-    main = StagePiece("attention", False, flops * rest + dense_flops, moved * rest + merge_bytes, 0.2)
-    other = StagePiece("attention", True, flops * split.keys, moved * split.keys, 0.0)
+    share = 1 - split.keys
+    main = StagePiece("attention", False, flops * share + dense_flops, size * share + merge_bytes, 0.2)
+    other = StagePiece("attention", True, flops * split.keys, size * split.keys, 0.0)
     tree = StagePiece("sparse", True, sparse_flops, own_bytes + merge_bytes, 0.2)
     return [main, tree, *([other] if split.keys else [])]
 
@@ -163,12 +163,12 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
     """
     shape = model_cost.shape
     keys = extent.context + extent.rows
-    flops, moved = (
+    flops, size = (
         shape.attention_flops(extent.rows, keys),
         shape.cache_elements(keys) * model_cost.stored.activation,
     )
     pair = linear(model_cost, split, extent.rows, shape.attention_weights, 0.4)
-    heads = split_work(split.share, "attention", flops, moved, 0.2)
+    heads = split_work(split.share, "attention", flops, size, 0.2)
     total = StagePiece(
         "reduce", False, 0.0, 3.0 * extent.rows * shape.hidden * model_cost.stored.activation, 0.1
     )
@@ -178,7 +178,7 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
     yield [total]
 
 
-def split_work(share: float, kind: str, flops: float, moved: float, launches: float = 1.0) -> Stage:
+def split_work(share: float, kind: str, flops: float, size: float, launches: float = 1.0) -> Stage:
     """Freely divisible work: the other processor gets `share` of it."""
-    both = ((False, 1 - share), (True, share))
-    return [StagePiece(kind, other, flops * part, moved * part, launches) for other, part in both if part > 0]
+    parts = ((False, 1 - share), (True, share))
+    return [StagePiece(kind, other, flops * part, size * part, launches) for other, part in parts if part > 0]

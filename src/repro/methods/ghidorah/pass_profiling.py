@@ -23,7 +23,7 @@ CONTEXT = 256
 REPEATS = 3
 """Repetitions of a measurement; the median is used."""
 
-TEXT = Prefix.of((0,) * CONTEXT)
+CONTEXT_TEXT = Prefix.of((0,) * CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rehearsal:
 
     async def verification(self, split: Split | None = None, on: str = "") -> float:
         """Seconds of a verification, optionally divided, or on another processor than the target's."""
-        root = TEXT.then(0)
+        root = CONTEXT_TEXT.then(0)
         nodes = [root]
         for path, parent in zip(self.tree.paths, self.tree.parents[1:], strict=True):
             nodes.append(nodes[parent].then(path[-1]))
@@ -50,7 +50,7 @@ class Rehearsal:
 
     async def drafting(self, split: Split | None = None) -> float:
         """Seconds of a draft pass of all heads that the tree uses."""
-        prefixes = [TEXT.then(0)]
+        prefixes = [CONTEXT_TEXT.then(0)]
         while len(prefixes) < self.tree.height:
             prefixes.append(prefixes[-1].then(0))
         seconds = []
@@ -73,9 +73,9 @@ class Rehearsal:
     async def _begin(self) -> None:
         for session in (self.target, self.draft):
             divide(session, None)
-            session.start(TEXT)
-        await self.target.forward([TEXT])
-        self.target.keep(TEXT)
+            session.start(CONTEXT_TEXT)
+        await self.target.forward([CONTEXT_TEXT])
+        self.target.keep(CONTEXT_TEXT)
 
     async def _seconds_of(self, work: Awaitable[Any]) -> float:
         start = self.device.now

@@ -23,7 +23,7 @@ from repro.methods.speculative.drafting.verification_tree import search_tree
 from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
-OURS = "optimized"
+OUR_FORM = "optimized"
 Size = Annotated[int, Interval(ge=1, le=4096)]
 """Heads of a layer, and elements of a head."""
 
@@ -126,12 +126,12 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     Args:
         rounds: seconds by kernel in the order of `FORMS`, per round.
     """
-    by_form = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
-    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in by_form.items()}
+    times = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
+    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
     for name in FORMS:
-        if name != OURS:
-            ratios = [other / ours for other, ours in zip(by_form[name], by_form[OURS], strict=True)]
-            low, *_, high = quantiles(ratios, n=10, method="inclusive")
-            out |= {f"{OURS}_over_{name}": median(ratios)}
-            out |= {f"{OURS}_over_{name}_low": low, f"{OURS}_over_{name}_high": high}
+        if name != OUR_FORM:
+            ratios = [other / ours for other, ours in zip(times[name], times[OUR_FORM], strict=True)]
+            tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
+            out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
+            out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
     return out

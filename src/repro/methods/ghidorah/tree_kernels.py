@@ -17,7 +17,7 @@ from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
 
 FORMS = ("naive", "optimized", "dense")
-REMEMBERED = 256
+CACHED_PATTERNS = 256
 """Number of cached patterns; a method's tree shape rarely changes between passes."""
 
 
@@ -72,22 +72,22 @@ class TreePattern:
         out[self.rows.long(), self.cols.long()] = False
         return out
 
-    def beyond(self, first: int) -> TreePattern:
-        """The pattern without the first columns, `first` of them; column indices are unchanged."""
+    def beyond(self, columns: int) -> TreePattern:
+        """The pattern without the first `columns`; column indices are unchanged."""
         mask = ~self.hidden_mask
-        mask[:, :first] = False
+        mask[:, :columns] = False
         return TreePattern.of_mask(mask)
 
 
-def cached_pattern(mask: Tensor, first: int = 0) -> TreePattern:
-    """The cached pattern of a bool mask `[width, width]` without its first columns, `first` of them."""
-    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), first)
+def cached_pattern(mask: Tensor, columns: int = 0) -> TreePattern:
+    """The cached pattern of a bool mask `[width, width]` without its first `columns`."""
+    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), columns)
 
 
-@lru_cache(REMEMBERED)
-def _pattern_of_bytes(content: bytes, width: int, first: int) -> TreePattern:
+@lru_cache(CACHED_PATTERNS)
+def _pattern_of_bytes(content: bytes, width: int, columns: int) -> TreePattern:
     mask = torch.frombuffer(bytearray(content), dtype=torch.bool).view(width, width)
-    return TreePattern.of_mask(mask).beyond(first)
+    return TreePattern.of_mask(mask).beyond(columns)
 
 
 class Partial(NamedTuple):
@@ -166,8 +166,8 @@ def loops() -> ModuleType | None:
     except (ImportError, OSError):  # OSError: LLVM's library does not load on this system
         return None
     try:
-        unit = torch.ones(1, 1, 1)
-        _attend(tree_loops, TreePattern.of_parents([-1]), unit, unit, unit, 1.0, None)
+        ones = torch.ones(1, 1, 1)
+        _attend(tree_loops, TreePattern.of_parents([-1]), ones, ones, ones, 1.0, None)
     except (tree_loops.NumbaError, RuntimeError):  # RuntimeError: from LLVM, or no cache directory
         return None
     return tree_loops
@@ -193,8 +193,8 @@ def attend_tree(
     if cap is not None:
         scores = torch.tanh(scores / cap) * cap
     rows = pattern.rows.long().expand_as(scores)
-    least = torch.finfo(torch.float32).min
-    top = scores.new_full((len(scores), pattern.width), least).scatter_reduce(1, rows, scores, "amax")
+    floor = torch.finfo(torch.float32).min
+    top = scores.new_full((len(scores), pattern.width), floor).scatter_reduce(1, rows, scores, "amax")
     weights = torch.exp(scores - top.gather(1, rows))
     total = torch.zeros_like(top).scatter_add(1, rows, weights)
     return Partial(_torch_mix(pattern, weights, values), top[..., None], total[..., None])
@@ -210,7 +210,7 @@ def _attend(
     cap: float | None,
 ) -> Partial:
     heads = queries.shape[1]
-    mixed = torch.empty(heads, pattern.width, values.shape[2])
+    outputs = torch.empty(heads, pattern.width, values.shape[2])
     scores = torch.empty(heads, pattern.pair_count)
     top, total = torch.empty(2, heads, pattern.width)
     module.attention(
@@ -218,9 +218,9 @@ def _attend(
         *(rows.contiguous().numpy() for rows in (queries, keys, values)),
         _fp32(scale),
         _fp32(cap or 0.0),
-        *(out.numpy() for out in (scores, mixed, top, total)),
+        *(out.numpy() for out in (scores, outputs, top, total)),
     )
-    return Partial(mixed, top[..., None], total[..., None])
+    return Partial(outputs, top[..., None], total[..., None])
 
 
 def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
@@ -236,16 +236,16 @@ def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
         module.merge(*first, *second, out.numpy())
         return out
     for part in parts[1:]:
-        highest = torch.maximum(top, part.top)
-        factor, part_factor = torch.exp(top - highest), torch.exp(part.top - highest)
+        maxima = torch.maximum(top, part.top)
+        factor, part_factor = torch.exp(top - maxima), torch.exp(part.top - maxima)
         mixed, total = mixed * factor + part.mixed * part_factor, total * factor + part.total * part_factor
-        top = highest
+        top = maxima
     return (mixed / total).transpose(0, 1)
 
 
-def _of_heads(heads: int, shared: Tensor) -> Tensor:
+def _of_heads(heads: int, rows: Tensor) -> Tensor:
     """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[heads, rows, head_dim]`."""
-    return shared if len(shared) == heads else shared.repeat_interleave(heads // len(shared), 0)
+    return rows if len(rows) == heads else rows.repeat_interleave(heads // len(rows), 0)
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:

@@ -106,9 +106,9 @@ class ExitPredictor:
         Raises:
             InputError: a file or tensor is missing or has the wrong shape; the target does not fit.
         """
-        config, stored = PredictorConfig.read(folder), StoredTensors(folder)
-        inner = stored.take("inner", (config.rank, config.hidden))
-        outer = stored.take("outer", (config.hidden, config.rank))
+        config, stored_tensors = PredictorConfig.read(folder), StoredTensors(folder)
+        inner = stored_tensors.take("inner", (config.rank, config.hidden))
+        outer = stored_tensors.take("outer", (config.hidden, config.rank))
         return cls(config, decoder, inner, outer, digest(folder))
 
     @property
@@ -139,19 +139,19 @@ class ExitPredictor:
         return x + (x @ self._inner.T) @ self._outer.T
 
 
-def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
+def require_fit(config: PredictorConfig, target: DecoderConfig) -> None:
     """InputError unless a predictor's shape matches the target's.
 
     The digest in `config.target` is provenance only and not compared: it differs between formats of the same
     model.
     """
-    sizes, actual = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
+    sizes, actual = (config.layers, config.hidden, config.vocab), (target.layers, target.hidden, target.vocab)
     if sizes != actual:
         raise InputError(
             f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {sizes}; "
             f"this target has {actual}"
         )
-    if not shape.tied or shape.projects or shape.logit_cap is not None:
+    if not target.tied or target.projects or target.logit_cap is not None:
         raise InputError(
             "a predictor reads an output projection that is the embedding table itself, "
             "without a projection before it or a cap on logits; this target's is not"

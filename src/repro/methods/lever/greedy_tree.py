@@ -140,15 +140,15 @@ async def grow_greedily(
     growing = _Growing(root, expand, costs, reliability, growth)
     await growing.expand([0])
     while len(growing.tree) <= growth.limit:
-        best = growing.best()
-        if len(growing.waiting) >= growth.batch or growing.hangs_on_waiting(best):
+        best_candidate = growing.best()
+        if len(growing.waiting) >= growth.batch or growing.hangs_on_waiting(best_candidate):
             await growing.expand_waiting()
-        elif best is None:
+        elif best_candidate is None:
             return growing.finish("frontier")
-        elif growing.rate(best) <= growing.average:
+        elif growing.rate(best_candidate) <= growing.average:
             return growing.finish("rate")
         else:
-            growing.insert(best)
+            growing.insert(best_candidate)
     return growing.finish("limit")
 
 
@@ -178,9 +178,9 @@ class _Growing:
             self._learn(nodes, on, seconds)
         for node, candidates in zip(nodes, expansion, strict=True):
             self._candidates[self.tree.prefixes[node]] = tuple(token for token, _ in candidates)
-            likely = calibrate([exp(logp) for _, logp in candidates], self._reliability)
-            self._firsts.append(max(likely, default=0.0))
-            for (token, logp), probability in zip(candidates, likely, strict=True):
+            probabilities = calibrate([exp(logp) for _, logp in candidates], self._reliability)
+            self._firsts.append(max(probabilities, default=0.0))
+            for (token, logp), probability in zip(candidates, probabilities, strict=True):
                 child = Candidate(node, token, logp, self._reach[node] * probability)
                 self._frontier.setdefault((node, self._expandable(child)), deque()).append(child)
 
@@ -201,9 +201,9 @@ class _Growing:
         each kind is compared.
         """
         kinds = {
-            (leaf, expandable): self._marginal(leaf, expandable)
-            for leaf in (False, True)
-            for expandable in (False, True)
+            (is_leaf, is_expandable): self._marginal(is_leaf, is_expandable)
+            for is_leaf in (False, True)
+            for is_expandable in (False, True)
         }
         firsts = (children[0] for children in self._frontier.values() if children)
         return max(firsts, key=lambda c: (per(c.reach, kinds[self._kind(c)]), c.reach), default=None)
@@ -217,26 +217,26 @@ class _Growing:
         """G / C_cycle, the expected tokens per second of the current tree."""
         return per(self._gain, self._seconds())
 
-    def hangs_on_waiting(self, best: Candidate | None) -> bool:
+    def hangs_on_waiting(self, best_candidate: Candidate | None) -> bool:
         """Whether children of waiting nodes could change the next step."""
         if not self.waiting:
             return False
-        if best is None or self.rate(best) <= self.average:
-            certain = max(self._reach[node] for node in self.waiting)
-            return per(certain, self._marginal(leaf=False, expandable=False)) > self.average
-        typical = sum(self._firsts) / len(self._firsts)
-        likely = (Candidate(u, 0, 0.0, self._reach[u] * typical) for u in self.waiting)
-        return max(map(self.rate, likely)) > self.rate(best)
+        if best_candidate is None or self.rate(best_candidate) <= self.average:
+            most_reach = max(self._reach[node] for node in self.waiting)
+            return per(most_reach, self._marginal(leaf=False, expandable=False)) > self.average
+        mean_share = sum(self._firsts) / len(self._firsts)
+        children = (Candidate(u, 0, 0.0, self._reach[u] * mean_share) for u in self.waiting)
+        return max(map(self.rate, children)) > self.rate(best_candidate)
 
     def insert(self, candidate: Candidate) -> None:
         """Line 10, and the test of line 11."""
-        expandable = self._expandable(candidate)
-        self._frontier[candidate.parent, expandable].popleft()
+        is_expandable = self._expandable(candidate)
+        self._frontier[candidate.parent, is_expandable].popleft()
         self._leaves += self._adds_leaf(candidate.parent)
         node = self.tree.grow(candidate.parent, candidate.token, candidate.logp)
         self._reach.append(candidate.reach)
         self._gain += candidate.reach
-        if expandable:
+        if is_expandable:
             self.waiting.append(node)
 
     def finish(self, reason: str) -> GrownTree:
@@ -265,8 +265,8 @@ class _Growing:
         Negative differences, which are measurement noise, count as 0.
         """
         verify = self._verify(1, int(leaf)) - self._verify(0, 0)
-        waiting = len(self.waiting)
-        draft = self._joint(waiting + 1) - self._joint(waiting) if expandable else 0.0
+        waiting_count = len(self.waiting)
+        draft = self._joint(waiting_count + 1) - self._joint(waiting_count) if expandable else 0.0
         return max(0.0, verify) + max(0.0, draft)
 
     def _verify(self, nodes: int, leaves: int) -> float:

@@ -41,12 +41,12 @@ class LatencyProfile:
     """
 
     def __init__(
-        self, measured: Iterable[Measurement] = (), *, decay: float = 0.8, penalty: float = 0.25
+        self, measurements: Iterable[Measurement] = (), *, decay: float = 0.8, penalty: float = 0.25
     ) -> None:
         """Begin with offline measurements.
 
         Args:
-            measured: should contain few and many rows, to separate the cost per row from the fixed cost,
+            measurements: should contain few and many rows, to separate the cost per row from the fixed cost,
                 and one row count with few and many leaves; without, a leaf costs the penalty.
             decay: weight of the old average at each new measurement of a shape.
             penalty: penalty per row of distance to the nearest seen row count, as a share of the mean cost
@@ -64,7 +64,7 @@ class LatencyProfile:
         self._rows: list[int] = []
         self._rates: tuple[float, float] | None = None
         self._estimates: dict[tuple[int, int], float] = {}
-        for measurement in measured:
+        for measurement in measurements:
             self.observe(*measurement)
 
     @property
@@ -104,15 +104,15 @@ class LatencyProfile:
 
     def _estimate(self, rows: int, leaves: int) -> float:
         low, high = _around(self._rows, rows)
-        below = self._at(low, leaves)
+        low_s = self._at(low, leaves)
         if rows <= low:
-            return below
+            return low_s
         per_row, _ = self._slopes()
         penalty = self._penalty * per_row * min(rows - low, abs(high - rows))
         if rows > high:
-            return below + (rows - low) * per_row + penalty
-        above = max(below, self._at(high, leaves))
-        return min(above, below + (above - below) * (rows - low) / (high - low) + penalty)
+            return low_s + (rows - low) * per_row + penalty
+        high_s = max(low_s, self._at(high, leaves))
+        return min(high_s, low_s + (high_s - low_s) * (rows - low) / (high - low) + penalty)
 
     def _at(self, rows: int, leaves: int) -> float:
         """Estimate for a seen row count."""
@@ -131,17 +131,17 @@ class LatencyProfile:
 
     def _row_cost(self) -> float:
         """Seconds per row between the fewest and most rows; with one row count, its seconds over its rows."""
-        first, last = (min(self._averages[rows].values()) for rows in (self._rows[0], self._rows[-1]))
+        low_s, high_s = (min(self._averages[rows].values()) for rows in (self._rows[0], self._rows[-1]))
         span = self._rows[-1] - self._rows[0]
-        return max(0.0, last - first) / span if span else first / self._rows[0]
+        return max(0.0, high_s - low_s) / span if span else low_s / self._rows[0]
 
     def _leaf_cost(self, per_row: float) -> float:
         """Seconds per leaf, from row counts with several leaf counts; without any, the penalty of a row."""
-        ends = [(min(means), max(means), means) for means in self._averages.values() if len(means) > 1]
-        if not ends:
+        extremes = [(min(means), max(means), means) for means in self._averages.values() if len(means) > 1]
+        if not extremes:
             return self._penalty * per_row
-        rise = sum(means[most] - means[fewest] for fewest, most, means in ends)
-        return max(0.0, rise) / sum(most - fewest for fewest, most, _ in ends)
+        rise = sum(means[most_leaves] - means[least_leaves] for least_leaves, most_leaves, means in extremes)
+        return max(0.0, rise) / sum(most_leaves - least_leaves for least_leaves, most_leaves, _ in extremes)
 
 
 class DraftLatency:

@@ -28,7 +28,7 @@ from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import RANKED, Logits, Ranks
+from repro.models.forward.network import RANK_COUNT, Logits, Ranks
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -37,10 +37,10 @@ from repro.models.tokens.tree import TokenTree
 
 SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU, NPU)}
 PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
-OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
+OFFLINE_SHAPES = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
 """Rows and leaves of the verifications measured before the first request."""
 Decay = Annotated[float, Interval(ge=0, le=0.9999)]
-GROUPS = (1, 2, 4, 8, 16)
+GROUP_SIZES = (1, 2, 4, 8, 16)
 """Nodes of the draft passes measured before the first request; without them batching never seems cheaper."""
 
 
@@ -142,12 +142,12 @@ class Lever(Method):
         """See `Method`: the target's first choice; other constructions read more of the draft than C(u)."""
         if role == "target":
             return 1
-        return self.candidates if self.construction == "greedy" else RANKED
+        return self.candidates if self.construction == "greedy" else RANK_COUNT
 
     def look_ahead(self, role: str, answer: int) -> int:
         """See `Method`."""
-        other = OTHERS.get(self.construction)
-        return other.look_ahead(role, answer) if other else self.limit
+        other_method = OTHER_METHODS.get(self.construction)
+        return other_method.look_ahead(role, answer) if other_method else self.limit
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
@@ -157,11 +157,11 @@ class Lever(Method):
         )
         if self.construction == "greedy":
             with device.phase("profile"):
-                for rows, leaves in OFFLINE:
+                for rows, leaves in OFFLINE_SHAPES:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
-                for nodes in GROUPS:
-                    fastest = self.growth.processor(nodes, costs.draft)
-                    for on in [fastest] if self.switch else self.growth.processors:
+                for nodes in GROUP_SIZES:
+                    fastest_processor = self.growth.processor(nodes, costs.draft)
+                    for on in [fastest_processor] if self.switch else self.growth.processors:
                         costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
@@ -226,15 +226,15 @@ class _Serving(Serving):
         trees: list[TokenTree] = []
         with device.phase("decode"):
             while not decoding.done:
-                drafted = await self._draft(decoding, device, draft)
-                tree, candidates = drafted.tree, drafted.candidates
+                draft_tree = await self._draft(decoding, device, draft)
+                tree, candidates = draft_tree.tree, draft_tree.candidates
                 pruner = self._pruner(target, candidates)
-                before = device.now
+                start = device.now
                 verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
                 leaves = sum(1 for _ in tree.leaves())
-                self.costs.verify.observe(len(tree), leaves, device.now - before)
+                self.costs.verify.observe(len(tree), leaves, device.now - start)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
-                decoding.verified(verification, len(tree) - 1, drafted.reason)
+                decoding.verified(verification, len(tree) - 1, draft_tree.reason)
                 trees.append(tree)
                 draft.keep(verification.text)
         decoding.note_possible(trees)
@@ -254,17 +254,17 @@ class _Serving(Serving):
             return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
 
         if lever.construction == "greedy":
-            grown = await grow_greedily(
+            grown_tree = await grow_greedily(
                 decoding.text, expand, self.costs, self.reliability.factor, lever.growth
             )
-            return Drafted(grown.tree, grown.reason, grown.candidates)
-        tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
+            return Drafted(grown_tree.tree, grown_tree.reason, grown_tree.candidates)
+        tree, reason = await OTHER_METHODS[lever.construction].grow(decoding, draft)
         parents = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
-        sets = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in parents}
-        return Drafted(tree, reason, sets)
+        candidates = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in parents}
+        return Drafted(tree, reason, candidates)
 
 
-OTHERS: Mapping[str, Speculative] = {"opt_tree": OptTree(), "specinfer": SpecInfer()}
+OTHER_METHODS: Mapping[str, Speculative] = {"opt_tree": OptTree(), "specinfer": SpecInfer()}
 
 
 register("method", "lever")(Lever)

@@ -79,15 +79,15 @@ class PruningRule:
             if not children:
                 continue
             index = {token: i for i, token in enumerate(candidates[node])}
-            missing = {tree.token(child) for child in children}.difference(index)
-            if missing:
+            extras = {tree.token(child) for child in children}.difference(index)
+            if extras:
                 raise InputError(
-                    f"node {node} has candidates {candidates[node]}, but also children {sorted(missing)}"
+                    f"node {node} has candidates {candidates[node]}, but also children {sorted(extras)}"
                 )
             child_indices = sorted({index[tree.token(child)] for child in children})
             indices = list(range(len(index))) if self.shadow else child_indices
-            best = max(scores[node][i] for i in indices)
-            weights = {i: exp((scores[node][i] - best) / self.temperature) for i in indices}
+            best_score = max(scores[node][i] for i in indices)
+            weights = {i: exp((scores[node][i] - best_score) / self.temperature) for i in indices}
             total = fsum(weights.values())
             for child in children:
                 shares[child] = weights[index[tree.token(child)]] / total
@@ -116,12 +116,12 @@ class PruningRule:
         """The best children of kept nodes near the root, level by level."""
         level, best_children = [0], set[int]()
         for _ in range(self.near_root):
-            below = []
+            next_level = []
             for node in level:
-                ranked = sorted(tree.children(node), key=lambda child: -values[child])
-                best_children.update(ranked[: self.near_children])
-                below += [child for child in ranked if child in survivors or child in best_children]
-            level = below
+                children = sorted(tree.children(node), key=lambda child: -values[child])
+                best_children.update(children[: self.near_children])
+                next_level += [child for child in children if child in survivors or child in best_children]
+            level = next_level
         return best_children
 
 
@@ -137,13 +137,13 @@ class EarlyExit:
     """
 
     def __init__(
-        self, predictor: ExitScores, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
+        self, predictor: ExitScores, rule: PruningRule, candidates_after: Callable[[Prefix], Candidates]
     ) -> None:
-        """`proposed` returns the draft's C(u) after a sequence, () if the draft did not expand it."""
+        """`candidates_after` returns the draft's C(u) after a sequence, () if the draft did not expand it."""
         self.layer = predictor.layer
         self._predictor = predictor
         self._rule = rule
-        self._proposed = proposed
+        self._proposed = candidates_after
 
     def candidates(self, tree: TokenTree) -> list[Candidates]:
         """Candidates to score at each node with children: its children, and C(u) if `shadow`."""

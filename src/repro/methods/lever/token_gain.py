@@ -26,17 +26,17 @@ class Reliability:
         factor: r, in (0, 1].
     """
 
-    def __init__(self, decay: float = 0.95, first: float = 1.0) -> None:
-        """Begin at `first`; `decay` is the weight of the old average at each visited node.
+    def __init__(self, decay: float = 0.95, first_factor: float = 1.0) -> None:
+        """Begin at `first_factor`; `decay` is the weight of the old average at each visited node.
 
         Raises:
             InputError: one of them is out of range.
         """
         if not 0 <= decay < 1:
             raise InputError(f"the reliability's decay is {decay}; it is a share from 0 to below 1")
-        if not LEAST <= first <= 1:
-            raise InputError(f"the first reliability is {first}; it is a share from {LEAST} to 1")
-        self.factor = first
+        if not LEAST <= first_factor <= 1:
+            raise InputError(f"the first reliability is {first_factor}; it is a share from {LEAST} to 1")
+        self.factor = first_factor
         self._decay = decay
 
     def observe(self, hits: Iterable[bool]) -> None:
@@ -53,10 +53,10 @@ def candidate_hits(candidates: Mapping[Prefix, Collection[int]], root: Prefix, t
         root: root of the verified tree.
         text: the text after verification, fallback token included.
     """
-    steps = list(takewhile(lambda prefix: prefix is not root, text.back()))
+    later_prefixes = list(takewhile(lambda prefix: prefix is not root, text.back()))
     return [
         step.token in candidates[step.parent]
-        for step in reversed(steps)
+        for step in reversed(later_prefixes)
         if step.parent is not None and step.parent in candidates
     ]
 

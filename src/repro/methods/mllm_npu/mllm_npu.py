@@ -106,14 +106,14 @@ class MllmNpu(Method):
 
     def layout(self, target: Session) -> Layout:
         """Layout of the subgraphs of the target's prompts."""
-        flat = "linear" if self.shapes else "linear_flat"
-        reach = self.window or target.engine.device.addressable(NPU)
+        kernel_kind = "linear" if self.shapes else "linear_flat"
+        window = self.window or target.engine.device.addressable(NPU)
         return Layout(
             chunk=self.chunk if self.chunks else 0,
-            linear=flat if self.shadow else "linear_per_group",
+            linear=kernel_kind if self.shadow else "linear_per_group",
             shadowed=self._shadowed_linears(target.engine),
             cold=self.cold,
-            beyond=beyond(target.engine.model_cost, reach),
+            beyond=beyond(target.engine.model_cost, window),
         )
 
     def _shadowed_linears(self, engine: Engine) -> Shadowed:
@@ -122,8 +122,8 @@ class MllmNpu(Method):
         Raises:
             InputError: schedule and arithmetic would keep the outliers of different linears.
         """
-        layers, counted = engine.model_cost.shape.layers, engine.outliers
-        if counted is None:
+        layers, outliers = engine.model_cost.shape.layers, engine.outliers
+        if outliers is None:
             return shadowed_at_ends(layers, self.pruned, self.outliers) if self.shadow else {}
         if not self.shadow:
             raise InputError(
@@ -131,14 +131,14 @@ class MllmNpu(Method):
                 "method.shadow=true, or a target without that compression"
             )
         linears = len(STAGE_OF) * layers
-        number = len(counted)
+        number = len(outliers)
         if number != linears - round(self.pruned * linears):
             raise InputError(
                 f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {number} "
                 f"of {linears} linears; give {round(1 - number / linears, 4)}, or "
                 "another target.compression.pruned"
             )
-        return shadowed_as_measured(counted)
+        return shadowed_as_measured(outliers)
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Build the graphs that chunks share, profile subgraphs, reserve memory for hot channels' weights."""
@@ -151,15 +151,15 @@ class MllmNpu(Method):
             with device.phase("profile"):
                 parts = subgraphs(target.engine.model_cost, layout, 2 * self.chunk, target.name)
                 await profile.measure(device, parts)
-            first = {
+            first_ops = {
                 part.stage: part.op for part in reversed(parts) if part.layer == 0
             }  # each stage's linear
-            for stage, cut in ((QKV, ()), (FFN, (UP,))):
-                products = [first[name] for name in (stage, *cut) if name in first]
+            for stage, extra_stages in ((QKV, ()), (FFN, (UP,))):
+                products = [first_ops[name] for name in (stage, *extra_stages) if name in first_ops]
                 figures[f"{stage}_per_token"] = sum(map(profile.seconds, products)) / self.chunk
-            for on in (NPU, CPU):
-                ops = [part.op for part in parts if part.chunk == 0 and part.op.on == on]
-                figures[f"chunk_{on}_seconds"] = sum(map(profile.seconds, ops))
+            for processor in (NPU, CPU):
+                ops = [part.op for part in parts if part.chunk == 0 and part.op.on == processor]
+                figures[f"chunk_{processor}_seconds"] = sum(map(profile.seconds, ops))
         if layout.shadowed:
             size = shadow_bytes(target.engine.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
@@ -176,13 +176,13 @@ class MllmNpu(Method):
         sizes, arithmetic = graphs(cost, layout.chunk, layout.chunk), cost.stored.arithmetic
         buffers = sizes.bytes - cost.block_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
-        cut = sum(map(layout.cuts, range(cost.shape.layers)))
+        cut_count = sum(map(layout.cuts, range(cost.shape.layers)))
         start, on, name = device.now, device.resource(NPU, arithmetic), f"{target.name} chunk graphs"
         await device.run(Op(on, "graphs", name, self.chunk, precision=arithmetic, graph=name))
         return {
             "graph_seconds": device.now - start,
-            "subgraphs": sizes.total + cut,
-            "shared_subgraphs": sizes.shared + cut,
+            "subgraphs": sizes.total + cut_count,
+            "shared_subgraphs": sizes.shared + cut_count,
             "graph_buffers": buffers,
         }
 
@@ -266,7 +266,7 @@ class ChunkedPrefill(Arrangement):
     """
 
     layout: Layout
-    choose: Policy
+    policy: Policy
     profile: ChunkProfile
     longest: int = 0
     _requests: count[int] = field(default_factory=count)
@@ -280,19 +280,19 @@ class ChunkedPrefill(Arrangement):
         self.longest = max(self.longest, forward_pass.rows)
         parts = subgraphs(engine.model_cost, self.layout, forward_pass.rows, engine.name)
         ops = [self._on_resource(engine, part.op) for part in parts]
-        last = parts[-1].chunk
+        last_chunk = parts[-1].chunk
         for index, part in enumerate(parts):
-            if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
+            if (part.chunk, part.stage, part.op.kind) == (last_chunk, FFN, self._linear(part)):
                 computing = engine.computing(forward_pass, part.layer, part.layer + 1)
                 ops[index] = ops[index]._replace(compute=computing)
         if not self.layout.chunk:  # without chunks, a graph is built once the length is known
-            first = next(i for i, part in enumerate(parts) if part.stage == QKV)
-            ops[first] = ops[first]._replace(graph=f"{engine.name} prompt {next(self._requests)}")
+            first_index = next(i for i, part in enumerate(parts) if part.stage == QKV)
+            ops[first_index] = ops[first_index]._replace(graph=f"{engine.name} prompt {next(self._requests)}")
         tasks = [
-            SubgraphTask(op.on, self.profile.seconds(part.op), part.after)
+            SubgraphTask(op.on, self.profile.seconds(part.op), part.parents)
             for op, part in zip(ops, parts, strict=True)
         ]
-        await run(engine.device, ops, Agenda(tasks), self.choose)
+        await run(engine.device, ops, Agenda(tasks), self.policy)
 
     def _linear(self, part: Subgraph) -> str:
         return self.layout.linear if part.op.on == NPU else "linear"
@@ -301,31 +301,31 @@ class ChunkedPrefill(Arrangement):
         return op._replace(on=engine.device.resource(op.on, op.precision))
 
 
-async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:
+async def run(device: Device, ops: Sequence[Op], agenda: Agenda, policy: Policy) -> None:
     """Run ops when their dependencies are done, one at a time per processor, in the policy's order."""
-    idle, completions = set(agenda.processors), list[tuple[int, Future[Any]]]()
+    idle_processors, completions = set(agenda.processors), list[tuple[int, Future[Any]]]()
     wakeup = Future[None]()
 
-    def wake(index: int, done: Future[Any]) -> None:
-        completions.append((index, done))
+    def wake(index: int, future: Future[Any]) -> None:
+        completions.append((index, future))
         if not wakeup.done:
             wakeup.set(None)
 
     while agenda.left:
-        for on in [on for on in agenda.processors if on in idle]:
-            index = choose(agenda, on)
+        for processor in [processor for processor in agenda.processors if processor in idle_processors]:
+            index = policy(agenda, processor)
             if index is not None:
                 agenda.start(index)
-                idle.remove(on)
-                done = device.run(ops[index])
-                if done.done:
-                    wake(index, done)
+                idle_processors.remove(processor)
+                future = device.run(ops[index])
+                if future.done:
+                    wake(index, future)
                 else:
-                    done.on_done(partial(wake, index, done))
+                    future.on_done(partial(wake, index, future))
         await wakeup
         wakeup = Future()
         while completions:
-            index, done = completions.pop()
-            done.result()
+            index, future = completions.pop()
+            future.result()
             agenda.finish(index)
-            idle.add(ops[index].on)
+            idle_processors.add(ops[index].on)

@@ -17,12 +17,12 @@ class SubgraphTask(NamedTuple):
     Attributes:
         on: the processor.
         seconds: estimated duration.
-        after: indices of the tasks it depends on; all lower than its own.
+        parents: indices of the tasks it depends on; all lower than its own.
     """
 
     on: str
     seconds: float
-    after: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 class Agenda:
@@ -38,17 +38,17 @@ class Agenda:
     def __init__(self, tasks: Sequence[SubgraphTask]) -> None:
         self.tasks = tasks
         self.processors = tuple(dict.fromkeys(task.on for task in tasks))
-        self.ready: dict[str, set[int]] = {on: set() for on in self.processors}
+        self.ready: dict[str, set[int]] = {processor: set() for processor in self.processors}
         self.left = len(tasks)
-        self._open = [len(set(task.after)) for task in tasks]
+        self._open = [len(set(task.parents)) for task in tasks]
         self._successors: list[list[int]] = [[] for _ in tasks]
-        self._queue: dict[str, list[int]] = {on: [] for on in self.processors}
+        self._queue: dict[str, list[int]] = {processor: [] for processor in self.processors}
         self._turn = dict.fromkeys(self.processors, 0)
         for index, task in enumerate(tasks):
             self._queue[task.on].append(index)
-            for dependency in set(task.after):
+            for dependency in set(task.parents):
                 self._successors[dependency].append(index)
-            if not task.after:
+            if not task.parents:
                 self.ready[task.on].add(index)
 
     def start(self, index: int) -> None:
@@ -63,13 +63,13 @@ class Agenda:
             if not self._open[successor]:
                 self.ready[self.tasks[successor].on].add(successor)
 
-    def next_in_line(self, on: str) -> int | None:
+    def next_in_line(self, processor: str) -> int | None:
         """The next unstarted task of a processor in list order, if ready; only used by `in_order`."""
-        queue, turn = self._queue[on], self._turn[on]
-        if turn == len(queue) or queue[turn] not in self.ready[on]:
+        queue, position = self._queue[processor], self._turn[processor]
+        if position == len(queue) or queue[position] not in self.ready[processor]:
             return None
-        self._turn[on] = turn + 1
-        return queue[turn]
+        self._turn[processor] = position + 1
+        return queue[position]
 
     def unlocked_seconds(self, index: int) -> float:
         """Seconds of tasks made ready by this one: NPU tasks for other processors' tasks, and vice versa."""
@@ -85,22 +85,22 @@ Policy = Callable[[Agenda, str], int | None]
 """Chooses the next task of a free processor; `None` leaves it idle."""
 
 
-def in_order(agenda: Agenda, on: str) -> int | None:
+def in_order(agenda: Agenda, processor: str) -> int | None:
     """List order per processor; a task that is not ready blocks those after it, so chunks hardly overlap.
 
     Deviation: the paper's baseline overlaps chunks "simply" (Fig. 13(a)) and does not say how.
     """
-    return agenda.next_in_line(on)
+    return agenda.next_in_line(processor)
 
 
-def first_ready(agenda: Agenda, on: str) -> int | None:
+def first_ready(agenda: Agenda, processor: str) -> int | None:
     """The first ready task in list order, so that a later chunk fills the bubbles of an earlier one."""
-    return min(agenda.ready[on], default=None)
+    return min(agenda.ready[processor], default=None)
 
 
-def longest_first(agenda: Agenda, on: str) -> int | None:
+def longest_first(agenda: Agenda, processor: str) -> int | None:
     """The longest ready task; ties go to the first in the list."""
-    return max(agenda.ready[on], key=lambda index: (agenda.tasks[index].seconds, -index), default=None)
+    return max(agenda.ready[processor], key=lambda index: (agenda.tasks[index].seconds, -index), default=None)
 
 
 def contribution(agenda: Agenda, index: int) -> float:
@@ -112,21 +112,21 @@ def contribution(agenda: Agenda, index: int) -> float:
     return -seconds if agenda.tasks[index].on == NPU else seconds
 
 
-def out_of_order(agenda: Agenda, on: str) -> int | None:
+def out_of_order(agenda: Agenda, processor: str) -> int | None:
     """The ready task with the largest C; ties go to the first in the list."""
-    ready = agenda.ready[on]
-    if len(ready) < 2:
-        return next(iter(ready), None)
-    return max(ready, key=lambda index: (contribution(agenda, index), -index))
+    ready_tasks = agenda.ready[processor]
+    if len(ready_tasks) < 2:
+        return next(iter(ready_tasks), None)
+    return max(ready_tasks, key=lambda index: (contribution(agenda, index), -index))
 
 
-def npu_by_contribution(agenda: Agenda, on: str) -> int | None:
+def npu_by_contribution(agenda: Agenda, processor: str) -> int | None:
     """C (`contribution`) for the NPU, the first ready task for the others.
 
     Extension: the paper takes C for all. C of the CPU's tasks looks one step ahead, so that with many
     chunks the CPU serves later ones while the NPU's next input waits.
     """
-    return out_of_order(agenda, on) if on == NPU else first_ready(agenda, on)
+    return out_of_order(agenda, processor) if processor == NPU else first_ready(agenda, processor)
 
 
 ORDERS: dict[str, Policy] = {

@@ -62,16 +62,16 @@ class Shadow:
         """See `Compression`."""
         profiles, shares = _measure(decoder, corpus, self.quantile)
         shadowed = self.shadowed_linears(profiles, decoder.config.layers)
-        rescale = self.rest == "rescale"
+        rescales = self.rest == "rescale"
         steps = {
-            place: (profile.largest if rescale and place not in shadowed else profile.threshold) / HIGH
-            for place, profile in profiles.items()
+            name: (profile.largest if rescales and name not in shadowed else profile.threshold) / HIGH
+            for name, profile in profiles.items()
         }
         output_steps = _output_steps(decoder, corpus) if self.outputs else None
         figures = {"bits_per_weight": 8, "shadowed_linears": len(shadowed), "linears": len(profiles)}
-        quantized = quantize_static(decoder, steps, shadowed, self.weights == "row", output_steps)
+        quantized_decoder = quantize_static(decoder, steps, shadowed, self.weights == "row", output_steps)
         return Compressed(
-            quantized, figures, {place: shares[place] for place in profiles if place in shadowed}
+            quantized_decoder, figures, {name: shares[name] for name in profiles if name in shadowed}
         )
 
     def shadowed_linears(
@@ -80,16 +80,16 @@ class Shadow:
         """The linears that keep their outliers, of a decoder of `layers` layers."""
         if self.keeps == "ends":
             end_layers = layers_at_ends(layers, self.pruned)
-            return frozenset(place for place in profiles if place.layer in end_layers)
+            return frozenset(name for name in profiles if name.layer in end_layers)
         if self.keeps == "release":
-            return frozenset(place for place, profile in profiles.items() if profile.importance > RELEASE)
+            return frozenset(name for name, profile in profiles.items() if profile.importance > RELEASE)
         return important(profiles, self.pruned)
 
 
-def important(profiles: Mapping[LinearId, OutlierProfile], pruned: float) -> frozenset[LinearId]:
-    """The linears that keep their outliers: all but the least important share `pruned`."""
-    ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
-    return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])
+def important(profiles: Mapping[LinearId, OutlierProfile], pruned_share: float) -> frozenset[LinearId]:
+    """The linears that keep their outliers: all but the least important share `pruned_share`."""
+    ranked_linears = sorted(profiles, key=lambda name: profiles[name].importance, reverse=True)
+    return frozenset(ranked_linears[: len(ranked_linears) - round(pruned_share * len(ranked_linears))])
 
 
 Measurement = tuple[dict[LinearId, OutlierProfile], dict[LinearId, float]]
@@ -101,24 +101,24 @@ _measurements: WeakKeyDictionary[Decoder, dict[tuple[object, ...], Measurement]]
 def _measure(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Measurement:
     """Each linear's profile, and the mean share of its channels with an outlier in a text."""
     key = (quantile, *(tuple(text.tolist()) for text in corpus))
-    by_key = _measurements.setdefault(decoder, {})
-    if key not in by_key:
+    results = _measurements.setdefault(decoder, {})
+    if key not in results:
         profiles = profile(decoder, corpus, quantile)
-        if silent := [place for place, linear in profiles.items() if linear.threshold == 0.0]:
+        if zero_linears := [name for name, linear in profiles.items() if linear.threshold == 0.0]:
             raise InputError(
-                f"shadow.quantile {quantile} of the inputs of {silent[0].part} in layer "
-                f"{silent[0].layer} is zero, which is no scale; raise it"
+                f"shadow.quantile {quantile} of the inputs of {zero_linears[0].part} in layer "
+                f"{zero_linears[0].layer} is zero, which is no scale; raise it"
             )
-        thresholds = {place: linear.threshold for place, linear in profiles.items()}
+        thresholds = {name: linear.threshold for name, linear in profiles.items()}
         counts = outlier_channels.count(decoder, thresholds, corpus)
-        by_key[key] = profiles, {place: linear.a_pass / linear.inputs for place, linear in counts.items()}
-    return by_key[key]
+        results[key] = profiles, {name: linear.a_pass / linear.inputs for name, linear in counts.items()}
+    return results[key]
 
 
 def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[LinearId, Tensor]:
     """Steps of the outputs of every linear, fp32 `[outputs]`: the largest of its matrix over the corpus."""
     steps = {}
-    for place, largest in largest_by_channel(decoder, corpus, outputs=True).items():
-        parts = torch.split(largest, list(matrices(decoder.config, place.part)))
-        steps[place] = torch.cat([(part.max() / HIGH).expand(len(part)) for part in parts])
+    for name, magnitudes in largest_by_channel(decoder, corpus, outputs=True).items():
+        parts = torch.split(magnitudes, list(matrices(decoder.config, name.part)))
+        steps[name] = torch.cat([(part.max() / HIGH).expand(len(part)) for part in parts])
     return steps

@@ -36,10 +36,10 @@ STAGE_OF = {"qkv": QKV, "out": OUTPUT, "up": UP, "down": DOWN}
 Shadowed = Mapping[tuple[int, str], float]
 """The linears that keep outliers, by layer and stage: the share of their input channels that have one."""
 
-DYNAMIC = (ATTENTION,)
+DYNAMIC_STAGES = (ATTENTION,)
 """Stages whose size depends on the chunk's position in the prompt, so chunks cannot share them."""
 
-FLOAT = 4.0
+FLOAT_BYTES = 4.0
 """Bytes per element on the CPU: mllm's float operators are fp32."""
 
 
@@ -84,7 +84,7 @@ class Subgraph:
 
     Attributes:
         op: its cost; it has no real computation.
-        after: indices of its dependencies in the list of subgraphs.
+        parents: indices of its dependencies in the list of subgraphs.
         chunk: chunk index, from 0.
         layer: layer index, from 0.
         stage: one of `STAGES`, or `UP` for the first part of an FFN that is cut; a shadow product or its
@@ -92,7 +92,7 @@ class Subgraph:
     """
 
     op: Op
-    after: tuple[int, ...]
+    parents: tuple[int, ...]
     chunk: int
     layer: int
     stage: str
@@ -100,14 +100,14 @@ class Subgraph:
 
 def weights(shape: Shape, stage: str) -> int:
     """Number of weights of a layer's stage."""
-    output = shape.hidden * shape.head_dim * shape.heads
-    down = shape.hidden * shape.intermediate
+    output_weights = shape.hidden * shape.head_dim * shape.heads
+    down_weights = shape.hidden * shape.intermediate
     return {
-        QKV: shape.attention_weights - output,
-        OUTPUT: output,
+        QKV: shape.attention_weights - output_weights,
+        OUTPUT: output_weights,
         FFN: shape.mlp_weights,
-        UP: shape.mlp_weights - down,
-        DOWN: down,
+        UP: shape.mlp_weights - down_weights,
+        DOWN: down_weights,
     }.get(stage, 0)
 
 
@@ -133,12 +133,12 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
 
 def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
     """Linears that do not fit an NPU's `window` of addressable bytes (0: unlimited); FFNs come first."""
-    room, linears = window, set()
+    free_bytes, linears = window, set()
     for stage in LINEARS if window else ():
         size = model_cost.weight_bytes(weights(model_cost.shape, stage))
         for layer in range(model_cost.shape.layers):
-            if size <= room:
-                room -= size
+            if size <= free_bytes:
+                free_bytes -= size
             else:
                 linears.add((layer, stage))
     return frozenset(linears)
@@ -149,21 +149,21 @@ def shadowed_as_measured(outliers: Mapping[tuple[int, str], float]) -> Shadowed:
     return {(layer, STAGE_OF[part]): share for (layer, part), share in outliers.items()}
 
 
-def shadowed_at_ends(layers: int, pruned: float, outliers: float) -> Shadowed:
+def shadowed_at_ends(layers: int, pruned_share: float, outliers: float) -> Shadowed:
     """The linears that keep outliers where nothing was measured: all those of the layers nearest both ends.
 
     Deviation: the paper does not state which layers it keeps, only that those near both ends are important.
     """
-    return {(layer, stage): outliers for layer in layers_at_ends(layers, pruned) for stage in LINEARS}
+    return {(layer, stage): outliers for layer in layers_at_ends(layers, pruned_share) for stage in LINEARS}
 
 
-def layers_at_ends(layers: int, pruned: float) -> frozenset[int]:
-    """The layers nearest both ends that remain if a share `pruned` of all is left out."""
-    if not 0 <= pruned <= 1:
-        raise InputError(f"pruned is {pruned}; it is a share of the layers from 0 to 1")
-    count = round((1 - pruned) * layers)
-    front = ceil(count / 2)
-    return frozenset([*range(front), *range(layers - (count - front), layers)])
+def layers_at_ends(layers: int, pruned_share: float) -> frozenset[int]:
+    """The layers nearest both ends that remain if a share `pruned_share` of all is left out."""
+    if not 0 <= pruned_share <= 1:
+        raise InputError(f"pruned is {pruned_share}; it is a share of the layers from 0 to 1")
+    kept_count = round((1 - pruned_share) * layers)
+    front_count = ceil(kept_count / 2)
+    return frozenset([*range(front_count), *range(layers - (kept_count - front_count), layers)])
 
 
 def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
@@ -183,17 +183,17 @@ class _Cutter:
 
     def cut(self, rows: Sequence[int]) -> Iterator[Subgraph]:
         for chunk, (size, context) in enumerate(zip(rows, _starts(rows), strict=True)):
-            before: tuple[int, ...] = ()
+            parents: tuple[int, ...] = ()
             for layer in range(self.model_cost.shape.layers):
                 for stage in STAGES:
                     # To add a shadow product, the CPU first synchronizes with the NPU (sec. 3.3).
-                    joins = len(before) > 1
+                    is_synced = len(parents) > 1
                     if stage == ATTENTION:  # Eq. 2 as the text explains it: depends on earlier chunks too
-                        before = tuple(i for c in range(chunk + 1) for i in self._ends[c, layer, QKV])
-                    for subgraph in self._stage(chunk, layer, stage, size, context, before, joins):
+                        parents = tuple(i for c in range(chunk + 1) for i in self._ends[c, layer, QKV])
+                    for subgraph in self._stage(chunk, layer, stage, size, context, parents, is_synced):
                         self._count += 1
                         yield subgraph
-                    before = self._ends[chunk, layer, stage]
+                    parents = self._ends[chunk, layer, stage]
 
     def _stage(
         self,
@@ -202,82 +202,82 @@ class _Cutter:
         stage: str,
         rows: int,
         context: int,
-        before: tuple[int, ...],
-        joins: bool,
+        parents: tuple[int, ...],
+        is_synced: bool,
     ) -> Iterator[Subgraph]:
         """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
         label = f"chunk {chunk} layer {layer} {stage}"
-        first = self._count
+        first_number = self._count
         if stage not in LINEARS:
-            yield Subgraph(self._float(stage, rows, context, label, joins), before, chunk, layer, stage)
-            self._ends[chunk, layer, stage] = (first,)
+            yield Subgraph(self._float(stage, rows, context, label, is_synced), parents, chunk, layer, stage)
+            self._ends[chunk, layer, stage] = (first_number,)
             return
         if stage == FFN and self.layout.cuts(layer):
-            yield from self._up(chunk, layer, rows, before)
-            before, first = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
+            yield from self._up(chunk, layer, rows, parents)
+            parents, first_number = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
             stage = DOWN
-        parts = list(self._product(chunk, layer, stage, rows, before, first))
+        parts = list(self._product(chunk, layer, stage, rows, parents, first_number))
         yield from parts
-        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first, parts)
+        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first_number, parts)
 
-    def _up(self, chunk: int, layer: int, rows: int, before: tuple[int, ...]) -> Iterator[Subgraph]:
+    def _up(self, chunk: int, layer: int, rows: int, parents: tuple[int, ...]) -> Iterator[Subgraph]:
         """The first part of an FFN that is cut; its shadow product is added before the activation."""
-        first = self._count
-        parts = list(self._product(chunk, layer, UP, rows, before, first))
-        ends = _ends(first, parts)
+        first_number = self._count
+        parts = list(self._product(chunk, layer, UP, rows, parents, first_number))
+        ends = _ends(first_number, parts)
         if len(ends) > 1:
             # Read gate and up of both products; write the activated ones in int8.
-            inner = rows * self.model_cost.shape.intermediate
-            moved = inner * (2 * products(self.model_cost.shape, UP) * FLOAT + 1)
+            count = rows * self.model_cost.shape.intermediate
+            size = count * (2 * products(self.model_cost.shape, UP) * FLOAT_BYTES + 1)
             label = f"chunk {chunk} layer {layer} {UP}"
-            op = self._op(CPU, NORM, rows, 8.0 * inner, moved, label, precision="fp32", synced=True)
+            op = self._op(CPU, NORM, rows, 8.0 * count, size, label, precision="fp32", synced=True)
             parts.append(Subgraph(op, ends, chunk, layer, UP))
-            ends = (first + len(parts) - 1,)
+            ends = (first_number + len(parts) - 1,)
         yield from parts
         self._ends[chunk, layer, UP] = ends
 
     def _product(
-        self, chunk: int, layer: int, stage: str, rows: int, before: tuple[int, ...], first: int
+        self, chunk: int, layer: int, stage: str, rows: int, parents: tuple[int, ...], first_number: int
     ) -> Iterator[Subgraph]:
-        """A linear's subgraph, number `first`; for outliers also the flash read and the shadow product."""
+        """A linear's subgraph, `first_number`; for outliers also the flash read and the shadow product."""
         label = f"chunk {chunk} layer {layer} {stage}"
         subgraph_stage = FFN if stage == DOWN else stage
-        on = CPU if (layer, stage) in self.layout.beyond else NPU
-        yield Subgraph(self._linear(on, stage, rows, label), before, chunk, layer, subgraph_stage)
+        processor = CPU if (layer, stage) in self.layout.beyond else NPU
+        yield Subgraph(self._linear(processor, stage, rows, label), parents, chunk, layer, subgraph_stage)
         share = self.layout.shadowed.get((layer, stage))
-        if on == NPU and share is not None:
-            read, after = self._cold(stage, share, label), before
-            if read:
-                yield Subgraph(read, before, chunk, layer, subgraph_stage)
-                after = (*before, first + 1)
-            yield Subgraph(self._shadow(stage, share, rows, label), after, chunk, layer, subgraph_stage)
+        if processor == NPU and share is not None:
+            read_op, all_parents = self._cold(stage, share, label), parents
+            if read_op:
+                yield Subgraph(read_op, parents, chunk, layer, subgraph_stage)
+                all_parents = (*parents, first_number + 1)
+            yield Subgraph(self._shadow(stage, share, rows, label), all_parents, chunk, layer, subgraph_stage)
 
-    def _float(self, stage: str, rows: int, context: int, label: str, joins: bool) -> Op:
+    def _float(self, stage: str, rows: int, context: int, label: str, is_synced: bool) -> Op:
         shape = self.model_cost.shape
         if stage == ATTENTION:
             flops = shape.attention_flops(rows, context + rows)
-            moved = shape.cache_elements(context + rows) * self.model_cost.stored.activation
-            moved += 2 * rows * shape.heads * shape.head_dim * FLOAT
+            size = shape.cache_elements(context + rows) * self.model_cost.stored.activation
+            size += 2 * rows * shape.heads * shape.head_dim * FLOAT_BYTES
         else:
             # Read linear output and residual; write their sum in fp32 and its norm in int8.
-            flops, moved = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT + 1)
+            flops, size = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT_BYTES + 1)
         kind = ATTENTION if stage == ATTENTION else NORM
-        return self._op(CPU, kind, rows, flops, moved, label, precision="fp32", synced=joins)
+        return self._op(CPU, kind, rows, flops, size, label, precision="fp32", synced=is_synced)
 
     def _linear(self, on: str, stage: str, rows: int, label: str) -> Op:
         count = weights(self.model_cost.shape, stage)
-        moved = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
+        size = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
         kind = self.layout.linear if on == NPU else "linear"
         flops, arithmetic = 2.0 * rows * count, self.model_cost.stored.arithmetic
         launches = products(self.model_cost.shape, stage)
-        return self._op(on, kind, rows, flops, moved, label, arithmetic, launches=launches)
+        return self._op(on, kind, rows, flops, size, label, arithmetic, launches=launches)
 
     def _shadow(self, stage: str, share: float, rows: int, label: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
         outlier_weights = share * weights(self.model_cost.shape, stage)
-        moved = FLOAT * (outlier_weights + rows * (inputs + outputs))
-        return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, moved, f"{label} shadow", "fp32")
+        size = FLOAT_BYTES * (outlier_weights + rows * (inputs + outputs))
+        return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, size, f"{label} shadow", "fp32")
 
     def _cold(self, stage: str, share: float, label: str) -> Op | None:
         count = self.layout.cold * share * weights(self.model_cost.shape, stage)
@@ -295,27 +295,27 @@ class _Cutter:
         kind: str,
         rows: int,
         flops: float,
-        moved: float,
+        size: float,
         label: str,
         precision: str,
         synced: bool = False,
         launches: int = 1,
     ) -> Op:
         name = f"{self.name} {on} {label}"
-        return Op(on, kind, name, rows, flops, moved, precision, synced=synced, launches=launches)
+        return Op(on, kind, name, rows, flops, size, precision, synced=synced, launches=launches)
 
 
-def _ends(first: int, parts: Sequence[Subgraph]) -> tuple[int, ...]:
+def _ends(first_number: int, parts: Sequence[Subgraph]) -> tuple[int, ...]:
     """The numbers of a product and of its shadow product, the last of what was made, if it has one."""
-    return (first,) if len(parts) == 1 else (first, first + len(parts) - 1)
+    return (first_number,) if len(parts) == 1 else (first_number, first_number + len(parts) - 1)
 
 
 def _starts(rows: Sequence[int]) -> Iterator[int]:
     """Number of tokens before each chunk."""
-    before = 0
+    start = 0
     for size in rows:
-        yield before
-        before += size
+        yield start
+        start += size
 
 
 class Graphs(NamedTuple):
@@ -350,37 +350,37 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
     allocates (sec. 4.5), and the weights of each graph.
     """
     layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
-    total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
-    static = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
-    dynamic_sum = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    total, dynamic_count = len(STAGES) * layers, len(DYNAMIC_STAGES) * layers
+    static_bytes = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
+    dynamic_total = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
     return Graphs(
         total,
-        total - dynamic,
-        total - dynamic + chunks * dynamic,
+        total - dynamic_count,
+        total - dynamic_count + chunks * dynamic_count,
         chunks * total,
-        static + dynamic_sum,
-        chunks * static + dynamic_sum,
+        static_bytes + dynamic_total,
+        chunks * static_bytes + dynamic_total,
     )
 
 
 def static_buffers(shape: Shape) -> float:
     """Bytes per token of a layer's static operator outputs, in float and quantized."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    norms = 2 * shape.hidden * (FLOAT + 1)
-    projections = (queries + 2 * keys + shape.hidden) * FLOAT
-    residuals = 2 * shape.hidden * FLOAT
-    inner = (4 if shape.gated else 2) * shape.intermediate * FLOAT + shape.intermediate
-    return norms + projections + residuals + inner + shape.hidden * FLOAT
+    norms = 2 * shape.hidden * (FLOAT_BYTES + 1)
+    projections = (queries + 2 * keys + shape.hidden) * FLOAT_BYTES
+    residuals = 2 * shape.hidden * FLOAT_BYTES
+    mlp_bytes = (4 if shape.gated else 2) * shape.intermediate * FLOAT_BYTES + shape.intermediate
+    return norms + projections + residuals + mlp_bytes + shape.hidden * FLOAT_BYTES
 
 
 def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
     weighted values (in float and quantized)."""
     queries = shape.heads * shape.head_dim
-    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
-    return shape.layers * rows * (a_row + queries * (FLOAT + 1))
+    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT_BYTES + 2 * shape.heads * keys * FLOAT_BYTES
+    return shape.layers * rows * (a_row + queries * (FLOAT_BYTES + 1))
 
 
-def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:
-    """Bytes of the float weights kept in memory for shadow products, a share `hot` of the input channels."""
-    return hot * FLOAT * sum(weights(model_cost.shape, stage) for _, stage in layout.shadowed)
+def shadow_bytes(model_cost: ModelCost, layout: Layout, hot_share: float) -> float:
+    """Bytes of the float weights kept in memory for shadow products, `hot_share` of the input channels."""
+    return hot_share * FLOAT_BYTES * sum(weights(model_cost.shape, stage) for _, stage in layout.shadowed)

@@ -22,7 +22,7 @@ from repro.models.analysis.layers import loss, losses_without
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
-MOST = 0.8
+MOST_SHARE = 0.8
 """Share of the total loss increase in `carrying_share`; from the paper's 80/20 rule."""
 
 
@@ -64,10 +64,10 @@ class LeftOut:
 
 
 def carrying_share(increases: Sequence[float]) -> float:
-    """Smallest share of layers that accounts for `MOST` of all increases; decreases count as 0."""
-    ranked = sorted((max(0.0, increase) for increase in increases), reverse=True)
-    goal = MOST * sum(ranked)
-    return sum(total < goal for total in accumulate(ranked, initial=0.0)) / len(ranked)
+    """Smallest share of layers that accounts for `MOST_SHARE` of all increases; decreases count as 0."""
+    sorted_increases = sorted((max(0.0, increase) for increase in increases), reverse=True)
+    goal = MOST_SHARE * sum(sorted_increases)
+    return sum(total < goal for total in accumulate(sorted_increases, initial=0.0)) / len(sorted_increases)
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 ALL: Final = "all"
-ENOUGH = 0.8
+ENOUGH_SHARE = 0.8
 """Share of the outliers in `hot_enough` (sec. 3.3)."""
 
 
@@ -36,7 +36,7 @@ class _Observation:
     """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
     profiles: Mapping[LinearId, OutlierProfile]
-    counted: Mapping[LinearId, ChannelCounts]
+    counts: Mapping[LinearId, ChannelCounts]
 
 
 @register("probe", "outliers")
@@ -78,10 +78,10 @@ class Outliers:
             bits: mean of its log2: bits of resolution lost to a scale that covers the largest input.
         """
         observation = _observe(decoder, corpus, texts, self.quantile)
-        selection = [place for place, _ in linears_of(decoder) if self._wants(place, decoder.config.layers)]
-        linears = [observation.counted[place] for place in selection]
-        ratios = [observation.profiles[place].importance for place in selection]
-        all_, hot = channels.weights(linears), channels.hot_weights(linears, self.hot)
+        selection = [name for name, _ in linears_of(decoder) if self._wants(name, decoder.config.layers)]
+        linears = [observation.counts[name] for name in selection]
+        ratios = [observation.profiles[name].importance for name in selection]
+        all_weights, hot_weights = channels.weights(linears), channels.hot_weights(linears, self.hot)
         return {
             "linears": len(linears),
             "channels_at_once": channels.at_once(linears),
@@ -90,16 +90,16 @@ class Outliers:
             "share_a_pass": channels.share_a_pass(linears),
             "share_ever": channels.share_ever(linears),
             "hot_outliers": channels.hot_outliers(linears, self.hot),
-            "hot_enough": channels.hot_share_for(linears, ENOUGH),
-            "copy_saved": 1 - hot / all_,
-            "memory_saved": (all_ - hot) / (2 * all_ + _ends(decoder)),
+            "hot_enough": channels.hot_share_for(linears, ENOUGH_SHARE),
+            "copy_saved": 1 - hot_weights / all_weights,
+            "memory_saved": (all_weights - hot_weights) / (2 * all_weights + _ends(decoder)),
             "importance": _finite(fmean(ratios)),
             "bits": _finite(fmean(map(log2, ratios))),
         }
 
-    def _wants(self, place: LinearId, layers: int) -> bool:
+    def _wants(self, name: LinearId, layers: int) -> bool:
         layer = None if self.depth is None else round(self.depth * (layers - 1))
-        return layer in (None, place.layer) and self.part in (ALL, place.part)
+        return layer in (None, name.layer) and self.part in (ALL, name.part)
 
 
 def _finite(value: float) -> float | None:
@@ -117,7 +117,7 @@ def _ends(decoder: Decoder) -> int:
 def _observe(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Observation:
     """Profiles and counts of all linears; cached for cells that differ only in what they select."""
     profiles = profile(decoder, _tensors(corpus), quantile)
-    thresholds = {place: linear_profile.threshold for place, linear_profile in profiles.items()}
+    thresholds = {name: linear_profile.threshold for name, linear_profile in profiles.items()}
     return _Observation(profiles, channels.count(decoder, thresholds, _tensors(texts)))
 
 

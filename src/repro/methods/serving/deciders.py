@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.serving.service_profile import NOTHING, DeviceProfile, Spent
+from repro.methods.serving.service_profile import NO_COST, DeviceProfile, Spent
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
 
 Fallback = Literal["random", "release"]
@@ -53,12 +53,12 @@ class Infeasible(InputError):
 class Decider(Protocol):
     """Chooses the levels of prompt and model for a request."""
 
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
         """Choose a decision; `SloGuard` replaces infeasible ones.
 
         Args:
             request: the request.
-            feasible: decisions that meet its SLO, never empty; the decision head ignores them.
+            choices: decisions that meet its SLO, never empty; the decision head ignores them.
         """
 
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
@@ -70,13 +70,13 @@ class Rule(Protocol):
     """Feasibility rule: which decisions meet a request's SLO."""
 
     def feasible(
-        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """Return all decisions that meet the request's SLO.
 
         Args:
             request: the request.
-            present: current level of the model, if any.
+            current_level: current level of the model, if any.
             deciding: cost of making the decision.
         """
 
@@ -89,18 +89,18 @@ class ByProfile(Rule):
     prompts: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
-        full = self.profile.whole(len(request.prompt), request.answer)
+        whole_costs = self.profile.whole(len(request.prompt), request.answer)
         return [
             decision
             for decision in decisions(self.prompts, sorted(self.profile.levels))
             if request.objective.met(
                 self.profile.costs(
-                    decision.model, request.read(decision.prompt), request.answer, present, deciding
+                    decision.model, request.read(decision.prompt), request.answer, current_level, deciding
                 ),
-                full,
+                whole_costs,
             )
         ]
 
@@ -113,11 +113,11 @@ class Nominal(Rule):
     models: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
-        pairs = decisions(self.prompts, self.models)
-        return [decision for decision in pairs if request.objective.met_nominally(decision)]
+        choices = decisions(self.prompts, self.models)
+        return [decision for decision in choices if request.objective.met_nominally(decision)]
 
 
 class Checked(NamedTuple):
@@ -145,29 +145,29 @@ class SloGuard:
     seed: int = 0
 
     def decide(
-        self, request: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, current_level: float | None = None, deciding: Spent = NO_COST
     ) -> Checked:
         """Return a feasible decision.
 
         Raises:
             Infeasible: there is none.
         """
-        feasible = self.rule.feasible(request, present, deciding)
-        if not feasible:
+        choices = self.rule.feasible(request, current_level, deciding)
+        if not choices:
             raise Infeasible(
                 f"request {request.id} asks for {request.objective.bounds}, which no level of prompt and "
                 "model meets; ask for less"
             )
-        decision = self.decider.decide(request, feasible)
-        if decision in feasible:
+        decision = self.decider.decide(request, choices)
+        if decision in choices:
             return Checked(decision, False)
-        return Checked(self._instead(request, decision, feasible), True)
+        return Checked(self._instead(request, decision, choices), True)
 
-    def _instead(self, request: ServiceRequest, decision: Decision, feasible: Sequence[Decision]) -> Decision:
+    def _instead(self, request: ServiceRequest, decision: Decision, choices: Sequence[Decision]) -> Decision:
         if self.fallback == "random":
-            return _draw(feasible, self.seed, request)
-        same_prompt = [other for other in feasible if other.prompt == decision.prompt]
-        return max(same_prompt or feasible, key=lambda other: (other.model, other.prompt))
+            return _draw(choices, self.seed, request)
+        same_prompt = [choice for choice in choices if choice.prompt == decision.prompt]
+        return max(same_prompt or choices, key=lambda choice: (choice.model, choice.prompt))
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ class Uniform(Decider):
 
     seed: int = 0
 
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
         """See `Decider`."""
-        return _draw(feasible, self.seed, request)
+        return _draw(choices, self.seed, request)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Fixed(Decider):
 
     decision: Decision
 
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return self.decision
 
@@ -206,9 +206,9 @@ class Largest(Decider):
         if self.first not in Decision._fields:
             raise InputError(unknown("first", self.first, Decision._fields))
 
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
         """See `Decider`."""
-        return max(feasible, key=lambda decision: (getattr(decision, self.first), *decision))
+        return max(choices, key=lambda decision: (getattr(decision, self.first), *decision))
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,12 @@ class Oracle(Decider):
     right: Mapping[str, Collection[Decision]] = field(default_factory=dict)
     seed: int = 0
 
-    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, choices: Sequence[Decision]) -> Decision:
         """See `Decider`; InputError for a request without an entry in `right`."""
         if request.id not in self.right:
             raise InputError(f"the oracle's table has no request {request.id!r}; it has {len(self.right)}")
-        answering = [decision for decision in feasible if decision in self.right[request.id]]
-        return min(answering, key=_weight) if answering else _draw(feasible, self.seed, request)
+        right_choices = [decision for decision in choices if decision in self.right[request.id]]
+        return min(right_choices, key=_weight) if right_choices else _draw(choices, self.seed, request)
 
 
 def _weight(decision: Decision) -> tuple[float, float]:
@@ -239,5 +239,5 @@ def _weight(decision: Decision) -> tuple[float, float]:
     return round(decision.prompt * decision.model, 9), decision.model
 
 
-def _draw(feasible: Sequence[Decision], seed: int, request: ServiceRequest) -> Decision:
-    return random.Random(f"{seed}/{request.id}").choice(feasible)
+def _draw(choices: Sequence[Decision], seed: int, request: ServiceRequest) -> Decision:
+    return random.Random(f"{seed}/{request.id}").choice(choices)

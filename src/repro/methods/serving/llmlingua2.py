@@ -23,25 +23,25 @@ ENCODER = Shape(
 """BERT-base multilingual cased, the base of LLMLingua-2's small model, which the release runs; from its
 published configuration: 177 million parameters, 85 million of them in the layers."""
 
-CHUNK = 510
+CHUNK_TOKENS = 510
 """Tokens per pass, without the two special tokens at the ends."""
 
 
-def model_cost(stored: Precision) -> ModelCost:
+def model_cost(precision: Precision) -> ModelCost:
     """The encoder's cost in the precision of the language model beside it; the paper does not say."""
-    return ModelCost(ENCODER, stored)
+    return ModelCost(ENCODER, precision)
 
 
-def scoring(tokens: int, on: str, stored: Precision) -> tuple[Op, ...]:
+def scoring(tokens: int, on: str, precision: Precision) -> tuple[Op, ...]:
     """Ops that score a prompt of `tokens` tokens on a processor, one per chunk.
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
-    cost, layers = model_cost(stored), ENCODER.encoder_layers
+    cost, layers = model_cost(precision), ENCODER.encoder_layers
     ops = []
-    for start in range(0, tokens, CHUNK):
-        rows = min(CHUNK, tokens - start) + 2
-        flops, moved = cost.encode(layers, rows)
-        size, arithmetic = moved + cost.embed(rows)[1], cost.stored.arithmetic
+    for start in range(0, tokens, CHUNK_TOKENS):
+        rows = min(CHUNK_TOKENS, tokens - start) + 2
+        flops, moved_bytes = cost.encode(layers, rows)
+        size, arithmetic = moved_bytes + cost.embed(rows)[1], cost.stored.arithmetic
         ops.append(Op(on, "score", "LLMLingua-2", rows, flops, size, arithmetic, launches=layers))
     return tuple(ops)

@@ -20,7 +20,7 @@ from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.level import layers_at
 from repro.methods.serving.deciders import Fallback
-from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profile_levels
+from repro.methods.serving.service_profile import PROMPT_LENGTHS, DeviceProfile, profile_levels
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
 from repro.methods.serving.tlm import tiny_language_model
@@ -101,11 +101,11 @@ class Service(ABC):
     """Raised by hand when a service's decisions or costs change (docs/tables.md)."""
 
     @abstractmethod
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """Levels and costs of the service for a model.
 
         Args:
-            full: cost of the whole model.
+            cost: cost of the whole model.
             family: costs of the models in the class attribute `family`, by name.
         """
 
@@ -126,7 +126,7 @@ class Service(ABC):
         return hashes
 
 
-FINEST = 0.01
+FINEST_STEP = 0.01
 """Smallest step between levels."""
 
 
@@ -136,22 +136,22 @@ def levels_by(step: float) -> tuple[float, ...]:
     Raises:
         InputError: no number of steps reaches 1.
     """
-    count = round((1.0 - LEVELS[0]) / step) if step >= FINEST else 0
+    count = round((1.0 - LEVELS[0]) / step) if step >= FINEST_STEP else 0
     if not count or abs(count * step - (1.0 - LEVELS[0])) > 1e-9:
         raise InputError(f"service.step is {step}; steps go from {LEVELS[0]} to 1, such as 0.05, 0.1 or 0.2")
     # Rounded to nine decimals, so that 0.2 + 0.1 equals 0.3.
     return tuple(round(LEVELS[0] + step * i, 9) for i in range(count + 1))
 
 
-def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
+def by_layers(cost: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
     """Model costs of levels that keep a share of equal layers."""
-    count = full.shape.layers
+    count = cost.shape.layers
     return {
-        level: replace(full, shape=replace(full.shape, layers=layers_at(level, count))) for level in levels
+        level: replace(cost, shape=replace(cost.shape, layers=layers_at(level, count))) for level in levels
     }
 
 
-def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS) -> DeviceProfile:
+def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPT_LENGTHS) -> DeviceProfile:
     """Profile a system's levels on an emulated device from costs, all in memory, without computing.
 
     Args:
@@ -163,10 +163,10 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
         level: system.switching.ops(model_cost, device.main) for level, model_cost in system.levels.items()
     }
     sessions = {level: _costing(device, model_cost) for level, model_cost in system.levels.items()}
-    steps = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
-    largest = None if system.models else sessions.get(1.0)
-    full = largest or _costing(device, system.full)
-    return profile_levels(device, sessions, full, switching, prompts, steps)
+    decode_sessions = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
+    session = None if system.models else sessions.get(1.0)
+    whole_session = session or _costing(device, system.full)
+    return profile_levels(device, sessions, whole_session, switching, prompts, decode_sessions)
 
 
 def _costing(device: Device, model_cost: ModelCost) -> Session:

@@ -17,7 +17,7 @@ from repro.methods.serving.slo import RequestCosts
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
-PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
+PROMPT_LENGTHS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
 """Prompt lengths to profile; short ones because emulated phones' efficiency is nonlinear below 33."""
 
 
@@ -31,15 +31,15 @@ class Spent(NamedTuple):
         """Multiply by a factor."""
         return Spent(factor * self.seconds, None if self.joules is None else factor * self.joules)
 
-    def plus(self, other: Spent) -> Spent:
+    def plus(self, spent: Spent) -> Spent:
         """Sum of both; joules are unknown if either's are."""
-        has_joules = self.joules is not None and other.joules is not None
+        has_joules = self.joules is not None and spent.joules is not None
         return Spent(
-            self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if has_joules else None
+            self.seconds + spent.seconds, (self.joules or 0.0) + (spent.joules or 0.0) if has_joules else None
         )
 
 
-NOTHING = Spent(0.0, 0.0)
+NO_COST = Spent(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LevelProfile:
     prompts: tuple[int, ...]
     prefill: tuple[Spent, ...]
     step: tuple[Spent, ...]
-    switch: Spent = NOTHING
+    switch: Spent = NO_COST
 
     def prefill_at(self, tokens: int) -> Spent:
         """Prefill cost, linearly interpolated.
@@ -76,11 +76,11 @@ class LevelProfile:
                 f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
                 f"{self.prompts[-1]}"
             )
-        high = bisect_left(self.prompts, tokens)
-        if self.prompts[high] == tokens:
-            return costs[high]
-        share = (tokens - self.prompts[high - 1]) / (self.prompts[high] - self.prompts[high - 1])
-        return costs[high - 1].times(1.0 - share).plus(costs[high].times(share))
+        index = bisect_left(self.prompts, tokens)
+        if self.prompts[index] == tokens:
+            return costs[index]
+        share = (tokens - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
+        return costs[index - 1].times(1.0 - share).plus(costs[index].times(share))
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, model: float, read: int, answer: int, present: float | None, deciding: Spent = NOTHING
+        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NO_COST
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
         Args:
             model: model level.
-            read: prompt tokens kept.
+            tokens: prompt tokens kept.
             answer: tokens to generate, at least 1.
-            present: current model level; `None` before the first request.
+            current_level: current model level; `None` before the first request.
             deciding: cost of making the decision.
 
         Raises:
@@ -116,42 +116,42 @@ class DeviceProfile:
                 f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
             )
         level = self.levels[model]
-        before = deciding if model == present else deciding.plus(level.switch)
-        return _costs(level, read, answer, before)
+        spent_before = deciding if model == current_level else deciding.plus(level.switch)
+        return _costs(level, tokens, answer, spent_before)
 
     def whole(self, prompt: int, answer: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""
-        return _costs(self.full, prompt, answer, NOTHING)
+        return _costs(self.full, prompt, answer, NO_COST)
 
 
-def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> RequestCosts:
-    first = before.plus(level.prefill_at(prompt))
+def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -> RequestCosts:
+    spent_to_first = spent_before.plus(level.prefill_at(prompt))
     if answer < 2:
-        return RequestCosts(first.seconds, None, *first)
+        return RequestCosts(spent_to_first.seconds, None, *spent_to_first)
     # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
     step = level.step_at(prompt + (answer - 2) / 2)
-    return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
+    return RequestCosts(spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer - 1)))
 
 
 def profile_levels(
     device: Device,
     sessions: Mapping[float, Session],
-    full: Session,
+    target: Session,
     switching: Mapping[float, Iterable[Op]],
-    prompts: Sequence[int] = PROMPTS,
-    steps: Mapping[float, Session] | None = None,
+    prompts: Sequence[int] = PROMPT_LENGTHS,
+    decode_sessions: Mapping[float, Session] | None = None,
 ) -> DeviceProfile:
     """Measure all levels once.
 
     Args:
         device: the device; outputs are not used, so networks may be blank.
         sessions: session of each level.
-        full: session of the whole model; if it is also a level's session, it is measured only once.
+        target: session of the whole model; if it is also a level's session, it is measured only once.
         switching: ops of switching to each level.
         prompts: prompt lengths to measure, ascending, at least one.
-        steps: sessions for decode steps, for levels where they differ from `sessions`.
+        decode_sessions: sessions for decode steps, for levels where they differ from `sessions`.
     """
-    step_sessions = steps or {}
+    step_sessions = decode_sessions or {}
 
     async def measure() -> DeviceProfile:
         levels = {
@@ -160,32 +160,32 @@ def profile_levels(
             )
             for level, session in sessions.items()
         }
-        same = [levels[level] for level, session in sessions.items() if session is full]
-        return DeviceProfile(levels, same[0] if same else await _level(device, full, full, prompts, ()))
+        same = [levels[level] for level, session in sessions.items() if session is target]
+        return DeviceProfile(levels, same[0] if same else await _level(device, target, target, prompts, ()))
 
     return device.play(measure())
 
 
 async def _level(
-    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch: Sequence[Op]
+    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch_ops: Sequence[Op]
 ) -> LevelProfile:
-    switch_cost = await run_ops(device, switch)
-    prefill, step = [], []
+    switch_cost = await run_ops(device, switch_ops)
+    prefill_costs, step_costs = [], []
     for tokens in prompts:
         text = Prefix.of([0] * tokens)
         session.start(text)
         start = device.now
         await session.forward([text])
-        prefill.append(spent_since(device, start))
+        prefill_costs.append(spent_since(device, start))
         if step_session is not session:
             step_session.start(text)
             await step_session.forward([text])
-        longer = text.then(0)
-        step_session.keep(longer)
+        longer_text = text.then(0)
+        step_session.keep(longer_text)
         start = device.now
-        await step_session.forward([longer])
-        step.append(spent_since(device, start))
-    return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switch_cost)
+        await step_session.forward([longer_text])
+        step_costs.append(spent_since(device, start))
+    return LevelProfile(tuple(prompts), tuple(prefill_costs), tuple(step_costs), switch_cost)
 
 
 async def run_ops(device: Device, ops: Iterable[Op]) -> Spent:
@@ -193,7 +193,7 @@ async def run_ops(device: Device, ops: Iterable[Op]) -> Spent:
     start = device.now
     for op in ops:
         await device.run(op)
-    return spent_since(device, start) if device.now > start else NOTHING
+    return spent_since(device, start) if device.now > start else NO_COST
 
 
 def spent_since(device: Device, start: float) -> Spent:

@@ -42,7 +42,7 @@ class AnyToken(Scorer):
 
 
 def shorten_prompt(
-    tokens: Sequence[int], count: int, scores: Sequence[float], spare: int | None = None
+    tokens: Sequence[int], count: int, scores: Sequence[float], droppable_tokens: int | None = None
 ) -> tuple[int, ...]:
     """Keep the tokens with the highest scores, in prompt order; ties keep the earlier token.
 
@@ -50,9 +50,9 @@ def shorten_prompt(
         tokens: the whole prompt.
         count: number of tokens to keep, at least those that may not be dropped.
         scores: scores of all tokens, or of those that may be dropped.
-        spare: number of tokens at the beginning that may be dropped; `None`: all.
+        droppable_tokens: number of tokens at the beginning that may be dropped; `None`: all.
     """
-    droppable = len(tokens) if spare is None else spare
-    room = count - (len(tokens) - droppable)
-    best = sorted(range(droppable), key=lambda i: (-scores[i], i))[:room]
-    return (*(tokens[i] for i in sorted(best)), *tokens[droppable:])
+    droppable = len(tokens) if droppable_tokens is None else droppable_tokens
+    kept_count = count - (len(tokens) - droppable)
+    best_indices = sorted(range(droppable), key=lambda i: (-scores[i], i))[:kept_count]
+    return (*(tokens[i] for i in sorted(best_indices)), *tokens[droppable:])

@@ -61,7 +61,7 @@ class LatencySlo:
     def __post_init__(self) -> None:
         if not self.bounds:
             raise InputError(
-                f"an objective asks nothing; give one of {', '.join(f.name for f in fields(self))}"
+                f"an objective asks nothing; give one of {', '.join(field.name for field in fields(self))}"
             )
         for name, share in self.bounds.items():
             if not 0.0 < share <= 1.0:
@@ -73,14 +73,14 @@ class LatencySlo:
         shares = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: share for name, share in shares.items() if share is not None}
 
-    def met(self, costs: RequestCosts, full: RequestCosts) -> bool:
+    def met(self, costs: RequestCosts, full_costs: RequestCosts) -> bool:
         """Whether costs stay within their shares of the full model's, without tolerance.
 
         Raises:
             InputError: energy is bounded and the device's power is unknown.
         """
         for name, share in self.bounds.items():
-            cost, full_cost = getattr(costs, name), getattr(full, name)
+            cost, full_cost = getattr(costs, name), getattr(full_costs, name)
             if name == "tpot" and cost is None:
                 continue  # no later token is late
             if cost is None or full_cost is None:
@@ -99,11 +99,11 @@ class LatencySlo:
         Raises:
             InputError: time or energy is bounded.
         """
-        nominal = {"ttft": decision.prompt * decision.model, "tpot": decision.model}
-        if unsupported := set(self.bounds) - set(nominal):
-            raise InputError(f"the nominal rule knows ttft and tpot, not {', '.join(sorted(unsupported))}")
+        nominal_shares = {"ttft": decision.prompt * decision.model, "tpot": decision.model}
+        if other_bounds := set(self.bounds) - set(nominal_shares):
+            raise InputError(f"the nominal rule knows ttft and tpot, not {', '.join(sorted(other_bounds))}")
         # Rounding to nine decimals removes floating-point error in products of levels.
-        return all(round(nominal[name] - share, 9) <= 0 for name, share in self.bounds.items())
+        return all(round(nominal_shares[name] - share, 9) <= 0 for name, share in self.bounds.items())
 
 
 def decisions(prompts: Sequence[float] = LEVELS, models: Sequence[float] = LEVELS) -> tuple[Decision, ...]:
@@ -124,6 +124,6 @@ def kept_tokens(tokens: int, level: float, spare: int | None = None, granule: in
     """
     if level == 1.0:
         return tokens
-    fixed = 0 if spare is None else tokens - spare
-    room = max(0, int(round(level * tokens, 6)) - fixed)
-    return max(1, fixed + room - room % granule)
+    fixed_tokens = 0 if spare is None else tokens - spare
+    kept_spare = max(0, int(round(level * tokens, 6)) - fixed_tokens)
+    return max(1, fixed_tokens + kept_spare - kept_spare % granule)

@@ -41,11 +41,11 @@ the paper's longest switch of LLaMA-7B while serving on a Redmi K60 Champion."""
 class Switching(Protocol):
     """Switching of a system between its levels."""
 
-    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
+    def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """Ops of a switch, run one after the other before the prefill.
 
         Args:
-            to: model cost of the new level.
+            model_cost: model cost of the new level.
             on: processor that runs the models.
         """
 
@@ -54,7 +54,7 @@ class Switching(Protocol):
 class Nothing:
     """Switching is free: levels skip layers or parts of them that stay in memory (LE, ShortGPT)."""
 
-    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
+    def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         return ()
 
@@ -69,10 +69,10 @@ class Pointer:
 
     launches: float = 1.0
 
-    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
+    def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        matrices = self.launches * to.shape.layers * (7 if to.shape.gated else 6)
-        return (_switch("switch pointers", on, to.adapter_bytes, to, launches=matrices),)
+        matrices = self.launches * model_cost.shape.layers * (7 if model_cost.shape.gated else 6)
+        return (_switch("switch pointers", on, model_cost.adapter_bytes, model_cost, launches=matrices),)
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class Relayout:
         if self.fetched < 1:
             raise InputError(f"switching.fetched is {self.fetched}; a byte that stays is read at least once")
 
-    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
+    def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        return (_switch("lay weights out", on, (1.0 + self.fetched) * to.block_bytes, to),)
+        return (_switch("lay weights out", on, (1.0 + self.fetched) * model_cost.block_bytes, model_cost),)
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class Swap:
 
     tables: bool = True
 
-    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
+    def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        size = to.model_bytes if self.tables else to.block_bytes
+        size = model_cost.model_bytes if self.tables else model_cost.block_bytes
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 

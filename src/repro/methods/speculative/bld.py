@@ -19,7 +19,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import RANKED, Logits
+from repro.models.forward.network import RANK_COUNT, Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.acceptance import AcceptanceWalk, Accepted
 from repro.models.tokens.sampling import Sampling
@@ -38,15 +38,15 @@ class Lenient(Greedy):
 
         As in the release, the whole chain is accepted if that choice is the unlikely token itself.
         """
-        last = len(tree) - 1
-        for node in range(last):
+        last_node = len(tree) - 1
+        for node in range(last_node):
             row, token = (yield node), tree.token(node + 1)
             if -logp(row, token) > self._rollback:
                 if row.choice == token:
                     break
                 return Accepted(list(range(node + 1)), row.choice)
-        row = yield last
-        return Accepted(list(range(last + 1)), row.choice)
+        row = yield last_node
+        return Accepted(list(range(last_node + 1)), row.choice)
 
 
 def logp(row: Logits, token: int) -> float:
@@ -93,7 +93,7 @@ class BigLittle(Speculative):
 
     def ranks(self, role: str) -> int:
         """See `Method`: the target judges tokens of any rank."""
-        return RANKED if role == "target" else 1
+        return RANK_COUNT if role == "target" else 1
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify in turn; as in the release, draft tokens that end the answer are not verified.
@@ -107,12 +107,12 @@ class BigLittle(Speculative):
         with device.phase("decode"):
             while not decoding.done:
                 tree, reason = await self.grow(decoding, draft)
-                drafted = len(tree) - 1
+                length = len(tree) - 1
                 if reason == "end":
-                    decoding.round(tree.prefixes[-1], drafted, rows=0, accepted=drafted, reason=reason)
+                    decoding.round(tree.prefixes[-1], length, rows=0, accepted=length, reason=reason)
                     break
                 verification = await target.verify(tree, lenient)
-                decoding.round(verification.text, drafted, verification.rows, verification.accepted, reason)
+                decoding.round(verification.text, length, verification.rows, verification.accepted, reason)
                 draft.keep(verification.text)
         return decoding.generation
 

@@ -50,9 +50,9 @@ class Corrected(Method):
                 (guess,) = await draft.forward([decoding.text])
                 (row,) = await target.forward([decoding.text])
                 token = decoding.chooser.first(row)
-                right = decoding.chooser.propose(guess).token == token
+                is_right = decoding.chooser.propose(guess).token == token
                 text = decoding.text.then(token)
                 for session in (target, draft):
                     session.keep(text)
-                decoding.round(text, drafted=1, accepted=int(right))
+                decoding.round(text, drafted_tokens=1, accepted=int(is_right))
         return decoding.generation

@@ -89,8 +89,8 @@ class TreeDecoding(Serving):
 def calibration(draft: Session) -> Calibration:
     """Calibration of a draft's heads; InputError without Medusa heads or recorded ranks."""
     if not isinstance(draft.beside, Calibration):
-        unranked = "heads without recorded ranks (workshop.training.head_ranks)"
-        reason = unranked if draft.heads else "no Medusa heads"
+        no_ranks = "heads without recorded ranks (workshop.training.head_ranks)"
+        reason = no_ranks if draft.heads else "no Medusa heads"
         raise InputError(f"{draft.name} has {reason}; choose model@draft=smollm2_135m_medusa or record them")
     return draft.beside
 

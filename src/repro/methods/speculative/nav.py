@@ -54,12 +54,12 @@ class Nav(Method):
         target = sessions["target"]
         self.check(request.sampling)
         with device.phase("rehearsal"):
-            text = Decoding(request, device)
-            (row,) = await target.forward([text.text])
-            text.first(row.choice)
-            while not text.done:
-                (row,) = await target.forward([text.text])
-                text.round(text.text.then(row.choice))
+            rehearsal = Decoding(request, device)
+            (row,) = await target.forward([rehearsal.text])
+            rehearsal.first(row.choice)
+            while not rehearsal.done:
+                (row,) = await target.forward([rehearsal.text])
+                rehearsal.round(rehearsal.text.then(row.choice))
         target.start(request.prefix)
         decoding = Decoding(request, device)
         with device.phase("prefill"):
@@ -67,7 +67,7 @@ class Nav(Method):
             decoding.first(row.choice)
         with device.phase("decode"):
             while not decoding.done:
-                tree = self._tree(decoding, text.generation.tokens)
+                tree = self._tree(decoding, rehearsal.generation.tokens)
                 verification = await target.verify(tree, decoding.chooser, WholeTree(apart=self.batch > 1))
                 decoding.verified(verification, len(tree) - 1, "known")
         return decoding.generation
@@ -76,8 +76,8 @@ class Nav(Method):
         """Tree of the remaining answer without its last token, and wrong branches for the batch."""
         tokens = answer[len(decoding.generation.tokens) : -1]
         tree = TokenTree(decoding.text)
-        for other in range(self.batch if tokens else 1):
+        for branch in range(self.batch if tokens else 1):
             node = 0
             for token in tokens:
-                node = tree.grow(node, token - other if token >= other else token + other)
+                node = tree.grow(node, token - branch if token >= branch else token + branch)
         return tree

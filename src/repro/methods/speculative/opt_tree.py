@@ -55,12 +55,12 @@ class OptTree(Speculative):
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then select the nodes to verify."""
-        tree, layer, expected = TokenTree(decoding.text), [0], 0.0
+        tree, layer, length = TokenTree(decoding.text), [0], 0.0
         for _ in range(self.depth):
             rows = await draft.forward([tree.prefixes[node] for node in layer])
             layer = self._next_layer(tree, layer, rows)
-            previous, expected = expected, sum(map(tree.confidence, likeliest(tree, self.nodes)))
-            if expected - previous <= self.threshold:
+            old_length, length = length, sum(map(tree.confidence, likeliest(tree, self.nodes)))
+            if length - old_length <= self.threshold:
                 return likeliest_subtree(tree, self.nodes), "threshold"
         return likeliest_subtree(tree, self.nodes), "depth"
 
@@ -72,8 +72,8 @@ class OptTree(Speculative):
                 for token, logp in row.top(self.nodes):
                     yield tree.confidence(node) * math.exp(logp), node, token, logp
 
-        best = nlargest(self.nodes, children(), key=lambda child: child[0])
-        return [tree.grow(node, token, logp) for _, node, token, logp in best]
+        best_children = nlargest(self.nodes, children(), key=lambda child: child[0])
+        return [tree.grow(node, token, logp) for _, node, token, logp in best_children]
 
 
 def likeliest(tree: TokenTree, count: int) -> list[int]:

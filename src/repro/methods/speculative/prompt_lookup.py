@@ -59,9 +59,9 @@ def looked_up(tokens: Sequence[int], ngram: int, length: int, stop: Collection[i
     They end before a stop token, which nothing follows; empty if even the last token is new.
     """
     for size in range(min(ngram, len(tokens) - 1), 0, -1):
-        last = tokens[-size:]
+        last_tokens = tokens[-size:]
         for start in range(len(tokens) - size):
-            if tokens[start : start + size] == last:
-                following = tokens[start + size : start + size + length]
-                return [*takewhile(lambda token: token not in stop, following)]
+            if tokens[start : start + size] == last_tokens:
+                next_tokens = tokens[start + size : start + size + length]
+                return [*takewhile(lambda token: token not in stop, next_tokens)]
     return []

@@ -96,11 +96,11 @@ def merge(trees: Iterable[TokenTree]) -> TokenTree:
 
     Sampled nodes keep their draft distributions; children of duplicate sequences go below the first node.
     """
-    first, *rest = trees
-    merged = first.below(first.root)
-    for tree in rest:
+    first_tree, *other_trees = trees
+    merged_tree = first_tree.below(first_tree.root)
+    for tree in other_trees:
         for node in range(1, len(tree)):
-            parent = merged.find(tree.prefixes[tree.parents[node]])
+            parent = merged_tree.find(tree.prefixes[tree.parents[node]])
             assert parent is not None, "parents come before children"
-            merged.grow(parent, tree.token(node), tree.logps[node], tree.distributions[node])
-    return merged
+            merged_tree.grow(parent, tree.token(node), tree.logps[node], tree.distributions[node])
+    return merged_tree

@@ -10,7 +10,7 @@ from typing import ClassVar
 from repro.core.bounds import Layers, Share
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
-from repro.models.forward.network import RANKED
+from repro.models.forward.network import RANK_COUNT
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -41,7 +41,7 @@ class Speculative(Method):
     @property
     def draft_ranks(self) -> int:
         """How many of a draft's first ranks `grow` reads after one sequence."""
-        return RANKED
+        return RANK_COUNT
 
     @abstractmethod
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
-from repro.models.quantization.dictionary_rounding import FULL, OUTLIERS
+from repro.models.quantization.dictionary_rounding import FULL, OUTLIER_SHARE
 from repro.models.streaming.loading import LayerLoads
 from repro.records.record import Scalar
 
@@ -114,34 +114,34 @@ def plan(
     """
     planner = _Planner(sharding, len(importance), len(importance[0]), layers, pace)
     widths = planner.uniform()
-    ranked = sorted(
+    ranked_shards = sorted(
         (-score, layer, shard) for layer, row in enumerate(importance) for shard, score in enumerate(row)
     )
-    for _, layer, shard in ranked:
+    for _, layer, shard in ranked_shards:
         planner.raise_one(widths, layer, shard)
     return planner.plan(widths)
 
 
 def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: StagePace) -> float:
     """Seconds of a pass whose layers are read and computed in order, reads running ahead as slots allow."""
-    read = computed = 0.0
+    read_end = computed_end = 0.0
     slot_times: list[float] = []
-    layers = [(size, pace.compute(moved)) for size, moved in zip(loads, unpacking, strict=True)]
+    layers = [(size, pace.compute(moved_bytes)) for size, moved_bytes in zip(loads, unpacking, strict=True)]
     for size, seconds in [*layers, (pace.head_bytes, pace.head)]:
         if size:
             slot = slot_times[-1 - pace.ahead] if len(slot_times) > pace.ahead else 0.0
-            read = max(read, slot) + pace.load(size)
-            computed = max(computed, read)
-        computed += seconds
+            read_end = max(read_end, slot) + pace.load(size)
+            computed_end = max(computed_end, read_end)
+        computed_end += seconds
         if size:
-            slot_times.append(computed)
-    return pace.embed + computed
+            slot_times.append(computed_end)
+    return pace.embed + computed_end
 
 
-def layer_ranges(layers: int, real: int) -> list[range]:
+def layer_ranges(layers: int, real_layers: int) -> list[range]:
     """For each of `layers` costed layers, the range of checkpoint layers that map to it, possibly empty."""
-    starts = [layer * real // layers for layer in range(layers + 1)]
-    return [range(first, last) for first, last in pairwise(starts)]
+    starts = [layer * real_layers // layers for layer in range(layers + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
 
 
 class _Planner:
@@ -150,7 +150,7 @@ class _Planner:
     def __init__(self, sharding: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
         self._pace = pace
         self._bits = {FULL: layers.bits}
-        self._bits |= {w: b for w in sharding.widths if (b := stored_bits(w)) < layers.bits}
+        self._bits |= {w: bits for w in sharding.widths if (bits := stored_bits(w)) < layers.bits}
         self._bytes_per_bit = layers.layer_bytes / layers.bits / shards
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
         self._buffer = sharding.preload * layers.layer_bytes * count
@@ -166,10 +166,10 @@ class _Planner:
 
     def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:
         """Widen one shard as far as the target allows, in place."""
-        before = widths[layer][shard]
-        for width in reversed(self._rising[self._rising.index(before) :]):
+        old_width = widths[layer][shard]
+        for width in reversed(self._rising[self._rising.index(old_width) :]):
             widths[layer][shard] = width
-            if width == before or self._fits(widths):
+            if width == old_width or self._fits(widths):
                 return
 
     def plan(self, widths: Sequence[Sequence[int]]) -> ShardPlan:
@@ -196,23 +196,23 @@ class _Planner:
 
     def _loads(self, widths: Sequence[Sequence[int]]) -> list[float]:
         """Bytes to read per layer; the preload buffer holds the first shards that fit."""
-        room, loads = self._buffer, []
+        free_bytes, loads = self._buffer, []
         for row in widths:
             sizes, count = self._sizes(row), 0
-            while count < len(sizes) and sizes[count] <= room:
-                room -= sizes[count]
+            while count < len(sizes) and sizes[count] <= free_bytes:
+                free_bytes -= sizes[count]
                 count += 1
             if count < len(sizes):
-                room = 0.0
+                free_bytes = 0.0
             loads.append(sum(sizes[count:]))
         return loads
 
     def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:
         """Bytes moved per layer to dequantize its rounded shards: read rounded, written at stored width."""
-        rounded = [[width for width in row if width != FULL] for row in widths]
-        return [sum(self._sizes([*row, *[FULL] * len(row)])) for row in rounded]
+        rounded_widths = [[width for width in row if width != FULL] for row in widths]
+        return [sum(self._sizes([*row, *[FULL] * len(row)])) for row in rounded_widths]
 
 
 def stored_bits(width: int) -> float:
     """Bits per weight of a rounded shard; its dictionary of 2^width values is neglected."""
-    return width + OUTLIERS * OUTLIER_BITS
+    return width + OUTLIER_SHARE * OUTLIER_BITS

@@ -22,7 +22,7 @@ from repro.records.build_cache import computed_once, memory_root
 
 log = logging.getLogger(__name__)
 
-TOKENS = 192
+TEXT_TOKENS = 192
 """Number of calibration tokens used."""
 
 TEXT = """The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
@@ -66,7 +66,7 @@ def importance(
         dtype: one of `shards.DENSE`.
         config: configuration of the checkpoint.
         ends: embeddings and output projection of its decoder.
-        text: calibration token ids; the first `TOKENS` are used.
+        text: calibration token ids; the first `TEXT_TOKENS` are used.
         narrowest: bits of the narrowest width.
     """
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
@@ -74,7 +74,7 @@ def importance(
 
     def compute() -> list[list[float]]:
         log.warning("ranking %d x %d shards of %s, once", config.layers, config.kv_heads, folder.name)
-        return _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
+        return _Profile(folder, dtype, ends, config, text[:TEXT_TOKENS]).divergences(narrowest)
 
     scores: list[list[float]] = computed_once(path, compute)
     return scores
@@ -100,30 +100,30 @@ class _Profile:
         logprobs = self._rest(x, layers)
         inputs = [x, *self._decoder.states(x, self._positions, None, self._cache())]
         for i, (layer, x) in enumerate(zip(layers, inputs[:-1], strict=True)):
-            narrow = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
-            mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
+            coarser = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
+            mixes = (_taking(coarser, layer, self._config, shard) for shard in range(self._config.kv_heads))
             rows.append([_divergence(logprobs, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
         return rows
 
     def _rest(self, x: Tensor, layers: Sequence[LayerWeights]) -> Tensor:
         """Log-probabilities `[rows, vocab]` with `layers` as the last ones, of which `x` is the input."""
-        last = range(self._config.layers - len(layers), self._config.layers)
-        *_, x = self._decoder.states(x, self._positions, None, self._cache(), last, layers)
+        last_layers = range(self._config.layers - len(layers), self._config.layers)
+        *_, x = self._decoder.states(x, self._positions, None, self._cache(), last_layers, layers)
         return self._decoder.head(x).log_softmax(-1)
 
     def _cache(self) -> KVCache:
         return KVCache(self._config, len(self._tokens), device=self._decoder.device)
 
 
-def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
+def _taking(from_layer: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
     """A layer with one shard taken from another layer."""
 
     def theirs(piece: WeightPiece, _: Tensor) -> Tensor:
-        weight: Tensor = getattr(other, piece.linear).weight
+        weight: Tensor = getattr(from_layer, piece.linear).weight
         return weight[piece.rows, piece.columns]
 
     return map_shards(layer, config, {shard: theirs})
 
 
-def _divergence(logprobs: Tensor, changed: Tensor) -> float:
-    return float((logprobs.exp() * (logprobs - changed)).sum(-1).mean())
+def _divergence(logprobs: Tensor, changed_logprobs: Tensor) -> float:
+    return float((logprobs.exp() * (logprobs - changed_logprobs)).sum(-1).mean())

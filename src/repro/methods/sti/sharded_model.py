@@ -74,15 +74,15 @@ class ShardedModel(Model):
         model_cost, ranks = self.model_cost, self._importance()
         ranges = layer_ranges(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
-        return plan(self._sharding, [ranks[real.start] for real in ranges], layers, self._pace)
+        return plan(self._sharding, [ranks[layer_range.start] for layer_range in ranges], layers, self._pace)
 
     @property
     def widths(self) -> Widths:
         """Shard widths of the checkpoint's layers."""
-        billed = zip(
+        rows_and_ranges = zip(
             self.plan.widths, layer_ranges(len(self.plan.widths), self.decoder_config.layers), strict=True
         )
-        return tuple(row for row, layers in billed for _ in layers)
+        return tuple(row for row, layers in rows_and_ranges for _ in layers)
 
     def outputs_key(self, variant: str = "") -> str:
         """Identity of what the checkpoint computes at these widths; see `Model`."""
@@ -128,8 +128,8 @@ def sharded_decoder(
         config: configuration of the checkpoint.
     """
     layers = weights.layers(folder, dtype, device=ends.embedding.device)
-    rounded = (round_shards(layer, config, row) for layer, row in zip(layers, widths, strict=True))
-    return Decoder(config, [packed_layer(layer) for layer in rounded], ends)
+    rounded_layers = (round_shards(layer, config, row) for layer, row in zip(layers, widths, strict=True))
+    return Decoder(config, [packed_layer(layer) for layer in rounded_layers], ends)
 
 
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
@@ -144,10 +144,10 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 
-    flops, moved = model_cost.layers(1, 1, CONTEXT)
+    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
-        compute=lambda unpacking: seconds(on, "layer", (flops, moved + unpacking)),
+        compute=lambda unpacking: seconds(on, "layer", (flops, moved_bytes + unpacking)),
         embed=seconds(on, "embed", model_cost.embed(1)),
         head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,

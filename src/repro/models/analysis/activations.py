@@ -29,9 +29,9 @@ class Sample:
     rows: Tensor
     magnitude: Tensor
 
-    def over(self, by: Tensor) -> Sample:
-        """The sample divided by `by`, fp32 `[inputs]`."""
-        return Sample(self.rows / by, self.magnitude / by)
+    def over(self, divisors: Tensor) -> Sample:
+        """The sample divided by `divisors`, fp32 `[inputs]`."""
+        return Sample(self.rows / divisors, self.magnitude / divisors)
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[Li
     """
     stride = -(-_tokens(corpus) // rows)
 
-    def add(_: LinearId, x: Tensor, sampled: _SampledRows | None) -> _SampledRows:
-        return (sampled or _SampledRows(stride)).add(x.float())
+    def add(_: LinearId, x: Tensor, sampled_rows: _SampledRows | None) -> _SampledRows:
+        return (sampled_rows or _SampledRows(stride)).add(x.float())
 
-    return {name: sampled.sample() for name, sampled in accumulate(decoder, corpus, add).items()}
+    return {name: sampled_rows.sample() for name, sampled_rows in accumulate(decoder, corpus, add).items()}
 
 
 def largest_by_channel(
@@ -76,9 +76,9 @@ def largest_by_channel(
     """
     _tokens(corpus)
 
-    def add(_: LinearId, x: Tensor, largest: Tensor | None) -> Tensor:
+    def add(_: LinearId, x: Tensor, largest_magnitudes: Tensor | None) -> Tensor:
         magnitudes = x.abs().amax(0).float()
-        return magnitudes if largest is None else torch.maximum(largest, magnitudes)
+        return magnitudes if largest_magnitudes is None else torch.maximum(largest_magnitudes, magnitudes)
 
     return accumulate(decoder, corpus, add, outputs)
 
@@ -141,15 +141,15 @@ class _Top:
 
     count: int
     values: Tensor = field(default_factory=lambda: torch.empty(0))
-    least: float = -1.0
+    least_value: float = -1.0
 
     def add(self, x: Tensor) -> _Top:
         """Add values; only those above the least one held matter once `count` are held."""
         magnitudes = x.float().abs().flatten()
-        values = torch.cat((self.values, magnitudes[magnitudes > self.least]))
+        values = torch.cat((self.values, magnitudes[magnitudes > self.least_value]))
         if len(values) > self.count:
             values = values.topk(self.count, sorted=False).values
         if len(values) == self.count:
-            self.least = float(values.min())
+            self.least_value = float(values.min())
         self.values = values
         return self

@@ -71,9 +71,9 @@ class _ObservedLinear(Linear):
     outputs: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        self.observer(self.name, y if self.outputs else x)
-        return y
+        result = self.linear(x)
+        self.observer(self.name, result if self.outputs else x)
+        return result
 
 
 def with_observer(decoder: Decoder, observer: Observer, outputs: bool = False) -> Decoder:

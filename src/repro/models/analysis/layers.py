@@ -175,9 +175,9 @@ def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
     mlp = partial_decoder(decoder, [without_attention(layer) for layer in layers])
     turns: list[Turn] = []
     for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
-        mixed = through(attention, [i], x)[-1]
-        start = x if decoder.config.block == "parallel" else mixed
-        turns += [(x, mixed), (start, through(mlp, [i], start)[-1])]
+        after_attention = through(attention, [i], x)[-1]
+        start = x if decoder.config.block == "parallel" else after_attention
+        turns += [(x, after_attention), (start, through(mlp, [i], start)[-1])]
     return turns
 
 

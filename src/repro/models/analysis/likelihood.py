@@ -22,7 +22,7 @@ Tokens = Sequence[int]
 Candidate = tuple[int, int]
 """An index into a pass's hidden states, and a candidate next token."""
 
-LOGITS = 1 << 24
+MOST_LOGITS = 1 << 24
 """Logits computed at a time: 64 MB in fp32, for any vocabulary size."""
 
 
@@ -68,13 +68,13 @@ class Reader:
         starts = [len(context) - 1 for context, _ in pairs]
         trunk = texts[0][: common(texts)]
         # Positions whose logits are needed must run, even if cached.
-        cached = min(common([self._trunk, trunk]), *starts)
-        hidden = self._read(trunk, cached, [text[len(trunk) :] for text in texts])
+        base = min(common([self._trunk, trunk]), *starts)
+        hidden = self._read(trunk, base, [text[len(trunk) :] for text in texts])
         self._trunk = trunk
-        rows = _rows(texts, starts, len(trunk), cached)
+        rows = _rows(texts, starts, len(trunk), base)
         choices = [
-            list(zip(at, continuation, strict=True))
-            for at, (_, continuation) in zip(rows, pairs, strict=True)
+            list(zip(row_indices, continuation, strict=True))
+            for row_indices, (_, continuation) in zip(rows, pairs, strict=True)
         ]
         # All choices' first tokens share one position, which goes through the head once.
         likelihoods = self._likelihoods(hidden, set(chain.from_iterable(choices)))
@@ -84,15 +84,15 @@ class Reader:
             scores.setdefault((tuple(context), tuple(continuation)), score)
         return [scores[tuple(context), tuple(continuation)] for context, continuation in pairs]
 
-    def _read(self, trunk: Tokens, cached: int, branches: Sequence[Tokens]) -> Tensor:
-        """Hidden states of the trunk from `cached` on, then of the branches; only the trunk stays cached."""
+    def _read(self, trunk: Tokens, base: int, branches: Sequence[Tokens]) -> Tensor:
+        """Hidden states of the trunk from `base` on, then of the branches; only the trunk stays cached."""
         decoder, device = self._decoder, self._decoder.device
-        self._cache.truncate(cached)
-        tokens = [*trunk[cached:], *(token for branch in branches for token in branch)]
-        positions = [*range(cached, len(trunk))]
+        self._cache.truncate(base)
+        tokens = [*trunk[base:], *(token for branch in branches for token in branch)]
+        positions = [*range(base, len(trunk))]
         for branch in branches:
             positions += range(len(trunk), len(trunk) + len(branch))
-        mask = _mask(cached, len(trunk), [len(branch) for branch in branches])
+        mask = _mask(base, len(trunk), [len(branch) for branch in branches])
         position_ids = torch.tensor(positions, device=device)
         x = decoder.embed(torch.tensor(tokens, device=device), position_ids)
         mask = None if mask is None else mask.to(device)
@@ -104,16 +104,16 @@ class Reader:
         """Likelihood of each candidate token, given `hidden` `[rows, hidden]`."""
         likelihoods: dict[Candidate, Likelihood] = {}
         rows = sorted({row for row, _ in candidates})
-        step = max(1, LOGITS // self._decoder.config.vocab)
-        for first in range(0, len(rows), step):
-            index = {row: i for i, row in enumerate(rows[first : first + step])}
+        step = max(1, MOST_LOGITS // self._decoder.config.vocab)
+        for offset in range(0, len(rows), step):
+            index = {row: i for i, row in enumerate(rows[offset : offset + step])}
             logits = self._decoder.head(hidden[list(index)])
-            normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
-            require_finite(float(normal.max()))
+            sums, tops = logits.logsumexp(-1), logits.argmax(-1)
+            require_finite(float(sums.max()))
             pairs = [(row, token) for row, token in candidates if row in index]
             at = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)
-            nats, greedy = (logits[at, token] - normal[at]).tolist(), (likeliest[at] == token).tolist()
+            nats, greedy = (logits[at, token] - sums[at]).tolist(), (tops[at] == token).tolist()
             likelihoods |= zip(pairs, map(Likelihood, nats, greedy, greedy), strict=True)
         return likelihoods
 
@@ -134,23 +134,23 @@ def common(texts: Iterable[Tokens]) -> int:
     return count
 
 
-def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, cached: int) -> Iterator[list[int]]:
+def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, base: int) -> Iterator[list[int]]:
     """For each text, the pass's row indices of its positions from `start` on."""
-    branch = trunk - cached
+    branch = trunk - base
     for text, start in zip(texts, starts, strict=True):
-        yield [i - cached if i < trunk else branch + i - trunk for i in range(start, len(text))]
+        yield [i - base if i < trunk else branch + i - trunk for i in range(start, len(text))]
         branch += len(text) - trunk
 
 
-def _mask(cached: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
+def _mask(base: int, trunk: int, branch_lengths: Sequence[int]) -> Tensor | None:
     """Attention mask: each row sees the trunk and its own branch up to itself; None if plain causal."""
-    if sum(map(bool, branches)) <= 1:
+    if sum(map(bool, branch_lengths)) <= 1:
         return None
-    rows = trunk - cached + sum(branches)
-    mask = torch.zeros(rows, cached + rows, dtype=torch.bool)
-    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(cached)
-    at = trunk - cached
-    for length in branches:
-        mask[at : at + length, cached + at : cached + at + length] = torch.ones(length, length).tril().bool()
-        at += length
+    rows = trunk - base + sum(branch_lengths)
+    mask = torch.zeros(rows, base + rows, dtype=torch.bool)
+    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(base)
+    row = trunk - base
+    for length in branch_lengths:
+        mask[row : row + length, base + row : base + row + length] = torch.ones(length, length).tril().bool()
+        row += length
     return mask

@@ -11,7 +11,7 @@ linear's threshold (mllm-NPU, sec. 3.3).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
@@ -31,14 +31,14 @@ class ChannelCounts:
         rows: input rows (tokens) examined.
         passes: forward passes, one per text.
         times: rows in which each channel had an outlier, int64 `[inputs]`.
-        met: channels with an outlier in a pass, summed over passes.
+        channels_met: channels with an outlier in a pass, summed over passes.
     """
 
     outputs: int
     rows: int
     passes: int
     times: Tensor
-    met: int
+    channels_met: int
 
     @property
     def inputs(self) -> int:
@@ -53,7 +53,7 @@ class ChannelCounts:
     @property
     def a_pass(self) -> float:
         """Mean number of channels with an outlier per pass."""
-        return self.met / self.passes
+        return self.channels_met / self.passes
 
 
 def count(
@@ -67,13 +67,13 @@ def count(
         texts: token sequences, int64 `[tokens]`; one pass each.
     """
 
-    def add(name: LinearId, x: Tensor, counted: ChannelCounts | None) -> ChannelCounts:
+    def add(name: LinearId, x: Tensor, counts: ChannelCounts | None) -> ChannelCounts:
         times = (x.abs() > thresholds[name]).sum(0)
-        met = int((times > 0).sum())
-        if counted is None:
-            return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, met)
-        c = counted
-        return replace(c, rows=c.rows + len(x), passes=c.passes + 1, times=c.times + times, met=c.met + met)
+        channels = int((times > 0).sum())
+        if counts is None:
+            return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, channels)
+        times, channels = counts.times + times, counts.channels_met + channels
+        return ChannelCounts(counts.outputs, counts.rows + len(x), counts.passes + 1, times, channels)
 
     return accumulate(decoder, texts, add)
 
@@ -104,14 +104,14 @@ def share_a_pass(linears: Collection[ChannelCounts]) -> float:
 
 def share_ever(linears: Collection[ChannelCounts]) -> float:
     """Share of channels with an outlier in any pass."""
-    ever = sum(int((linear.times > 0).sum()) for linear in linears)
-    return ever / sum(linear.inputs for linear in linears)
+    channels_met = sum(int((linear.times > 0).sum()) for linear in linears)
+    return channels_met / sum(linear.inputs for linear in linears)
 
 
-def hot_outliers(linears: Collection[ChannelCounts], hot: float) -> float:
-    """Share of all outliers that lie in the share `hot` of channels with the most outliers."""
+def hot_outliers(linears: Collection[ChannelCounts], hot_share: float) -> float:
+    """Share of all outliers that lie in the share `hot_share` of channels with the most outliers."""
     times = _times(linears).sort(descending=True).values
-    return int(times[: _hot_count(len(times), hot)].sum()) / max(1, int(times.sum()))
+    return int(times[: _hot_count(len(times), hot_share)].sum()) / max(1, int(times.sum()))
 
 
 def hot_share_for(linears: Collection[ChannelCounts], outliers: float) -> float:
@@ -126,16 +126,16 @@ def weights(linears: Collection[ChannelCounts]) -> int:
     return sum(linear.outputs * linear.inputs for linear in linears)
 
 
-def hot_weights(linears: Collection[ChannelCounts], hot: float) -> int:
-    """Number of weights of the share `hot` of channels with the most outliers; ties go to earlier linears."""
+def hot_weights(linears: Collection[ChannelCounts], hot_share: float) -> int:
+    """Weights of the share `hot_share` of channels with the most outliers; ties go to earlier linears."""
     order = _times(linears).sort(descending=True, stable=True).indices
     outputs = torch.cat([torch.full((linear.inputs,), linear.outputs) for linear in linears])
-    return int(outputs[order[: _hot_count(len(order), hot)]].sum())
+    return int(outputs[order[: _hot_count(len(order), hot_share)]].sum())
 
 
 def _times(linears: Collection[ChannelCounts]) -> Tensor:
     return torch.cat([linear.times for linear in linears])
 
 
-def _hot_count(channels: int, hot: float) -> int:
-    return ceil(hot * channels)
+def _hot_count(channels: int, hot_share: float) -> int:
+    return ceil(hot_share * channels)

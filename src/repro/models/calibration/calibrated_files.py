@@ -65,16 +65,16 @@ def card() -> str:
     return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
-def conf_folder(conf: Path | None) -> Path:
+def conf_folder(folder: Path | None) -> Path:
     """The folder where files go: by default the checkout's conf, or ./conf, which is made."""
-    conf = conf or (conf_dir() if in_checkout() else Path("conf"))
-    if conf == Path("conf"):
+    folder = folder or (conf_dir() if in_checkout() else Path("conf"))
+    if folder == Path("conf"):
         for group in ("device", "engine"):
-            (conf / group).mkdir(parents=True, exist_ok=True)
-    return conf
+            (folder / group).mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def free_paths(conf: Path, name: str, files: Sequence[str]) -> dict[str, Path]:
+def free_paths(folder: Path, name: str, files: Sequence[str]) -> dict[str, Path]:
     """Where a machine's files go, by `device`, `engine` or `engine_streamed`.
 
     Raises:
@@ -82,9 +82,9 @@ def free_paths(conf: Path, name: str, files: Sequence[str]) -> dict[str, Path]:
     """
     stem = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "calibrated"
     paths = {}
-    for file in files:
-        group = file.partition("_")[0]
-        path = paths[file] = conf / group / f"{stem}{file.removeprefix(group)}.yaml"
+    for kind in files:
+        group = kind.partition("_")[0]
+        path = paths[kind] = folder / group / f"{stem}{kind.removeprefix(group)}.yaml"
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}; --conf names one with device/ and engine/")
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
@@ -92,12 +92,12 @@ def free_paths(conf: Path, name: str, files: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
-def head(how: str, quiet: Quiet | None = None, quick: bool = False) -> list[str]:
+def head(description: str, quiet: Quiet | None = None, is_quick: bool = False) -> list[str]:
     """The comment lines that a file begins with."""
-    lines = [f"{MARK} on {datetime.now(UTC):%Y-%m-%d}: {how}."]
+    lines = [f"{MARK} on {datetime.now(UTC):%Y-%m-%d}: {description}."]
     if quiet is not None and not quiet.is_quiet:
         lines.append(f"# The machine was busy: {quiet.sentence}.")
-    if quick:
+    if is_quick:
         lines.append(
             "# Quick figures: weights stay in caches, so that rates are too high. Run it without --quick."
         )
@@ -134,23 +134,23 @@ def write_of_this_machine(
         InputError: the machine is busy, has no such processor or too full a disk, passes take no longer the
             larger they are and differ too much to say why, or a file's place is not free.
     """
-    on, name, effort = require_device(device), name or "Calibrated", QUICK if quick else FULL
+    processor, name, effort = require_device(device), name or "Calibrated", QUICK if quick else FULL
     paths = free_paths(
-        conf, name, ("device", "engine") if on == GPU else ("device", "engine", "engine_streamed")
+        conf, name, ("device", "engine") if processor == GPU else ("device", "engine", "engine_streamed")
     )
     quiet = require_quiet(busy or quick)
     say(quiet.sentence)
-    timings = time_probes(on, effort)
+    timings = time_probes(processor, effort)
     costs = fit(timings.parts)
-    device_facts = device_section(name, on, costs, effort, scratch or cache_root() / "calibrate")
-    hardware = card() if on == GPU else f"{torch.get_num_threads()} threads"
+    device_facts = device_section(name, processor, costs, effort, scratch or cache_root() / "calibrate")
+    hardware = card() if processor == GPU else f"{torch.get_num_threads()} threads"
     errors = sorted(map(abs, costs.errors))
     fit_errors = f"median {errors[len(errors) // 2]:.0%}, worst {errors[-1]:.0%}"
     lines = head(f"torch {torch.__version__}, {hardware}; fit: {fit_errors}", quiet, quick)
     for kernels, note in timings.notes.items():
         say(f"{kernels.label}: {note}")
         lines.append(f"# {kernels.label}: {note}.")
-    write(paths, {"device": device_facts, **engine_sections(name, on, costs)}, lines)
+    write(paths, {"device": device_facts, **engine_sections(name, processor, costs)}, lines)
 
 
 def write_of_file(
@@ -190,10 +190,10 @@ def write_of_file(
         say(line)
     name = name or tests[0].get("cpu_info" if bench.on == CPU else "gpu_info") or "llama-bench"
     settings = ", ".join([*setting, f"{bench.threads} threads"])
-    how = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
+    description = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
     device_facts = bench_device(name, bench, max(row.size for row in rows), file.name, memory)
     engine = bench_engine(f"llama.cpp on {name}", bench, file.name)
-    write(paths, {"device": device_facts, "engine": engine}, head(how))
+    write(paths, {"device": device_facts, "engine": engine}, head(description))
 
 
 def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:

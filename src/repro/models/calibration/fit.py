@@ -67,10 +67,10 @@ class FittedCosts:
 
 def medians(timings: Iterable[PartTiming]) -> list[PartTiming]:
     """One timing a setting: its median."""
-    by: dict[PartTiming, list[float]] = {}
-    for t in timings:
-        by.setdefault(t._replace(seconds=0.0), []).append(t.seconds)
-    return [setting._replace(seconds=median(seconds)) for setting, seconds in by.items()]
+    seconds_by_setting: dict[PartTiming, list[float]] = {}
+    for timing in timings:
+        seconds_by_setting.setdefault(timing._replace(seconds=0.0), []).append(timing.seconds)
+    return [setting._replace(seconds=median(seconds)) for setting, seconds in seconds_by_setting.items()]
 
 
 def fit(timings: Iterable[PartTiming]) -> FittedCosts:
@@ -79,14 +79,14 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     Raises:
         InputError: fewer than two sizes of a part were timed, so that start and rate cannot be told apart.
     """
-    typical = medians(timings)
-    by_part = {part: [t for t in typical if t.part == part] for part in (LAYER, HEAD, REST, READ)}
+    median_timings = medians(timings)
+    by_part = {part: [t for t in median_timings if t.part == part] for part in (LAYER, HEAD, REST, READ)}
     layers, attention, layer_errors = fit_layers(by_part[LAYER])
     heads, _, head_errors = fit_layers(by_part[HEAD])
-    by_rows: dict[int, list[float]] = {}
+    seconds_by_rows: dict[int, list[float]] = {}
     for t in by_part[REST]:
-        by_rows.setdefault(t.rows, []).append(t.seconds)
-    rest = tuple((rows, median(by_rows[rows])) for rows in sorted(by_rows))
+        seconds_by_rows.setdefault(t.rows, []).append(t.seconds)
+    rest = tuple((rows, median(seconds_by_rows[rows])) for rows in sorted(seconds_by_rows))
     return FittedCosts(layers, heads, attention, rest, (*layer_errors, *head_errors), _reads(by_part[READ]))
 
 
@@ -94,7 +94,7 @@ def _reads(reads: Sequence[PartTiming]) -> tuple[float, float] | None:
     """Latency and rate of reads: the affine function of bytes with the least squared relative error."""
     if not reads:
         return None
-    matrix = np.array([[1.0 / t.seconds, t.weights / 1e9 / t.seconds] for t in reads])
+    matrix = np.array([[1.0 / timing.seconds, timing.weights / 1e9 / timing.seconds] for timing in reads])
     (latency, per_gigabyte), _ = nnls(matrix, np.ones(len(reads)))
     return (float(latency), 1e9 / float(per_gigabyte)) if per_gigabyte > 0 else None
 
@@ -110,36 +110,36 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
         InputError: as `fit`.
     """
     timings = list(timings)
-    rows = sorted({t.rows for t in timings})
-    kinds = list(dict.fromkeys(t.kernels for t in timings))
+    rows = sorted({timing.rows for timing in timings})
+    kinds = list(dict.fromkeys(timing.kernels for timing in timings))
     for kind in kinds:
-        if len({t.weights for t in timings if t.kernels == kind}) < 2:
+        if len({timing.weights for timing in timings if timing.kernels == kind}) < 2:
             raise InputError(f"{kind.label}: one size was timed; start and rate need two or more")
-    measured = np.array([t.seconds for t in timings])
+    measured_seconds = np.array([timing.seconds for timing in timings])
     terms = np.zeros((len(timings), 2 * len(kinds) + 1, len(rows)))
-    for term, t in zip(terms, timings, strict=True):
-        steps = np.array([r <= t.rows for r in rows], dtype=float)
-        start = 2 * kinds.index(t.kernels)
+    for term, timing in zip(terms, timings, strict=True):
+        steps = np.array([step_rows <= timing.rows for step_rows in rows], dtype=float)
+        start = 2 * kinds.index(timing.kernels)
         term[start] = steps
-        term[start + 1] = steps * t.weights
-        term[start + 1, 0] += t.single
-        term[-1] = steps * t.attention / t.rows
-    matrix = terms.reshape(len(timings), -1) / measured[:, None]
+        term[start + 1] = steps * timing.weights
+        term[start + 1, 0] += timing.single
+        term[-1] = steps * timing.attention / timing.rows
+    matrix = terms.reshape(len(timings), -1) / measured_seconds[:, None]
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
     solution, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
     solution /= scale
-    *of_kinds, of_attention = solution.reshape(-1, len(rows)).cumsum(axis=1)
+    *kind_curves, attention_curve = solution.reshape(-1, len(rows)).cumsum(axis=1)
     parts = {}
-    for kind, starts, seconds in zip(kinds, of_kinds[::2], of_kinds[1::2], strict=True):
-        rate = _rates(rows, seconds, 2.0) or _least([t for t in timings if t.kernels == kind])
+    for kind, starts, seconds in zip(kinds, kind_curves[::2], kind_curves[1::2], strict=True):
+        rate = _rates(rows, seconds, 2.0) or _least([timing for timing in timings if timing.kernels == kind])
         parts[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
-    return parts, _rates(rows, of_attention, 1.0), tuple((matrix @ solution - 1.0).tolist())
+    return parts, _rates(rows, attention_curve, 1.0), tuple((matrix @ solution - 1.0).tolist())
 
 
 def _least(timings: Sequence[PartTiming]) -> Points:
     """The highest rate that a pass shows if all of its time were spent on its weights."""
-    rates = [(t.rows, 2.0 * t.rows * t.weights / t.seconds) for t in timings]
+    rates = [(timing.rows, 2.0 * timing.rows * timing.weights / timing.seconds) for timing in timings]
     return (max(rates, key=lambda rate: rate[1]),)
 
 

@@ -19,9 +19,9 @@ from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.sections import GIGA, Section, fact, shares, starts
 
-OTHERS = ("fp32", "fp16", "int8")
+ARITHMETICS = ("fp32", "fp16", "int8")
 ROW = 1
-CACHED = 64e6
+UNCACHED_BYTES = 64e6
 """Bytes below which a model may lie in a cache, so that its passes say nothing of memory."""
 KERNELS = Kernels("int4")
 
@@ -38,8 +38,8 @@ class BenchFit:
         threads: of the tests that are used.
         on: processor that computed.
         models: those used, by name.
-        single: precisions of which one model alone was timed, so that their start is assumed.
-        unmatched: models whose shape is not known here, by precision.
+        lone_precisions: precisions of which one model alone was timed, so that their start is assumed.
+        unmatched_models: models whose shape is not known here, by precision.
         errors: of the fit, predicted over measured less 1; without those of two models, which a start and a
             rate always meet.
     """
@@ -50,13 +50,13 @@ class BenchFit:
     threads: int
     on: str
     models: tuple[str, ...]
-    single: tuple[str, ...]
-    unmatched: Mapping[str, tuple[str, ...]]
+    lone_precisions: tuple[str, ...]
+    unmatched_models: Mapping[str, tuple[str, ...]]
     errors: tuple[float, ...]
 
     def doubt(self, arithmetic: str) -> str:
         """What is assumed of a precision's models whose shape is not known; "" without any."""
-        models = ", ".join(self.unmatched.get(arithmetic, ()))
+        models = ", ".join(self.unmatched_models.get(arithmetic, ()))
         return f"all weights in use of {models} count as layers" if models else ""
 
     def rate(self, arithmetic: str, note: str) -> Section:
@@ -80,15 +80,15 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     Raises:
         InputError: no test has so many threads, or a test took no longer than its last pass.
     """
-    offered = sorted({row.threads for row in rows})
-    if threads is not None and threads not in offered:
-        raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, offered))}")
+    thread_counts = sorted({row.threads for row in rows})
+    if threads is not None and threads not in thread_counts:
+        raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, thread_counts))}")
     thread_count = threads if threads is not None else _fastest(rows)
     used_rows = [row for row in rows if row.threads == thread_count]
     parts: dict[str, PartCost] = {}
-    single: list[str] = []
+    lone_precisions: list[str] = []
     errors: list[float] = []
-    generation, bandwidth = [0.0], [0.0]
+    generation_rates, bandwidths = [0.0], [0.0]
     for arithmetic in dict.fromkeys(row.arithmetic for row in used_rows):
         models: dict[tuple[str, float, float], list[BenchRow]] = {}
         for row in (row for row in used_rows if row.arithmetic == arithmetic):
@@ -96,8 +96,8 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
         timings = [
             PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
-            for test, by_rows in passes
-            for rows, seconds in by_rows.items()
+            for test, seconds_by_rows in passes
+            for rows, seconds in seconds_by_rows.items()
         ]
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
@@ -106,21 +106,21 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             errors += layer_errors if max(models_timed) > 2 else ()
         else:
             parts[arithmetic] = _rates_alone(timings)
-            single.append(arithmetic)
+            lone_precisions.append(arithmetic)
         start = dict(parts[arithmetic].start).get(ROW, 0.0)
-        for test, by_rows in passes:
-            if test.read >= CACHED and (seconds := by_rows.get(ROW)):
-                generation.append(test.read / seconds)
-                bandwidth.append(test.read / (seconds - min(start, seconds / 2)))
+        for test, seconds_by_rows in passes:
+            if test.read >= UNCACHED_BYTES and (seconds := seconds_by_rows.get(ROW)):
+                generation_rates.append(test.read / seconds)
+                bandwidths.append(test.read / (seconds - min(start, seconds / 2)))
     return BenchFit(
         parts,
-        max(generation),
-        max(bandwidth),
+        max(generation_rates),
+        max(bandwidths),
         thread_count,
         used_rows[0].on,
         tuple(dict.fromkeys(row.model for row in used_rows)),
-        tuple(single),
-        {arithmetic: unknown for arithmetic in parts if (unknown := _shapeless(used_rows, arithmetic))},
+        tuple(lone_precisions),
+        {arithmetic: names for arithmetic in parts if (names := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
 
@@ -132,9 +132,9 @@ def _shapeless(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
 
 def _fastest(rows: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
-    generation = [row for row in rows if row.rows == ROW] or list(rows)
-    largest = max(row.size for row in generation)
-    tests = [row for row in generation if row.size == largest]
+    generation_rows = [row for row in rows if row.rows == ROW] or list(rows)
+    largest_size = max(row.size for row in generation_rows)
+    tests = [row for row in generation_rows if row.size == largest_size]
     return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
 
 
@@ -142,21 +142,21 @@ def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
     for rows in sorted({test.rows for test in tests}):
-        of_rows = [test for test in tests if test.rows == rows]
-        nearest = min(test.context for test in of_rows)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in of_rows if test.context == nearest)
+        row_tests = [test for test in tests if test.rows == rows]
+        context = min(test.context for test in row_tests)
+        seconds[rows] = median(_largest_pass(test, seconds) for test in row_tests if test.context == context)
     return seconds
 
 
-def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
+def _largest_pass(test: BenchRow, smaller_passes: Mapping[int, float]) -> float:
     """Seconds of a test's largest pass; of the other ones, those between passes that are known.
 
     Raises:
         InputError: nothing is left for it.
     """
-    points = [0, *smaller, test.rows]
+    points = [0, *smaller_passes, test.rows]
     rows, counts = np.array(test.passes).T
-    other_seconds = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
+    other_seconds = counts @ np.interp(rows, points, [0.0, *smaller_passes.values(), 0.0])
     share = counts @ np.interp(rows, points, [0.0] * (len(points) - 1) + [1.0])
     if other_seconds >= test.seconds:
         raise InputError(
@@ -167,11 +167,11 @@ def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
 
 def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
     """Rates without a start, of the largest model at each number of rows."""
-    by_rows = {
+    rate_by_rows = {
         t.rows: 2.0 * (t.rows * t.weights + t.single) / t.seconds
         for t in sorted(timings, key=lambda t: t.weights)
     }
-    rates = tuple(sorted(by_rows.items()))
+    rates = tuple(sorted(rate_by_rows.items()))
     return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
 
 
@@ -184,30 +184,30 @@ class ChipMemory:
 
 
 def bench_device(
-    name: str, bench: BenchFit, largest: float, file: str, memory: ChipMemory | None = None
+    name: str, bench: BenchFit, size: float, file: str, memory: ChipMemory | None = None
 ) -> Section:
     """The device file.
 
     Args:
         name: of the machine.
         bench: its fit.
-        largest: bytes of the largest model that ran.
+        size: bytes of the largest model that ran.
         file: the name of the file with the tests.
         memory: what is known of the machine's memory beside the file.
 
     Raises:
         InputError: the fit is above what memory gives, or nothing says what memory gives.
     """
-    fastest = max(part.best for part in bench.parts.values()) / GIGA
-    default = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
+    best_rate = max(part.best for part in bench.parts.values()) / GIGA
+    fallback = fact(best_rate, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
-        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else default
-        for arithmetic in OTHERS
+        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else fallback
+        for arithmetic in ARITHMETICS
     }
-    bandwidth, shared = _bandwidths(bench, file, memory)
-    without_power, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
-    budget = fact(1.25 * largest / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
-    watts = fact(3.0, "W", "assumed", without_power)
+    bandwidth, chip_rate = _bandwidths(bench, file, memory)
+    power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
+    budget = fact(1.25 * size / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
+    watts = fact(3.0, "W", "assumed", power_note)
     return {
         "name": name,
         "kind": "emulated",
@@ -215,11 +215,11 @@ def bench_device(
         "processors": {bench.on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
         "flash": {
             "bandwidth": fact(1.0, "GB/s", "assumed", "the file has no reads from disk"),
-            "latency": fact(100.0, "us", "assumed", as_phone),
-            "watts": fact(2.0, "W", "assumed", as_phone),
+            "latency": fact(100.0, "us", "assumed", flash_note),
+            "watts": fact(2.0, "W", "assumed", flash_note),
         },
-        "dram": {"budget": budget, "bandwidth": shared},
-        "power": {"idle": fact(1.0, "W", "assumed", without_power)},
+        "dram": {"budget": budget, "bandwidth": chip_rate},
+        "power": {"idle": fact(1.0, "W", "assumed", power_note)},
     }
 
 
@@ -229,15 +229,15 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
     Raises:
         InputError: as `bench_device`.
     """
-    read = f"weights a second of the fastest generation in {file}"
+    read_note = f"weights a second of the fastest generation in {file}"
     if memory is None:
         if not bench.bandwidth:
             raise InputError(
-                f"{file} has no generation (-n) by a model of {CACHED / 1e6:.0f} MB or more, so that "
+                f"{file} has no generation (-n) by a model of {UNCACHED_BYTES / 1e6:.0f} MB or more, so that "
                 "memory's bandwidth is not known; give it in GB/s as --bandwidth, or a device as --device"
             )
-        alone = f"{read}, if each reads all of them; no chip's figure was given"
-        bandwidth = fact(bench.bandwidth / GIGA, "GB/s", "assumed", alone)
+        rate_note = f"{read_note}, if each reads all of them; no chip's figure was given"
+        bandwidth = fact(bench.bandwidth / GIGA, "GB/s", "assumed", rate_note)
         return bandwidth, {**bandwidth, "note": "what the processor reaches alone"}
     if bench.generation > memory.bandwidth:
         raise InputError(
@@ -245,13 +245,13 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
             f"gives {memory.bandwidth / GIGA:.4g} GB/s: a field is wrong, or a pass does not read all "
             "weights (--active-parameters)"
         )
-    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
+    chip_rate = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
     if not bench.bandwidth:
-        return shared, shared
-    without_start = bench.unmatched.keys() - {*bench.single}  # less a start that is assumed
+        return chip_rate, chip_rate
+    without_start = bench.unmatched_models.keys() - {*bench.lone_precisions}  # less a start that is assumed
     kind = "assumed" if without_start else "measured"
-    most = min(bench.bandwidth, memory.bandwidth)
-    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.origin}"), shared
+    rate = min(bench.bandwidth, memory.bandwidth)
+    return fact(rate / GIGA, "GB/s", kind, f"{read_note}, at most that of {memory.origin}"), chip_rate
 
 
 def bench_engine(name: str, bench: BenchFit, file: str) -> Section:
@@ -264,9 +264,9 @@ def bench_engine(name: str, bench: BenchFit, file: str) -> Section:
     efficiency: Section = {}
     for arithmetic, part in bench.parts.items():
         doubt = bench.doubt(arithmetic)
-        alone = "one model was timed, which cannot tell a start from a rate"
-        doubts = "; ".join(filter(None, [alone if arithmetic in bench.single else "", doubt]))
-        start[arithmetic] = starts(part.start, _source(doubts), doubts)
+        note = "one model was timed, which cannot tell a start from a rate"
+        start_note = "; ".join(filter(None, [note if arithmetic in bench.lone_precisions else "", doubt]))
+        start[arithmetic] = starts(part.start, _source(start_note), start_note)
         efficiency[arithmetic] = shares(part, part.best, _source(doubt), doubt)
     processor: Section = {
         "rate": {arithmetic: bench.rate(arithmetic, f"from {file}") for arithmetic in bench.parts},
@@ -287,10 +287,10 @@ def summary(bench: BenchFit) -> Iterator[str]:
         yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"
     if bench.errors:
         yield f"worst error of the fit {max(map(abs, bench.errors)):.0%}"
-    if bench.single:
-        yield f"one model in {', '.join(bench.single)}: a pass's start is assumed to be nothing"
-    if unmatched := dict.fromkeys(model for models in bench.unmatched.values() for model in models):
+    if bench.lone_precisions:
+        yield f"one model in {', '.join(bench.lone_precisions)}: a pass's start is assumed to be nothing"
+    if names := dict.fromkeys(model for models in bench.unmatched_models.values() for model in models):
         yield (
-            f"no shape in conf/model/shape has the family and the parameters of {', '.join(unmatched)}: all "
+            f"no shape in conf/model/shape has the family and the parameters of {', '.join(names)}: all "
             "weights count as layers, and starts and rates are assumed"
         )

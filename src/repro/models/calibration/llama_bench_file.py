@@ -24,12 +24,12 @@ from repro.models.costs.model_cost import Shape
 Test = Mapping[str, Any]
 """A test as written, by field."""
 
-NEEDED = (
+NEEDED_FIELDS = (
     *("model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "n_threads", "n_ubatch"),
     *("backends", "avg_ns"),
 )
-ABOVE_ZERO = ("model_size", "model_n_params", "n_threads", "n_batch", "n_ubatch", "avg_ns")
-NO_SETTING = {
+POSITIVE_FIELDS = ("model_size", "model_n_params", "n_threads", "n_batch", "n_ubatch", "avg_ns")
+OTHER_FIELDS = {
     *("model_filename", "model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "test_time"),
     *("avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "n_threads"),
 }
@@ -55,7 +55,7 @@ FAMILIES = {
     "qwen2": ("qwen1_5", "qwen2"),
 }
 """With which words the names of shapes begin that llama.cpp's architecture has; by default its own name."""
-SAME = 0.01
+SIZE_TOLERANCE = 0.01
 """Relative difference of parameter counts up to which a shape of its family is taken for the model's."""
 OFFLOADED = 32
 """Rows from which llama.cpp computes on a GPU although no layers were given to it."""
@@ -63,10 +63,10 @@ ALL_LAYERS = 99
 """Layers for the GPU that are all of a model whose number of layers is not known."""
 
 QUANTIZED = re.compile(r"I?Q\d|TQ\d|MXFP|NVFP")
-PLAIN = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
-BITS = {"int8": (1.0, 12.5), "fp16": (12.5, 24.0), "fp32": (24.0, 34.0)}
+FLOAT_TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
+BITS_OF_ARITHMETIC = {"int8": (1.0, 12.5), "fp16": (12.5, 24.0), "fp32": (24.0, 34.0)}
 """Bits a weight, scales included, by arithmetic: quantized weights are computed with as int8."""
-PARTIAL = re.compile(r"[Mm]o[Ee]|\d+x\d|Bx\d+E|\bA\d+(\.\d+)?B|\bE\d+B")
+MIXTURE = re.compile(r"[Mm]o[Ee]|\d+x\d|Bx\d+E|\bA\d+(\.\d+)?B|\bE\d+B")
 PARTIAL_FAMILIES = {
     *("gpt-oss", "deepseek", "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "glm-dsa", "dbrx"),
     *("grok", "arctic", "llama4", "mistral4", "qwen3next", "dots1", "minimax-m2", "kimi-linear", "jamba"),
@@ -123,10 +123,10 @@ def read_tests(path: Path) -> list[Test]:
         tests = list(_json_tests(text))
     except RecursionError:
         raise InputError(f"{path} is nested too deeply; write it with llama-bench -o json") from None
-    except OSError as wrong:
-        raise InputError(f"--from-llama-bench {path}: {wrong.strerror or wrong}") from None
-    except UnicodeDecodeError as wrong:
-        raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
+    except OSError as error:
+        raise InputError(f"--from-llama-bench {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text ({error.reason}); write it with llama-bench -o json") from None
     if not tests:
         raise InputError(f"{path} is no JSON with tests; write it with llama-bench -o json")
     if (test_count := text.count('"model_type":')) > len(tests):
@@ -134,15 +134,15 @@ def read_tests(path: Path) -> list[Test]:
             f"{path}: {test_count - len(tests)} of {test_count} tests are broken off or have lines between"
         )
     for i, test in enumerate(tests, 1):
-        if missing := [name for name in NEEDED if name not in test]:
+        if missing_fields := [name for name in NEEDED_FIELDS if name not in test]:
             raise InputError(
-                f"{path}, test {i} lacks {', '.join(missing)}; write the file with llama-bench -o json"
+                f"{path}, test {i} lacks {', '.join(missing_fields)}; write the file with llama-bench -o json"
             )
-    numbered: list[Test] = [{**test, "label": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
-    single = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
-    if not single:
+    labelled_tests: list[Test] = [{**test, "label": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
+    single_tests = [t for t in labelled_tests if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
+    if not single_tests:
         raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
-    return single
+    return single_tests
 
 
 def _text(content: bytes) -> str:
@@ -156,13 +156,13 @@ def _text(content: bytes) -> str:
 
 def _json_tests(text: str) -> Iterator[Test]:
     """Objects with fields of a test, wherever in a text they begin."""
-    decoder, position, broken = json.JSONDecoder(), 0, 0
-    while (position := text.find("{", position)) >= 0 and broken < MOST_BROKEN:
+    decoder, position, broken_objects = json.JSONDecoder(), 0, 0
+    while (position := text.find("{", position)) >= 0 and broken_objects < MOST_BROKEN:
         try:
             value, position = decoder.raw_decode(text, position)
             yield from _tests_in(value)
         except ValueError:
-            position, broken = position + 1, broken + 1
+            position, broken_objects = position + 1, broken_objects + 1
 
 
 def _tests_in(value: Any) -> Iterator[Test]:
@@ -177,16 +177,16 @@ def _true(test: Test, name: str) -> bool:
     return str(test.get(name)).lower() in ("1", "true")
 
 
-def _number(test: Test, name: str, default: float | None = None) -> float:
-    if default is not None and name not in test:
-        return default
+def _number(test: Test, name: str, default_value: float | None = None) -> float:
+    if default_value is not None and name not in test:
+        return default_value
     try:
         value = float(test[name])
     except (TypeError, ValueError):
         raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be a number") from None
     if value != value or value in (float("inf"), float("-inf")):
         raise InputError(f"{test['label']}: {name} is {value}; it must be finite")
-    if name in ABOVE_ZERO and value <= 0:
+    if name in POSITIVE_FIELDS and value <= 0:
         raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be above 0")
     return value
 
@@ -204,28 +204,28 @@ def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test
     pool = list(tests)
     for choice in choices:
         name, _, value = choice.partition("=")
-        offered = {key for test in pool for key in _settings(test)} | {"n_threads"}
-        require_choice("--setting", name, offered)
-        matching = [test for test in pool if _setting_text(test, name) == value.strip().lower()]
-        if not matching:
+        setting_names = {key for test in pool for key in _settings(test)} | {"n_threads"}
+        require_choice("--setting", name, setting_names)
+        matching_tests = [test for test in pool if _setting_text(test, name) == value.strip().lower()]
+        if not matching_tests:
             values = _list_values(pool, name)
             raise InputError(f"--setting {choice}: the file has tests of {name} {values}")
-        pool = matching
+        pool = matching_tests
     names = dict.fromkeys(key for test in pool for key in _settings(test))
-    several = [name for name in names if len({_setting_text(test, name) for test in pool}) > 1]
-    if TYPE in several and len({_arithmetic(test) for test in pool}) == len({weights_type(t) for t in pool}):
-        several.remove(TYPE)  # one type for each arithmetic
-    if several:
-        settings = "; ".join(f"{name}: {_list_values(pool, name)}" for name in several)
-        first = f"{several[0]}={_setting_text(pool[0], several[0])}"
+    options = [name for name in names if len({_setting_text(test, name) for test in pool}) > 1]
+    if TYPE in options and len({_arithmetic(test) for test in pool}) == len({weights_type(t) for t in pool}):
+        options.remove(TYPE)  # one type for each arithmetic
+    if options:
+        settings = "; ".join(f"{name}: {_list_values(pool, name)}" for name in options)
+        example = f"{options[0]}={_setting_text(pool[0], options[0])}"
         raise InputError(
-            f'the file has tests of several settings ({settings}); choose one, as --setting "{first}"'
+            f'the file has tests of several settings ({settings}); choose one, as --setting "{example}"'
         )
     return pool
 
 
 def _settings(test: Test) -> list[str]:
-    return [*(name for name in test if name not in NO_SETTING and name != "label"), TYPE]
+    return [*(name for name in test if name not in OTHER_FIELDS and name != "label"), TYPE]
 
 
 def _setting_text(test: Test, name: str) -> str:
@@ -244,11 +244,11 @@ def weights_type(test: Test) -> str:
     """
     words = str(test["model_type"]).replace(",", "").split()
     for i, word in enumerate(words):
-        if word in PLAIN or QUANTIZED.match(word):
+        if word in FLOAT_TYPES or QUANTIZED.match(word):
             return " ".join(words[i:])
     raise InputError(
         f"{test['label']}: model_type {test['model_type']!r} names no known type of weights; "
-        f"known are {', '.join(PLAIN)} and quantized ones, as Q4_0"
+        f"known are {', '.join(FLOAT_TYPES)} and quantized ones, as Q4_0"
     )
 
 
@@ -258,9 +258,9 @@ def _arithmetic(test: Test) -> str:
     A type that llama.cpp guessed is what the bytes say.
     """
     kind = weights_type(test)
-    by_name = PLAIN.get(kind.split()[0], "int8")
+    by_name = FLOAT_TYPES.get(kind.split()[0], "int8")
     bits = 8 * _number(test, "model_size") / _number(test, "model_n_params")
-    by_bytes = next((name for name, (least, most) in BITS.items() if least <= bits < most), None)
+    by_bytes = next((name for name, (low, high) in BITS_OF_ARITHMETIC.items() if low <= bits < high), None)
     if by_bytes is None or (by_bytes != by_name and "(guessed)" not in kind):
         raise InputError(
             f"{test['label']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
@@ -284,20 +284,20 @@ def bench_rows(
             how many weights of a mixture are active.
     """
     models = {test["model_type"]: test for test in tests}
-    partial = [model for model in models if PARTIAL.search(model) or model.split()[0] in PARTIAL_FAMILIES]
-    if partial and active is None:
+    mixtures = [model for model in models if MIXTURE.search(model) or model.split()[0] in PARTIAL_FAMILIES]
+    if mixtures and active is None:
         raise InputError(
-            f"{', '.join(partial)}: a pass of one row does not read all weights (experts, or tables by "
+            f"{', '.join(mixtures)}: a pass of one row does not read all weights (experts, or tables by "
             "layer); give how many it uses, as --active-parameters 3.3e9"
         )
     if active is not None:
-        partial = partial or list(models)
-        if len(partial) > 1:
-            raise InputError(f"--active-parameters is of one model; the file has {', '.join(partial)}")
-        most = _number(models[partial[0]], "model_n_params")
-        if not 0 < active < most:
-            raise InputError(f"--active-parameters {active:g}: it must be above 0 and below {most:g}")
-    return [_row(test, shapes, active if test["model_type"] in partial else None) for test in tests]
+        mixtures = mixtures or list(models)
+        if len(mixtures) > 1:
+            raise InputError(f"--active-parameters is of one model; the file has {', '.join(mixtures)}")
+        all_weights = _number(models[mixtures[0]], "model_n_params")
+        if not 0 < active < all_weights:
+            raise InputError(f"--active-parameters {active:g}: it must be above 0 and below {all_weights:g}")
+    return [_row(test, shapes, active if test["model_type"] in mixtures else None) for test in tests]
 
 
 def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
@@ -314,15 +314,15 @@ def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
         and any(name == word or name.startswith(f"{word}_") for word in beginnings)
         for count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
     ]
-    distance, name = min(distances, default=(SAME, ""))
-    return shapes[name] if distance < SAME else None
+    distance, name = min(distances, default=(SIZE_TOLERANCE, ""))
+    return shapes[name] if distance < SIZE_TOLERANCE else None
 
 
 def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> BenchRow:
-    prompt, generated = int(_number(test, "n_prompt")), int(_number(test, "n_gen"))
+    prompt_tokens, generated_tokens = int(_number(test, "n_prompt")), int(_number(test, "n_gen"))
     size, parameters = _number(test, "model_size"), _number(test, "model_n_params")
     shape = None if active else _shape(test, shapes)
-    passes = ((1, generated),) if generated > 0 else _prompt_passes(test, prompt)
+    passes = ((1, generated_tokens),) if generated_tokens > 0 else _prompt_passes(test, prompt_tokens)
     return BenchRow(
         model=str(test["model_type"]),
         arithmetic=_arithmetic(test),
@@ -331,21 +331,21 @@ def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> Bench
         layers=shape.layers * shape.layer_weights if shape else active or parameters,
         head=shape.head_weights if shape else 0.0,
         passes=passes,
-        context=_number(test, "n_depth", 0) + (prompt + generated) / 2,
+        context=_number(test, "n_depth", 0) + (prompt_tokens + generated_tokens) / 2,
         seconds=_number(test, "avg_ns") / 1e9,
         threads=int(_number(test, "n_threads")),
         on=_processor(test, passes[0][0], shape.layers + 1 if shape else ALL_LAYERS),
     )
 
 
-def _prompt_passes(test: Test, prompt: int) -> tuple[tuple[int, int], ...]:
+def _prompt_passes(test: Test, prompt_tokens: int) -> tuple[tuple[int, int], ...]:
     """Passes over a prompt by their rows: batches of `n_batch`, each divided into `n_ubatch`."""
-    batch = int(_number(test, "n_batch", prompt))
+    batch = int(_number(test, "n_batch", prompt_tokens))
     passes: Counter[int] = Counter()
-    for tokens, times in ((batch, prompt // batch), (prompt % batch, 1)):
-        most = min(batch, int(_number(test, "n_ubatch")))
-        passes[most] += tokens // most * times
-        passes[tokens % most] += times
+    for tokens, batches in ((batch, prompt_tokens // batch), (prompt_tokens % batch, 1)):
+        rows_at_most = min(batch, int(_number(test, "n_ubatch")))
+        passes[rows_at_most] += tokens // rows_at_most * batches
+        passes[tokens % rows_at_most] += batches
     return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
 
 
@@ -373,8 +373,8 @@ def _processor(test: Test, rows: int, layers: int) -> str:
         "the model may lie on several devices": test.get("split_mode") != "none"
         and ("," in gpu_info if device_names == "auto" else "/" in device_names),
     }
-    for doubt, holds in doubts.items():
-        if holds:
+    for doubt, is_open in doubts.items():
+        if is_open:
             raise InputError(
                 f"{test['label']}: where it ran is not known: {doubt}; run it with -dev none for the CPU, "
                 f"or with -ngl {ALL_LAYERS} -dev NAME for a whole model on one device"

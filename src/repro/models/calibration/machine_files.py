@@ -35,14 +35,14 @@ REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
 ROOM = 0.125
 """The share of the memory that probes may take together."""
-FOOTPRINT = 256 << 20
+FOOTPRINT_BYTES = 256 << 20
 """Bytes that are read or copied: more than caches hold."""
-DECIDES = 2.0
+DECISIVE_RATIO = 2.0
 """How many times as long a pass of the largest probe takes as one of the smallest where weights decide."""
 MORE_ROWS = 1024, 4096
 """Rows of a pass that are tried where one row never shows the weights."""
 TRIES = 5
-NOISE = 1.5
+NOISE_RATIO = 1.5
 """Upper over lower quartile of the same pass from which its time is noise."""
 
 
@@ -80,17 +80,17 @@ FULL = Effort()
 QUICK = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
 
 
-def kernels_of(on: str) -> list[Kernels]:
+def kernels_of(processor: str) -> list[Kernels]:
     """What is timed: on a CPU each dtype as layers in memory and as streamed ones have it."""
-    if on == GPU:
+    if processor == GPU:
         return [Kernels(dtype) for dtype in ("float32", "bfloat16")]
     return [Kernels(dtype, packed) for dtype in ("float32", "bfloat16", "int4") for packed in (True, False)]
 
 
-def open_local(on: str) -> LocalDevice:
+def open_local(processor: str) -> LocalDevice:
     """This machine's CPU or GPU, without a pace of reads."""
-    stream = cuda_stream() if on == GPU else None
-    return LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=GIGA), stream)
+    stream = cuda_stream() if processor == GPU else None
+    return LocalDevice(LocalMachine("here", frozenset({CPU, processor, FLASH}), budget=GIGA), stream)
 
 
 OpenProbe = Callable[[DecoderConfig, Kernels, Sequence[int], LocalDevice], LayerProbe]
@@ -109,24 +109,24 @@ class Timings:
     notes: dict[Kernels, str] = field(default_factory=dict)
 
 
-def time_probes(on: str, effort: Effort, open_probe: OpenProbe = LayerProbe) -> Timings:
+def time_probes(processor: str, effort: Effort, open_probe: OpenProbe = LayerProbe) -> Timings:
     """Time all probes of all kernels; each round times the settings of the same kernels in another order.
 
     Raises:
         InputError: see `deciding_sizes`.
     """
-    local, timings = open_local(on), Timings()
+    local_device, timings = open_local(processor), Timings()
     try:
-        for kernels in kernels_of(on):
+        for kernels in kernels_of(processor):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
-            sizes = deciding_sizes(on, effort, kernels, local, open_probe)
+            sizes = deciding_sizes(processor, effort, kernels, local_device, open_probe)
             if (count := len(sizes.probes)) > len(effort.shapes):
                 say(f"and {count - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
             if sizes.note:
                 timings.notes[kernels] = sizes.note
             timings.parts += _passes(sizes, effort)
     finally:
-        local.close()
+        local_device.close()
     return timings
 
 
@@ -149,9 +149,9 @@ class Sizes(NamedTuple):
         if self.hidden == 0:
             return ""
         widths = f"layers of width {self.probes[0].config.hidden} to {self.probes[-1].config.hidden}"
-        where = f"passes of fewer than {self.hidden} rows" if self.hidden else "all passes"
+        passes = f"passes of fewer than {self.hidden} rows" if self.hidden else "all passes"
         return (
-            f"of {where} only launches could be measured: {widths} took as long as one another. "
+            f"of {passes} only launches could be measured: {widths} took as long as one another. "
             "Rates there are the least that the hardware has"
         )
 
@@ -163,7 +163,7 @@ def double_width(config: DecoderConfig) -> DecoderConfig:
 
 
 def deciding_sizes(
-    on: str, effort: Effort, kernels: Kernels, local: LocalDevice, open_probe: OpenProbe
+    processor: str, effort: Effort, kernels: Kernels, local_device: LocalDevice, open_probe: OpenProbe
 ) -> Sizes:
     """Open a probe of each of the effort's shapes, and larger ones until weights decide or memory is short.
 
@@ -175,15 +175,15 @@ def deciding_sizes(
 
     def open_shape(shape: DecoderConfig) -> LayerProbe:
         config = probe_config(shape, kernels, effort.footprint)
-        return open_probe(config, kernels, effort.contexts, local)
+        return open_probe(config, kernels, effort.contexts, local_device)
 
     def fits(shape: DecoderConfig) -> bool:
         configs = [*(probe.config for probe in probes), probe_config(shape, kernels, effort.footprint)]
-        return sum(cost_of(c, kernels.dtype).model_bytes for c in configs) <= ROOM * memory_of(on)
+        return sum(cost_of(c, kernels.dtype).model_bytes for c in configs) <= ROOM * memory_of(processor)
 
     probes = [open_shape(SHAPES[name]) for name in effort.shapes]
-    while not _decides(probes, 1) and fits(larger := double_width(probes[-1].config)):
-        probes.append(open_shape(larger))
+    while not _decides(probes, 1) and fits(larger_shape := double_width(probes[-1].config)):
+        probes.append(open_shape(larger_shape))
     if _decides(probes, 1):
         return Sizes(probes, effort.rows, 0)
     for rows in MORE_ROWS:
@@ -195,7 +195,7 @@ def deciding_sizes(
 
 def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
     def seconds() -> float:
-        return next(t.seconds for t in probe.time(rows, probe.contexts[0]) if t.part == LAYER)
+        return next(timing.seconds for timing in probe.time(rows, probe.contexts[0]) if timing.part == LAYER)
 
     seconds()  # kernels are chosen, memory is taken
     durations = sorted(seconds() for _ in range(TRIES))
@@ -203,38 +203,38 @@ def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
 
 
 def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
-    (_, smallest), (largest, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
-    return largest >= DECIDES * smallest
+    (_, smallest_seconds), (largest_seconds, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
+    return largest_seconds >= DECISIVE_RATIO * smallest_seconds
 
 
 def _require_steady(probes: Sequence[LayerProbe]) -> None:
     quartiles = [_quartiles(probe, 1) for probe in probes]
-    if all(upper < NOISE * lower for lower, upper in quartiles):
+    if all(upper < NOISE_RATIO * lower for lower, upper in quartiles):
         return
-    low, high = min(lower for lower, _ in quartiles), max(upper for _, upper in quartiles)
+    low_s, high_s = min(lower for lower, _ in quartiles), max(upper for _, upper in quartiles)
     raise InputError(
         f"layers of width {probes[0].config.hidden} to {probes[-1].config.hidden}, in passes of 1 to "
         f"{MORE_ROWS[-1]} rows, did not take longer the larger they were, and equal passes took "
-        f"{low * 1e6:.0f} to {high * 1e6:.0f} us: something else disturbs the measurement; measure again "
+        f"{low_s * 1e6:.0f} to {high_s * 1e6:.0f} us: something else disturbs the measurement; measure again "
         "while nothing else runs"
     )
 
 
 def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
-    chance = Random(0)
+    random = Random(0)
     settings = [(p, r, c) for p in sizes.probes for r in sizes.rows for c in effort.contexts]
     for probe, rows, context in settings[:: len(sizes.rows)]:
         list(probe.time(rows, context))  # memory is taken, kernels are chosen
     for _ in range(effort.rounds):
-        chance.shuffle(settings)
-        slow = []
+        random.shuffle(settings)
+        slow_settings = []
         for setting in settings:
             probe, rows, context = setting
             clock = WallClock()
             yield from probe.time(rows, context)
             if clock.now > effort.longest:
-                slow.append(setting)
-        settings = [setting for setting in settings if setting not in slow]
+                slow_settings.append(setting)
+        settings = [setting for setting in settings if setting not in slow_settings]
 
 
 def flash_section(folder: Path, effort: Effort) -> Section:
@@ -246,62 +246,62 @@ def flash_section(folder: Path, effort: Effort) -> Section:
         rates = [
             measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
         ]
-        way = file.way
+        page_access = file.way
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
     points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)
     return {
-        "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {way}"),
+        "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {page_access}"),
         "latency": fact(latency * 1e6, "us", note="of a request of 4 KiB"),
         "watts": fact(2.0, "W", "assumed", "an SSD or a phone's flash that reads"),
     }
 
 
-def memory_of(on: str) -> float:
+def memory_of(processor: str) -> float:
     """Bytes of memory of this machine, or of its GPU."""
-    return float(torch.cuda.get_device_properties(0).total_memory) if on == GPU else physical_memory()
+    return float(torch.cuda.get_device_properties(0).total_memory) if processor == GPU else physical_memory()
 
 
-def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
+def power_facts(processor: str, seconds: float) -> tuple[Section, Section]:
     """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
     matrix = torch.rand(1024, 1024)
     pause, clock = 5 * seconds, WallClock()
-    idle = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
-    busy = measure.watts(pause, lambda: matrix @ matrix)
-    if idle is None or busy is None or on == GPU:
+    idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
+    busy_w = measure.watts(pause, lambda: matrix @ matrix)
+    if idle_w is None or busy_w is None or processor == GPU:
         say("power: no counter can be read; idle power and watts are assumed")
-        above = 200.0 if on == GPU else 3.0 * torch.get_num_threads()
+        computing_watts = 200.0 if processor == GPU else 3.0 * torch.get_num_threads()
         note = "no power counter was read"
-        return fact(5.0, "W", "assumed", note), fact(above, "W", "assumed", note)
-    say(f"power: {idle:.1f} W idle, {busy:.1f} W computing")
+        return fact(5.0, "W", "assumed", note), fact(computing_watts, "W", "assumed", note)
+    say(f"power: {idle_w:.1f} W idle, {busy_w:.1f} W computing")
     note = "RAPL, the processor packages alone"
-    return fact(idle, "W", note=note), fact(max(0.0, busy - idle), "W", note=f"{note}, above idle")
+    return fact(idle_w, "W", note=note), fact(max(0.0, busy_w - idle_w), "W", note=f"{note}, above idle")
 
 
-def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
+def device_section(name: str, processor: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
-    best = best_rates(costs)
-    default = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
-    peak = {arithmetic: default for arithmetic in ("fp32", "fp16", "int8")} | {
+    rates = best_rates(costs)
+    fallback = fact(rates["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
+    peak = {arithmetic: fallback for arithmetic in ("fp32", "fp16", "int8")} | {
         arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
-        for arithmetic, rate in best.items()
+        for arithmetic, rate in rates.items()
     }
-    read = memory_bandwidth("cuda" if on == GPU else "cpu", seconds=effort.seconds)
-    say(f"memory: {read / GIGA:.1f} GB/s")
-    capacity = memory_of(on)
-    idle, watts = power_facts(on, effort.seconds)
-    bandwidth = fact(read / GIGA, "GB/s", note="the faster of reading and copying")
+    read_rate = memory_bandwidth("cuda" if processor == GPU else "cpu", seconds=effort.seconds)
+    say(f"memory: {read_rate / GIGA:.1f} GB/s")
+    capacity = memory_of(processor)
+    idle_w, watts = power_facts(processor, effort.seconds)
+    bandwidth = fact(read_rate / GIGA, "GB/s", note="the faster of reading and copying")
     return {
         "name": name,
         "kind": "emulated",
-        "processors": {on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
+        "processors": {processor: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
         "flash": flash_section(scratch, effort),
         "dram": {
             "capacity": fact(capacity / GIGA, "GB"),
             "budget": fact(0.8 * capacity / GIGA, "GB", "assumed", "four fifths of the capacity"),
             "bandwidth": bandwidth,
         },
-        "power": {"idle": idle},
+        "power": {"idle": idle_w},
     }
 
 
@@ -310,8 +310,8 @@ def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section
     engines = {"engine": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
     if any(not kernels.packed for kernels in costs.layers):
         note = "repro's own runtime, layers streamed from disk: weights are not reordered"
-        streamed = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
-        engines["engine_streamed"] = streamed
+        streamed_engine = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
+        engines["engine_streamed"] = streamed_engine
     return engines
 
 
@@ -320,20 +320,20 @@ def _waiting(device: torch.device) -> Callable[[], object]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT_BYTES, seconds: float = 0.3) -> float:
     """Bytes per second of reading `footprint` bytes, as a sum."""
     x = torch.ones(footprint // 4, device=device)
-    wait = _waiting(device)
-    return x.nbytes / measure.seconds_each(lambda: (x.sum(), wait()), seconds)
+    wait_for_device = _waiting(device)
+    return x.nbytes / measure.seconds_each(lambda: (x.sum(), wait_for_device()), seconds)
 
 
-def memory_bandwidth(on: str = "cpu", footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+def memory_bandwidth(processor: str = "cpu", footprint: int = FOOTPRINT_BYTES, seconds: float = 0.3) -> float:
     """Bytes per second that memory gives: reading or copying, whichever is faster."""
-    device = torch.device(on)
-    wait = _waiting(device)
+    device = torch.device(processor)
+    wait_for_device = _waiting(device)
     x = torch.ones(footprint // 4, device=device)
-    y = torch.empty_like(x)
-    copying = measure.seconds_each(lambda: (y.copy_(x), wait()), seconds)
+    copy_of_x = torch.empty_like(x)
+    copying = measure.seconds_each(lambda: (copy_of_x.copy_(x), wait_for_device()), seconds)
     return max(read_bandwidth(device, footprint, seconds), 2 * x.nbytes / copying)
 
 

@@ -17,7 +17,7 @@ from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.cuda import GraphRecorder
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.model import STORED
+from repro.models.runtime.model import PRECISION_OF_DTYPE
 from repro.models.runtime.placement import RESIDENT, STREAMED
 from repro.models.runtime.recorded_passes import RecordedNetwork
 from repro.models.runtime.session import Session
@@ -27,7 +27,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 
-ROOM = 64
+SPARE_SLOTS = 64
 """Slots of a cache beyond the context; it grows where a pass has more rows."""
 
 
@@ -56,16 +56,16 @@ class PassTime(NamedTuple):
 
 def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
     """Put random keys and values of `tokens` positions into an empty cache."""
-    on = cache.positions.device
-    cache.set_positions(0, torch.arange(tokens, device=on))
-    rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=on)
+    device = cache.positions.device
+    cache.set_positions(0, torch.arange(tokens, device=device))
+    rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=device)
     for layer in range(config.layers):
         cache.append_joint(layer, rows)
 
 
 def cost_of(config: DecoderConfig, dtype: str) -> ModelCost:
     """What a decoder in one of `weights.DTYPES` is billed."""
-    return ModelCost(config.shape, precision(STORED[dtype]))
+    return ModelCost(config.shape, precision(PRECISION_OF_DTYPE[dtype]))
 
 
 class PrefilledSession(Session):
@@ -123,7 +123,7 @@ class PassTimer:
         session.keep(chain[0])  # drops the rows of earlier passes, which continue `text` otherwise
         while len(chain) < rows:
             chain.append(chain[-1].then(0))
-        trace, before = self.device.trace, len(self.device.trace.spans)
+        trace, span_count = self.device.trace, len(self.device.trace.spans)
 
         async def run() -> tuple[float, float]:
             start = self.device.now
@@ -131,19 +131,19 @@ class PassTimer:
             return start, self.device.now
 
         start, end = self.device.play(run())
-        spans = trace.spans[before:]
+        spans = trace.spans[span_count:]
         layers, head = (sum(s.seconds for s in spans if s.kind == kind) for kind in ("layer", "head"))
-        del trace.spans[before:]
-        loads = [s for s in spans if s.on == FLASH]
-        read_s, read_bytes = sum(s.seconds for s in loads), sum(s.bytes for s in loads)
+        del trace.spans[span_count:]
+        load_spans = [s for s in spans if s.on == FLASH]
+        read_s, read_bytes = sum(s.seconds for s in load_spans), sum(s.bytes for s in load_spans)
         return PassTime(end - start, layers, head, read_s, read_bytes)
 
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
     """A network whose cache holds a sequence; on a GPU its passes are recorded, as a run's are."""
-    room = text.length + ROOM
+    slots = text.length + SPARE_SLOTS
     on_gpu = decoder.device.type == "cuda"
-    network = RecordedNetwork(decoder, room, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, room)
+    network = RecordedNetwork(decoder, slots, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, slots)
     if text.length:
         fill(network.cache, decoder.config, text.length)
         network.lineage.add(network.lineage.missing([text]))

@@ -30,7 +30,7 @@ from repro.records.build_cache import cache_root
 
 LAYER, HEAD, REST, READ = "layer", "head", "rest", "read"
 """Parts of a pass: one layer, the output projection, what is beside all ops, and reading one layer."""
-LAYERS = 4, 32
+LAYER_LIMITS = 4, 32
 """Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
 
@@ -102,7 +102,7 @@ class PartTiming(NamedTuple):
 
 def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device) -> Decoder:
     """A decoder with random weights; its layers are equal, but each has memory of its own."""
-    build = builders(kernels.dtype, kernels.packed, device)
+    layer_builders = builders(kernels.dtype, kernels.packed, device)
     ends = builders(kernels.dtype, True, device)  # streamed models, too, keep a packed output projection
 
     def weight(outputs: int, inputs: int) -> Tensor:
@@ -112,17 +112,17 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
     def norm() -> RMSNorm:
         return RMSNorm.of(torch.ones(config.hidden, device=device), config.norm_eps)
 
-    hidden, inner = config.hidden, config.intermediate
-    first = LayerWeights(
-        qkv=build.build(weight(config.qkv_rows, hidden), None),
-        out=build.build(weight(hidden, config.heads * config.head_dim), None),
-        up=build.build(weight(2 * inner, hidden), None),
-        down=build.build(weight(hidden, inner), None),
+    hidden, intermediate = config.hidden, config.intermediate
+    first_layer = LayerWeights(
+        qkv=layer_builders.build(weight(config.qkv_rows, hidden), None),
+        out=layer_builders.build(weight(hidden, config.heads * config.head_dim), None),
+        up=layer_builders.build(weight(2 * intermediate, hidden), None),
+        down=layer_builders.build(weight(hidden, intermediate), None),
         before_attention=norm(),
         before_mlp=norm(),
     )
     table = weight(config.vocab, hidden)
-    layers = [first, *(_copy(first) for _ in range(config.layers - 1))]
+    layers = [first_layer, *(_copy(first_layer) for _ in range(config.layers - 1))]
     return Decoder(config, layers, EmbeddingAndHead(table.to(ends.table), ends.head(table, None), norm()))
 
 
@@ -132,7 +132,7 @@ def _copy(part: Any) -> Any:
         return part.clone()
     if not is_dataclass(part):
         return part
-    copies = {f.name: _copy(getattr(part, f.name)) for f in fields(part)}
+    copies = {field.name: _copy(getattr(part, field.name)) for field in fields(part)}
     return replace(part, **copies)  # type: ignore[type-var]
 
 
@@ -145,10 +145,10 @@ def _write_file(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
 
 
 def probe_config(shape: DecoderConfig, kernels: Kernels, footprint: float) -> DecoderConfig:
-    """A shape with as many layers as have `footprint` bytes together, within `LAYERS`."""
-    fewest, most = LAYERS
+    """A shape with as many layers as have `footprint` bytes together, within `LAYER_LIMITS`."""
+    fewest_layers, most_layers = LAYER_LIMITS
     layers = ceil(footprint / cost_of(shape, kernels.dtype).layer_bytes)
-    return replace(shape, layers=min(most, max(fewest, layers)))
+    return replace(shape, layers=min(most_layers, max(fewest_layers, layers)))
 
 
 class LayerProbe:
@@ -160,23 +160,23 @@ class LayerProbe:
     """
 
     def __init__(
-        self, config: DecoderConfig, kernels: Kernels, contexts: Sequence[int], local: LocalDevice
+        self, config: DecoderConfig, kernels: Kernels, contexts: Sequence[int], local_device: LocalDevice
     ) -> None:
         """Build it with random weights, and caches of `contexts` tokens each."""
         self.config, self.contexts = config, contexts
-        on = torch.device("cuda" if local.main == GPU else "cpu")
-        decoder = random_decoder(config, kernels, on)
+        device = torch.device("cuda" if local_device.main == GPU else "cpu")
+        decoder = random_decoder(config, kernels, device)
         self._kernels = kernels
-        cost, streamed = cost_of(config, kernels.dtype), not kernels.packed
+        cost, is_streamed = cost_of(config, kernels.dtype), not kernels.packed
         reader = None
-        if streamed:  # a layer that was just read starts later than one that follows another in memory
+        if is_streamed:  # a layer that was just read starts later than one that follows another in memory
             root = cache_root() / "calibrate"
             root.mkdir(parents=True, exist_ok=True)
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
-            stored = _write_file(Path(self._scratch.name) / "layers", decoder.resident_layers())
-            reader = LayerReader(stored, slots=2)
+            layer_file = _write_file(Path(self._scratch.name) / "layers", decoder.resident_layers())
+            reader = LayerReader(layer_file, slots=2)
             decoder = decoder.with_layers([None] * config.layers)
-        self._timer = PassTimer(local, cost, contexts, decoder, reader, streamed)
+        self._timer = PassTimer(local_device, cost, contexts, decoder, reader, is_streamed)
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""

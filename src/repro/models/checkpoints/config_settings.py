@@ -74,8 +74,8 @@ class Settings(Mapping[str, Any]):
         value = self._values[name]
         self._unread.discard(name)
         if type(value) in (int, float) and (value < 0 or (value == 0 and name not in MAY_BE_0)):
-            at_least = "0 or above" if name in MAY_BE_0 else "above 0"
-            raise InputError(f"config.json of {self._kind} has {name}={value!r}; it must be {at_least}")
+            right_values = "0 or above" if name in MAY_BE_0 else "above 0"
+            raise InputError(f"config.json of {self._kind} has {name}={value!r}; it must be {right_values}")
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -97,20 +97,20 @@ class Settings(Mapping[str, Any]):
         Raises:
             InputError: there is such a setting or entry.
         """
-        unread = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
-        unknown = {name: unread.pop(name) for name in self._unknown if name in unread}
-        for name, value in unread.items():
-            only = self._defaults.get(name)
-            if value != only and (value not in NOTHING or only not in NOTHING):
-                raise InputError(f"{self._kind} with {name}={value!r} is not supported; only {only!r} is")
-        for name, value in unknown.items():
+        entries = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
+        unknown_entries = {name: entries.pop(name) for name in self._unknown if name in entries}
+        for name, value in entries.items():
+            default = self._defaults.get(name)
+            if value != default and (value not in NOTHING or default not in NOTHING):
+                raise InputError(f"{self._kind} with {name}={value!r} is not supported; only {default!r} is")
+        for name, value in unknown_entries.items():
             if part_of and value not in NOTHING:
                 raise InputError(f"config.json of {part_of} has {name}={value!r}, which is not read here")
-        if unknown:
-            _warn(f"config.json of {self._kind}: ignored, as by transformers: {', '.join(unknown)}")
+        if unknown_entries:
+            _warn(f"config.json of {self._kind}: ignored, as by transformers: {', '.join(unknown_entries)}")
 
 
-def read_settings(raw: Mapping[str, Any]) -> Settings:
+def read_settings(config: Mapping[str, Any]) -> Settings:
     """The settings of a `config.json`, whose `model_type` transformers has a class of.
 
     What transformers says is kept in the cache, by the file's content, its version and this module's text.
@@ -119,12 +119,12 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         InputError: transformers refuses an entry, or one of `NEEDED` is missing.
     """
     code = Path(__file__).read_text(encoding="utf-8")
-    key = content_hash({"config.json": raw, "transformers": version("transformers"), "code": code})[:24]
-    reading = computed_once(cache_root() / "configs" / f"{key}.json", lambda: _reading(raw))
-    return Settings(raw["model_type"], reading)
+    key = content_hash({"config.json": config, "transformers": version("transformers"), "code": code})[:24]
+    reading = computed_once(cache_root() / "configs" / f"{key}.json", lambda: _reading(config))
+    return Settings(config["model_type"], reading)
 
 
-def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _reading(config: Mapping[str, Any]) -> dict[str, Any]:
     """What transformers' class makes of a `config.json`.
 
     Returns:
@@ -133,25 +133,25 @@ def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
     from transformers import CONFIG_MAPPING
 
     logging.getLogger("transformers").setLevel(logging.ERROR)  # its import sets it anew
-    kind = raw["model_type"]
-    plain = CONFIG_MAPPING[kind]()
-    aliases = dict(plain.attribute_map)
-    for name in (name for name in NEEDED if hasattr(plain, name)):
-        stated = name if name in raw else aliases.get(name, name)
-        if type(raw.get(stated)) is not int or raw[stated] < 1:
-            fault = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
+    kind = config["model_type"]
+    default_config = CONFIG_MAPPING[kind]()
+    aliases = dict(default_config.attribute_map)
+    for name in (name for name in NEEDED if hasattr(default_config, name)):
+        key = name if name in config else aliases.get(name, name)
+        if type(config.get(key)) is not int or config[key] < 1:
+            fault = f"has {key}={config[key]!r}" if key in config else f"lacks {key}"
             raise InputError(f"config.json of {kind} {fault}; it must be a whole number above 0")
     for name, alias in aliases.items():
-        if raw.keys() >= {name, alias} and raw[name] != raw[alias]:
-            raise InputError(f"config.json of {kind} has {name}={raw[name]} and {alias}={raw[alias]}")
-    entries = deepcopy({name: value for name, value in raw.items() if name != "model_type"})
+        if config.keys() >= {name, alias} and config[name] != config[alias]:
+            raise InputError(f"config.json of {kind} has {name}={config[name]} and {alias}={config[alias]}")
+    entries = deepcopy({name: value for name, value in config.items() if name != "model_type"})
     try:
-        values = _plain_data(type(plain).from_dict(entries))
+        values = _plain_data(type(default_config).from_dict(entries))
     except Exception as error:  # it raises many kinds
-        why = " ".join(str(error).split())
-        raise InputError(f"config.json of {kind} is refused by transformers: {why}") from error
-    unknown = sorted(name for name in values if not hasattr(plain, name))
-    return {"values": values, "defaults": _plain_data(plain), "aliases": aliases, "unknown": unknown}
+        reason = " ".join(str(error).split())
+        raise InputError(f"config.json of {kind} is refused by transformers: {reason}") from error
+    unknown = sorted(name for name in values if not hasattr(default_config, name))
+    return {"values": values, "defaults": _plain_data(default_config), "aliases": aliases, "unknown": unknown}
 
 
 def _plain_data(config: Any) -> Any:

@@ -25,31 +25,31 @@ from repro.models.checkpoints.weight_files import (
     stored_tensors,
 )
 
-PACKAGES = {"fp8": "", "compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}
+PACKAGE_OF_METHOD = {"fp8": "", "compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}
 """Formats that are dequantized, by `quant_method`, with the package that `transformers` needs for it."""
 
 
 def require_dequantizable(method: str) -> None:
     """InputError for a method that is not dequantized, or whose package is not installed."""
-    otherwise = f"or save it dequantized, in {', '.join(FLOATS)}"
-    if method not in PACKAGES:
+    other_way = f"or save it dequantized, in {', '.join(FLOATS)}"
+    if method not in PACKAGE_OF_METHOD:
         raise InputError(
             f"its weights are quantized by {method!r}, which is not read here; dequantized are "
-            f"{', '.join(PACKAGES)}; {otherwise}"
+            f"{', '.join(PACKAGE_OF_METHOD)}; {other_way}"
         )
-    if PACKAGES[method] and find_spec(PACKAGES[method]) is None:
+    if PACKAGE_OF_METHOD[method] and find_spec(PACKAGE_OF_METHOD[method]) is None:
         raise InputError(
             f"its weights are quantized by {method!r}, which takes the package of that name: "
-            f"`pip install 'repro[quantized]'` brings it; {otherwise}"
+            f"`pip install 'repro[quantized]'` brings it; {other_way}"
         )
 
 
-def dequantize(folder: Path, into: Path, store: str) -> None:
+def dequantize(folder: Path, target: Path, store: str) -> None:
     """Write a checkpoint with quantized weights as one of plain numbers, and copy its other files.
 
     Args:
-        folder: the checkpoint, in one of `PACKAGES`.
-        into: the new folder.
+        folder: the checkpoint, in one of `PACKAGE_OF_METHOD`.
+        target: the new folder.
         store: the dtype of the new weights.
 
     Raises:
@@ -74,17 +74,17 @@ def dequantize(folder: Path, into: Path, store: str) -> None:
     except InputError:
         raise
     except Exception as error:  # they raise many kinds: of values, keys, shapes, attributes
-        why = " ".join(str(error).split())
-        raise InputError(f"{folder} cannot be dequantized: {type(error).__name__}: {why}") from error
-    if unread := sorted(name for names in report.values() for name in names):
-        raise InputError(f"{folder} cannot be dequantized: {unread[0]} is missing or is not read")
-    into.mkdir()
+        reason = " ".join(str(error).split())
+        raise InputError(f"{folder} cannot be dequantized: {type(error).__name__}: {reason}") from error
+    if unread_names := sorted(name for names in report.values() for name in names):
+        raise InputError(f"{folder} cannot be dequantized: {unread_names[0]} is missing or is not read")
+    target.mkdir()
     for path in folder.iterdir():
         if path.is_file() and path.suffix != TENSORS and path.name != INDEX:
-            shutil.copyfile(path, into / path.name)
-    raw = {name: value for name, value in read_config(folder).items() if name not in KEYS}
-    (into / CONFIG).write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-    write_model(into / SINGLE, model)
+            shutil.copyfile(path, target / path.name)
+    written_config = {name: value for name, value in read_config(folder).items() if name not in KEYS}
+    (target / CONFIG).write_text(json.dumps(written_config, indent=2) + "\n", encoding="utf-8")
+    write_model(target / SINGLE, model)
 
 
 def _require_whole_blocks(folder: Path, config: Mapping[str, Any]) -> None:

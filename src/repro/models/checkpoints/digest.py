@@ -19,11 +19,11 @@ from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)
 
-DIGESTS = ".digests.json"
+DIGESTS_FILE = ".digests.json"
 FORM = 3
 """Format version of `.digests.json`; files of other versions are rebuilt."""
 OUR_NOTES = "repro.json"
-VOLATILE = frozenset(
+VOLATILE_KEYS = frozenset(
     {
         "local_files_only",
         "transformers_version",
@@ -39,7 +39,7 @@ VOLATILE = frozenset(
 def digest(folder: Path | str) -> str:
     """SHA-256 in hex over the contents of a folder: tensors, configuration, vocabulary and other files.
 
-    Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
+    Not included: `VOLATILE_KEYS`, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
     and a tensor that the index of the folder takes from another file. So the same weights have the same
     digest wherever and with whichever package version they were converted.
 
@@ -51,10 +51,10 @@ def digest(folder: Path | str) -> str:
     files = sorted(path for path in folder.iterdir() if _counts(path))
     if not files:
         raise InputError(f"{folder} holds no files to hash")
-    cached = _cached_digests(folder / DIGESTS)
-    digests = {path.name: _file_digest(path, cached.get(path.name)) for path in files}
-    if digests != cached:
-        _remember(folder / DIGESTS, digests)
+    cached_digests = _cached_digests(folder / DIGESTS_FILE)
+    digests = {path.name: _file_digest(path, cached_digests.get(path.name)) for path in files}
+    if digests != cached_digests:
+        _remember(folder / DIGESTS_FILE, digests)
     weight_map = index(folder)
     weights = sorted(
         {
@@ -75,13 +75,13 @@ def _counts(path: Path) -> bool:
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
-def _file_digest(path: Path, cached: list[Any] | None) -> list[Any]:
+def _file_digest(path: Path, cached_entry: list[Any] | None) -> list[Any]:
     """Size in bytes, both times in ns, and digest of one file (a list, per tensor, for tensors)."""
-    stat = path.stat()
-    now = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    if cached is not None and cached[:3] == now:
-        return cached
-    return [*now, _content(path)]
+    file_stat = path.stat()
+    size_and_times = [file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns]
+    if cached_entry is not None and cached_entry[:3] == size_and_times:
+        return cached_entry
+    return [*size_and_times, _content(path)]
 
 
 def _content(path: Path) -> str | list[str]:
@@ -101,9 +101,9 @@ def _tensor_digests(path: Path) -> list[str]:
     """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
     lines = []
     with open_safetensors(path) as file:
-        for name, stored in header(path).items():
+        for name, tensor in header(path).items():
             content = hashlib.sha256(file.get_tensor(name).reshape(-1).view(torch.uint8).numpy())
-            lines.append(f"{name} {stored.kind} {list(stored.shape)} {content.hexdigest()}")
+            lines.append(f"{name} {tensor.kind} {list(tensor.shape)} {content.hexdigest()}")
     return sorted(lines)
 
 
@@ -113,9 +113,9 @@ def _name(tensor: str) -> str:
 
 
 def _lasting(value: Any) -> Any:
-    """A JSON value without its `VOLATILE` keys."""
+    """A JSON value without its `VOLATILE_KEYS` keys."""
     if isinstance(value, dict):
-        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE}
+        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE_KEYS}
     return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 

@@ -20,9 +20,9 @@ def fetch_line(checkpoint: Checkpoint, cache: Path | None, offline: bool | None)
         InputError: none of its places has it.
     """
     folder = open_checkpoint(checkpoint, cache, offline)
-    facts = provenance(folder)
-    note = f", dequantized to {facts['stored']}" if facts["dequantized"] else ""
-    return f"{checkpoint.name}: {folder}\n  from {facts['source']} ({facts['detail']}){note}"
+    origin_facts = provenance(folder)
+    note = f", dequantized to {origin_facts['stored']}" if origin_facts["dequantized"] else ""
+    return f"{checkpoint.name}: {folder}\n  from {origin_facts['source']} ({origin_facts['detail']}){note}"
 
 
 def source_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.models.checkpoints.weight_files import CONFIG, read_json
 
-FILE = "generation_config.json"
+FILE_NAME = "generation_config.json"
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 BEAMS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
@@ -32,7 +32,7 @@ DECISIVE = frozenset(
 )
 """Entries by which `generate` of transformers changes an answer."""
 
-HARMLESS = frozenset(
+HARMLESS_SETTINGS = frozenset(
     {
         *(
             "eos_token_id",
@@ -53,7 +53,7 @@ HARMLESS = frozenset(
 )
 """Entries of `generation_config.json` that change no greedy answer, or that the run has settings for."""
 
-NEUTRAL = {
+NEUTRAL_VALUES = {
     "top_k": (50,),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (1,)),
     **dict.fromkeys(("num_beams", "num_beam_groups", "length_penalty"), (1,)),
@@ -71,7 +71,7 @@ def ends(folder: Path, of_tokenizer: int | None) -> dict[int, tuple[str, ...]]:
         InputError: a file names something else than ids.
     """
     names_of_end = {} if of_tokenizer is None else {of_tokenizer: ["tokenizer"]}
-    for name in (FILE, CONFIG):
+    for name in (FILE_NAME, CONFIG):
         for part in _parts(folder / name):
             value = part.get("eos_token_id")
             for end in value if isinstance(value, list) else [value]:
@@ -91,10 +91,10 @@ def unused_settings(folder: Path) -> str:
     Returns:
         `FILE says NAME=VALUE, ...`; "" if there are none.
     """
-    name = FILE if (folder / FILE).is_file() else CONFIG
+    name = FILE_NAME if (folder / FILE_NAME).is_file() else CONFIG
     entries: dict[str, Any] = {}
     for part in reversed([*_parts(folder / name)]):
-        entries |= {key: value for key, value in part.items() if name == FILE or key in DECISIVE}
+        entries |= {key: value for key, value in part.items() if name == FILE_NAME or key in DECISIVE}
     decisive = {key: value for key, value in entries.items() if _decides(key, value, entries)}
     settings_text = ", ".join(f"{key}={json.dumps(value)[:60]}" for key, value in sorted(decisive.items()))
     return f"{name} says {settings_text}" if settings_text else ""
@@ -102,7 +102,7 @@ def unused_settings(folder: Path) -> str:
 
 def _decides(name: str, value: Any, entries: Mapping[str, Any]) -> bool:
     """Whether an entry changes an answer, as the others are."""
-    if name in HARMLESS or name.startswith("_") or value in NEUTRAL.get(name, ()):
+    if name in HARMLESS_SETTINGS or name.startswith("_") or value in NEUTRAL_VALUES.get(name, ()):
         return False
     if name in SAMPLING and not entries.get("do_sample"):
         return False

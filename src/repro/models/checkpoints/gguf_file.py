@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
 """Architectures whose converted weights give the logits of the model that the file was made of."""
 
-FREQUENCIES = "rope_freqs.weight"
+FREQUENCY_TENSOR = "rope_freqs.weight"
 """The tensor of factors that llama.cpp divides RoPE's frequencies by: Llama 3.1 and later have it."""
 
-SETTINGS = {
+FIELDS = {
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
     "rope.dimension_count": "head_dim",
@@ -31,7 +31,7 @@ SETTINGS = {
 }
 """Settings that transformers' reader drops for some architectures, with their place in its configuration."""
 
-ONLY: Mapping[str, tuple[Any, ...]] = {
+ONLY_VALUES: Mapping[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
     "attention.causal": (True,),
@@ -43,8 +43,8 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Settings with the only values that are computed."""
 
-HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.attn_factor")
-SCALES = ("rope.scaling.factor", "rope.scale_linear")
+HARMLESS_KEYS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.attn_factor")
+SCALE_KEYS = ("rope.scaling.factor", "rope.scale_linear")
 """Names of the factor of linear scaling, the present one first."""
 
 AS_TRANSFORMERS = (
@@ -59,7 +59,7 @@ DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact")
 WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
 """Types that take a word of the vocabulary whole, whatever its merges, and begin with BOS by default."""
 
-TOKENIZER: Mapping[str, tuple[Any, ...] | None] = {
+TOKENIZER_VALUES: Mapping[str, tuple[Any, ...] | None] = {
     "ggml.model": ("gpt2", "llama"),
     **dict.fromkeys(f"ggml.{name}" for name in ("pre", "tokens", "scores", "token_type", "merges")),
     **dict.fromkeys(f"ggml.{name}_token_id" for name in ("bos", "eos", "eot", "eom", "unknown", "padding")),
@@ -75,7 +75,7 @@ TOKENIZER: Mapping[str, tuple[Any, ...] | None] = {
 """Settings of a tokenizer that are read or, as names of further tokens, change nothing; with the only values
 that are read, or None for all."""
 
-ENDS = ("ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id")
+END_KEYS = ("ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id")
 """Tokens that end a text, a turn and a message: each ends an answer."""
 
 CONTROL, USER_DEFINED = 3, 4
@@ -111,21 +111,21 @@ def convert(path: Path, folder: Path, store: str) -> None:
     model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(**gguf, config=config, dtype=dtype))
     # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
     model.hf_quantizer.remove_quantization_config(model)
-    ends = list(dict.fromkeys(flags[name] for name in ENDS if name in flags))
+    ends = list(dict.fromkeys(flags[name] for name in END_KEYS if name in flags))
     if len(ends) > 1:
         model.generation_config.eos_token_id = ends
     model.save_pretrained(folder)
     _save_tokenizer(path, tokens, folder, reader, flags)
 
 
-def _read(path: Path, part: Callable[[], Any]) -> Any:
+def _read(path: Path, read_part: Callable[[], Any]) -> Any:
     """What a library reads of the file; InputError for whatever it raises about it."""
     try:
-        return part()
+        return read_part()
     except Exception as error:  # they raise many kinds: of values, keys, shapes, attributes
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"{path} is cut, or of a kind that cannot be converted: {type(error).__name__}: {why}"
+            f"{path} is cut, or of a kind that cannot be converted: {type(error).__name__}: {reason}"
         ) from error
 
 
@@ -136,8 +136,8 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
     def contents() -> dict[str, Any]:
         other_sections = ("general.", "tokenizer.", "GGUF.")
         names = [name for name in reader.fields if not name.startswith(other_sections)]
-        general = [name for name in ("general.architecture", "general.type") if name in reader.fields]
-        return {name: reader.fields[name].contents() for name in (*general, *names)}
+        general_names = [name for name in ("general.architecture", "general.type") if name in reader.fields]
+        return {name: reader.fields[name].contents() for name in (*general_names, *names)}
 
     fields = _read(path, contents)
     if (parts := fields.get("split.count", 1)) > 1:
@@ -154,9 +154,9 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
             f"choices: {', '.join(ARCHITECTURES)}"
         )
     settings = {name[len(kind) + 1 :]: v for name, v in fields.items() if name.startswith(f"{kind}.")}
-    supported = {*GGUF_CONFIG_MAPPING[kind], *SETTINGS, *ONLY, *HARMLESS, *SCALES}
+    supported = {*GGUF_CONFIG_MAPPING[kind], *FIELDS, *ONLY_VALUES, *HARMLESS_KEYS, *SCALE_KEYS}
     for name, value in settings.items():
-        if name not in supported or value not in ONLY.get(name, (value,)):
+        if name not in supported or value not in ONLY_VALUES.get(name, (value,)):
             raise InputError(f"{path} has {kind}.{name}={value!r}, which is not read here")
     return kind, settings
 
@@ -164,7 +164,7 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
 def _frequency_factors(path: Path, kind: str, reader: GGUFReader) -> list[float]:
     """The factors of RoPE's frequencies, one for each pair; empty if there are none."""
     for tensor in reader.tensors:
-        if tensor.name == FREQUENCIES and kind == "llama":
+        if tensor.name == FREQUENCY_TENSOR and kind == "llama":
             return [float(factor) for factor in tensor.data.reshape(-1)]
         if tensor.name.startswith("rope_f"):
             raise InputError(f"{path} has {tensor.name}, which is not read here for {kind}")
@@ -173,13 +173,13 @@ def _frequency_factors(path: Path, kind: str, reader: GGUFReader) -> list[float]
 
 def _adjust(path: Path, config: Any, kind: str, settings: Mapping[str, Any], factors: list[float]) -> None:
     """Put into the configuration what transformers' reader drops; InputError for what contradicts itself."""
-    heads = [settings[name] for name, entry in SETTINGS.items() if entry == "head_dim" and name in settings]
-    if len(set(heads)) > 1:
-        raise InputError(f"{path} has heads of {' and '.join(map(str, sorted(set(heads))))} for one layer")
-    for name, entry in SETTINGS.items():
+    dims = [settings[name] for name, entry in FIELDS.items() if entry == "head_dim" and name in settings]
+    if len(set(dims)) > 1:
+        raise InputError(f"{path} has heads of {' and '.join(map(str, sorted(set(dims))))} for one layer")
+    for name, entry in FIELDS.items():
         if name in settings:
             setattr(config, entry, settings[name])
-    scale = next((float(settings[name]) for name in SCALES if settings.get(name)), 1.0)
+    scale = next((float(settings[name]) for name in SCALE_KEYS if settings.get(name)), 1.0)
     if settings.get("rope.scaling.type") == "none":  # llama.cpp takes a factor without a type as linear
         scale = 1.0
     rope = dict(config.rope_parameters)
@@ -206,19 +206,19 @@ def _require_tensors(path: Path, kind: str, config: Any, reader: GGUFReader) -> 
     if config.tie_word_embeddings:
         del weights["lm_head.weight"]
     shapes = {names.get_name(name, (".weight", ".bias")): tuple(w.shape) for name, w in weights.items()}
-    stored = {
+    in_file = {
         tensor.name: tuple(int(size) for size in reversed(tensor.shape))
         for tensor in reader.tensors
-        if tensor.name != FREQUENCIES
+        if tensor.name != FREQUENCY_TENSOR
     }
-    for names, says in (
-        ([name for name in shapes if name not in stored], "lacks {}, which its model needs"),
-        ([name for name in stored if name not in shapes], f"has {{}}, which is not read here for {kind}"),
-        ([name for name in shapes if stored.get(name) != shapes[name]], "has another shape for {}"),
+    for names, fault in (
+        ([name for name in shapes if name not in in_file], "lacks {}, which its model needs"),
+        ([name for name in in_file if name not in shapes], f"has {{}}, which is not read here for {kind}"),
+        ([name for name in shapes if in_file.get(name) != shapes[name]], "has another shape for {}"),
     ):
         if names:
             count_note = f" (and {len(names) - 1} more tensors)" if len(names) > 1 else ""
-            raise InputError(f"{path} {says.format(f'{names[0]}{count_note}')}")
+            raise InputError(f"{path} {fault.format(f'{names[0]}{count_note}')}")
 
 
 def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any]:
@@ -229,33 +229,33 @@ def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any
         name[len("tokenizer.") :]: f for name, f in reader.fields.items() if name.startswith("tokenizer.")
     }
     for name in fields:
-        if name not in TOKENIZER and not name.startswith("chat_template."):
+        if name not in TOKENIZER_VALUES and not name.startswith("chat_template."):
             raise InputError(f"{path} has tokenizer.{name}, which is not read here")
     flags = {
         name: _read(path, field.contents)
         for name, field in fields.items()
         if field.types[0] != GGUFValueType.ARRAY
     }
-    for name, choices in TOKENIZER.items():
+    for name, choices in TOKENIZER_VALUES.items():
         if choices is not None and flags.get(name, choices[0]) not in choices:
             raise InputError(f"{path} has tokenizer.{name}={flags[name]!r}, which is not read here")
-    model, pre = flags.get("ggml.model"), flags.get("ggml.pre")
+    model, splitting = flags.get("ggml.model"), flags.get("ggml.pre")
     supported = (*AS_TRANSFORMERS, *DIGIT_BY_DIGIT) if model == "gpt2" else (None, "default")
-    if pre not in supported:
+    if splitting not in supported:
         raise InputError(
-            f"{path} has tokenizer.ggml.pre={pre!r}; how that cuts texts is not known here, only "
+            f"{path} has tokenizer.ggml.pre={splitting!r}; how that cuts texts is not known here, only "
             f"{', '.join(map(str, supported))}"
         )
     if flags.get("ggml.add_space_prefix") and (model == "gpt2" or kind.startswith("gemma")):
         raise InputError(
             f"{path} has tokenizer.ggml.add_space_prefix=True, which is not read here for {kind}"
         )
-    flags.setdefault("ggml.add_bos_token", model == "llama" or pre in WHOLE_WORDS)
-    needed = ("eos", "bos") if flags["ggml.add_bos_token"] else ("eos",)
-    if missing := [name for name in needed if f"ggml.{name}_token_id" not in flags]:
+    flags.setdefault("ggml.add_bos_token", model == "llama" or splitting in WHOLE_WORDS)
+    needed_tokens = ("eos", "bos") if flags["ggml.add_bos_token"] else ("eos",)
+    if missing_tokens := [name for name in needed_tokens if f"ggml.{name}_token_id" not in flags]:
         raise InputError(
-            f"{path} does not say which token is {missing[0].upper()}: it has no "
-            f"tokenizer.ggml.{missing[0]}_token_id"
+            f"{path} does not say which token is {missing_tokens[0].upper()}: it has no "
+            f"tokenizer.ggml.{missing_tokens[0]}_token_id"
         )
     return flags
 
@@ -266,25 +266,25 @@ def _tokenizer(path: Path, kind: str, reader: GGUFReader, flags: Mapping[str, An
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Metaspace, Sequence
     from transformers import AutoTokenizer
 
-    tokens = _read(path, lambda: AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
+    tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
     if flags["ggml.model"] == "gpt2":
-        _read(path, lambda: _add_whole(tokens, reader))
-    backend, pre = tokens.backend_tokenizer, flags.get("ggml.pre")
-    if pre in DIGIT_BY_DIGIT:
+        _read(path, lambda: _add_whole(tokenizer, reader))
+    backend, splitting = tokenizer.backend_tokenizer, flags.get("ggml.pre")
+    if splitting in DIGIT_BY_DIGIT:
         digits = Digits(individual_digits=True)
         backend.pre_tokenizer = Sequence([digits, ByteLevel(add_prefix_space=False)])
-    if pre in WHOLE_WORDS:
+    if splitting in WHOLE_WORDS:
         backend.model.ignore_merges = True
     if flags["ggml.model"] == "llama" and kind == "llama" and not flags.get("ggml.add_space_prefix", True):
         backend.pre_tokenizer = Metaspace(prepend_scheme="never", split=False)
         spaces = decoders.Replace("▁", " ")
         backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
-    if tokens.add_bos_token != flags["ggml.add_bos_token"]:
-        tokens.add_bos_token = flags["ggml.add_bos_token"]
-    return tokens
+    if tokenizer.add_bos_token != flags["ggml.add_bos_token"]:
+        tokenizer.add_bos_token = flags["ggml.add_bos_token"]
+    return tokenizer
 
 
-def _add_whole(tokens: Any, reader: GGUFReader) -> None:
+def _add_whole(tokenizer: Any, reader: GGUFReader) -> None:
     """Add tokens such as `<｜User｜>`, which transformers' reader spells in bytes and then cuts in texts.
 
     Tokens beyond the file's vocabulary, which some of its classes add, are dropped.
@@ -295,22 +295,22 @@ def _add_whole(tokens: Any, reader: GGUFReader) -> None:
     types = reader.fields.get("tokenizer.ggml.token_type")
     token_texts = reader.fields["tokenizer.ggml.tokens"].contents()
     alphabet, bytewise = set(ByteLevel.alphabet()), ByteLevel(add_prefix_space=False, use_regex=False)
-    state = json.loads(tokens.backend_tokenizer.to_str())
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
     vocabulary = state["model"]["vocab"]
     added = [token for token in state["added_tokens"] if token["id"] < len(token_texts)]
     for word, kind in zip(token_texts, types.contents() if types else (), strict=False):
         if kind in (CONTROL, USER_DEFINED) and not set(word) <= alphabet:
             ((in_bytes, _),) = bytewise.pre_tokenize_str(word)
             vocabulary[word] = vocabulary.pop(in_bytes)
-            places = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-            added.append({"id": vocabulary[word], "content": word, **places, "special": kind == CONTROL})
+            flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added.append({"id": vocabulary[word], "content": word, **flags, "special": kind == CONTROL})
     if len(added) != len(state["added_tokens"]) or any(token not in state["added_tokens"] for token in added):
         state["added_tokens"] = sorted(added, key=lambda token: token["id"])
-        tokens._tokenizer = Tokenizer.from_str(json.dumps(state))
+        tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
 
 
 def _save_tokenizer(
-    path: Path, tokens: Any, folder: Path, reader: GGUFReader, flags: Mapping[str, Any]
+    path: Path, read_tokenizer: Any, folder: Path, reader: GGUFReader, flags: Mapping[str, Any]
 ) -> None:
     """Save a tokenizer so that it is read as it is; InputError if a class builds its own family's instead."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -319,24 +319,24 @@ def _save_tokenizer(
         # Without the normalizer: Qwen's class adds that of Qwen's own tokenizers, which no GGUF file says.
         return {name: step for name, step in json.loads(tokenizer.to_str()).items() if name != "normalizer"}
 
-    tokens.save_pretrained(folder)
-    backend = tokens.backend_tokenizer
+    read_tokenizer.save_pretrained(folder)
+    backend = read_tokenizer.backend_tokenizer
     if steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer) == steps(backend):
         return
     token_texts = reader.fields["tokenizer.ggml.tokens"].contents()
     gguf_names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    special = {
-        f"{short}_token": token_texts[flags[f"ggml.{long}_token_id"]]
-        for short, long in gguf_names.items()
-        if f"ggml.{long}_token_id" in flags
+    specials = {
+        f"{role}_token": token_texts[flags[f"ggml.{gguf_name}_token_id"]]
+        for role, gguf_name in gguf_names.items()
+        if f"ggml.{gguf_name}_token_id" in flags
     }
-    plain = PreTrainedTokenizerFast(
-        tokenizer_object=backend, **special, chat_template=flags.get("chat_template")
+    fast_tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, **specials, chat_template=flags.get("chat_template")
     )
-    plain.save_pretrained(folder)
+    fast_tokenizer.save_pretrained(folder)
     saved, read = steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer), steps(backend)
     if (saved["pre_tokenizer"], saved["model"]) != (read["pre_tokenizer"], read["model"]):
         raise InputError(
             f"{path} has tokenizer.ggml.pre={flags.get('ggml.pre')!r}, and transformers reads each tokenizer "
-            f"of such a model as {type(tokens).__name__}, which cuts otherwise"
+            f"of such a model as {type(read_tokenizer).__name__}, which cuts otherwise"
         )

@@ -18,14 +18,14 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from repro.models.checkpoints.origin import OF_TOKENIZERS, Hub
-from repro.models.checkpoints.validate import MEDUSA, missing_from
+from repro.models.checkpoints.origin import TOKENIZER_PATTERNS, Hub
+from repro.models.checkpoints.validate import MEDUSA_FILE, missing_from
 from repro.models.checkpoints.weight_files import CONFIG, read_json
 from repro.records.build_cache import Unavailable, require_space
 
-WANTED = ["*.safetensors", MEDUSA, "*.json", "*.jinja", *OF_TOKENIZERS]
+WANTED_FILES = ["*.safetensors", MEDUSA_FILE, "*.json", "*.jinja", *TOKENIZER_PATTERNS]
 # Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
-UNWANTED = ["*/*", "consolidated*"]
+UNWANTED_FILES = ["*/*", "consolidated*"]
 Check = Callable[[Mapping[str, Any]], object]
 CONNECT_SECONDS = 5.0
 CONVERTER = "SFconvertbot"
@@ -52,9 +52,9 @@ def is_reachable() -> bool:
 
 def may_have_dataset(name: str) -> bool:
     """Whether something of a dataset lies in the local caches of the hub and of `datasets`."""
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
-    last = name.rpartition("/")[2].lower()
-    is_prepared = prepared.is_dir() and any(last in path.name.lower() for path in prepared.iterdir())
+    folder = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
+    dataset = name.rpartition("/")[2].lower()
+    is_prepared = folder.is_dir() and any(dataset in path.name.lower() for path in folder.iterdir())
     return is_prepared or Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}").is_dir()
 
 
@@ -79,8 +79,8 @@ def _snapshot(hub: Hub, local_files_only: bool = False) -> Path:
         hub.repo,
         revision=hub.revision,
         cache_dir=constants.HF_HUB_CACHE,
-        allow_patterns=WANTED,
-        ignore_patterns=UNWANTED,
+        allow_patterns=WANTED_FILES,
+        ignore_patterns=UNWANTED_FILES,
         local_files_only=local_files_only,
     )
     return Path(snapshot)
@@ -107,10 +107,10 @@ def facts(hub: Hub) -> HubFacts:
             hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
         )
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
-    file_names = filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED)
-    commit, gated = getattr(info, "sha", None), getattr(info, "gated", False)
+    file_names = filter_repo_objects(sizes, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
+    commit, is_gated = getattr(info, "sha", None), getattr(info, "gated", False)
     return HubFacts(
-        str(commit or hub.revision or "main"), {name: sizes[name] for name in file_names}, bool(gated)
+        str(commit or hub.revision or "main"), {name: sizes[name] for name in file_names}, bool(is_gated)
     )
 
 
@@ -129,7 +129,7 @@ def download(hub: Hub, check: Check = dict) -> Path:
 
     sizes = facts(hub).sizes
     with _reaching_hub():
-        if not any(name.endswith((".safetensors", MEDUSA)) for name in sizes):
+        if not any(name.endswith((".safetensors", MEDUSA_FILE)) for name in sizes):
             raise Unavailable(
                 f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
                 f"are never loaded; {_advice(hub.repo)}"

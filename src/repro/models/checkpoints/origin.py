@@ -24,9 +24,9 @@ from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
 Text = Annotated[str, MinLen(1)]
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Files of which a folder has one if it has a tokenizer that can be read."""
-OF_TOKENIZERS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
+TOKENIZER_PATTERNS = ("tokenizer*", "*.model", "vocab.*", "merges.txt", "tekken.json", "*.tiktoken", "*.spm")
 """Patterns of all files of tokenizers. A folder without any has none: a draft's is its target's then."""
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
 """A repository of the hub, such as `Qwen/Qwen3-0.6B`."""
@@ -98,10 +98,10 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     candidates = local_paths(checkpoint)
     path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None and checkpoint.folder is not None:
-        searched = ", ".join(map(str, candidates))
+        searched_paths = ", ".join(map(str, candidates))
         raise InputError(
             f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there"
-            f"{to_install(checkpoint.folder) or f'; tried {searched}'}"
+            f"{to_install(checkpoint.folder) or f'; tried {searched_paths}'}"
         )
     return path
 
@@ -135,7 +135,7 @@ def model_file(text: str) -> dict[str, Any] | None:
     path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
     if path is None and not REPOSITORY.fullmatch(text):
         return None
-    tokenized = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
+    has_tokenizer = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in TOKENIZER_PATTERNS)
     name = Path(text).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,
@@ -143,7 +143,7 @@ def model_file(text: str) -> dict[str, Any] | None:
         "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
         "store": "float32",
-        "shares_embeddings_with": None if tokenized else "its target",
+        "shares_embeddings_with": None if has_tokenizer else "its target",
         "licence": "its own",
     }
     return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": "float32"}

@@ -24,7 +24,7 @@ from repro.models.checkpoints.weight_files import (
 )
 from repro.records.record import write_atomically
 
-NONE = re.compile(r"(?!)")
+NO_NAME = re.compile(r"(?!)")
 """The pattern that matches no name."""
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -46,15 +46,15 @@ class Tensors(ABC):
         """The shape of one tensor; InputError if it is missing."""
         return self._entry(name).shape
 
-    def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
+    def require(self, shapes: Shapes, unused: re.Pattern[str] = NO_NAME) -> None:
         """InputError unless the tensors are these, beside those whose whole name matches `unused`."""
-        if missing := [name for name in shapes if name not in self._entries]:
-            raise InputError(f"tensor {_first(missing)} is missing from {self._files_named()}")
+        if missing_names := [name for name in shapes if name not in self._entries]:
+            raise InputError(f"tensor {_first(missing_names)} is missing from {self._files_named()}")
         for name, shape in shapes.items():
             self._entry(name, shape)
-        if unread := [name for name in self._entries if name not in shapes and not unused.fullmatch(name)]:
+        if extras := [name for name in self._entries if name not in shapes and not unused.fullmatch(name)]:
             raise InputError(
-                f"{self._entries[unread[0]].path} has tensor {_first(unread)}, which is no part of the model "
+                f"{self._entries[extras[0]].path} has tensor {_first(extras)}, which is no part of the model "
                 "that config.json describes; correct config.json, or save the weights without it"
             )
 
@@ -150,14 +150,14 @@ def unpickle_tensors(path: Path) -> dict[str, Tensor]:
         InputError: the file is truncated, holds more than tensors, or is not a mapping of names to tensors.
     """
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(f"{path} holds more than tensors: {error}") from error
     except (RuntimeError, EOFError) as error:
         raise InputError(f"{path} is not a whole file of tensors: {error}") from error
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(saved, dict) or not all(isinstance(value, torch.Tensor) for value in saved.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
-    return loaded
+    return saved
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -173,8 +173,8 @@ def write_model(path: Path, model: Any) -> None:
     save_model(model, str(path), {"format": "pt"})
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Write a safetensors file atomically, with `about` as metadata."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically, with `metadata`."""
     from safetensors.torch import save
 
-    write_atomically(path, save(dict(tensors), dict(about)))
+    write_atomically(path, save(dict(tensors), dict(metadata)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.origin import TOKENIZERS
+from repro.models.checkpoints.origin import TOKENIZER_FILES
 from repro.models.checkpoints.weight_files import (
     CONFIG,
     INDEX,
@@ -24,13 +24,13 @@ PROVENANCE = "repro.json"
 OURS = ("files", "digest")
 """Entries of `repro.json` by which damage is found; not part of a record."""
 
-MEDUSA = "medusa_lm_head.pt"
+MEDUSA_FILE = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
-ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files of a low-rank update, which is no part of the weights beside it."""
 
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
@@ -42,18 +42,18 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
     """
     if not (folder / CONFIG).is_file():
         return f"it has no {CONFIG}"
-    if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA).is_file():
-        pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA_FILE).is_file():
+        pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
         return "it has no *.safetensors" + (
-            f", only pickled weights ({', '.join(pickled)}), which are never loaded: save them as safetensors"
-            if pickled
+            f", only pickled weights ({', '.join(pickles)}), which are never loaded: save them as safetensors"
+            if pickles
             else ""
         )
-    absent = sorted({name for name in index(folder).values() if not (folder / name).is_file()})
-    if absent:
-        return f"it lacks {', '.join(absent)}, which {INDEX} names"
-    if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
-        return f"it has no tokenizer (none of {', '.join(TOKENIZERS)})"
+    absent_files = sorted({name for name in index(folder).values() if not (folder / name).is_file()})
+    if absent_files:
+        return f"it lacks {', '.join(absent_files)}, which {INDEX} names"
+    if tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)})"
     return None
 
 
@@ -64,13 +64,13 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
         InputError: a file is missing, or no regular one, or damaged; two files have the same tensor; weights
             are stored as numbers that are not read here; an adapter lies beside them.
     """
-    if adapter := [name for name in ADAPTER if (folder / name).is_file()]:
+    if adapter_files := [name for name in ADAPTER_FILES if (folder / name).is_file()]:
         raise InputError(
-            f"checkpoint {folder} cannot be used: {adapter[0]} is of an adapter, which is not read "
+            f"checkpoint {folder} cannot be used: {adapter_files[0]} is of an adapter, which is not read "
             "here: merge it into the weights (peft's merge_and_unload), or remove it"
         )
-    if lack := missing_from(folder, tokenizer):
-        raise InputError(f"checkpoint {folder} cannot be used: {lack}")
+    if missing_file := missing_from(folder, tokenizer):
+        raise InputError(f"checkpoint {folder} cannot be used: {missing_file}")
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
@@ -114,9 +114,9 @@ def is_whole(folder: Path) -> bool:
     if not (folder / PROVENANCE).is_file():
         return False
     try:
-        facts = read_json(folder / PROVENANCE)
-        files = facts.get("files", {})
+        provenance_facts = read_json(folder / PROVENANCE)
+        files = provenance_facts.get("files", {})
         sizes_match = all((folder / name).stat().st_size == size for name, size in files.items())
-        return bool(files) and sizes_match and facts.get("digest") == digest(folder)
+        return bool(files) and sizes_match and provenance_facts.get("digest") == digest(folder)
     except (InputError, OSError, AttributeError):
         return False

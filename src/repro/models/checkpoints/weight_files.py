@@ -69,8 +69,8 @@ def index(folder: Path) -> dict[str, str]:
     weight_map = read_json(folder / INDEX).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
-    if outside := [name for name in weight_map.values() if Path(name).name != name]:
-        raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
+    if outside_names := [name for name in weight_map.values() if Path(name).name != name]:
+        raise InputError(f"{folder / INDEX} names {outside_names[0]!r}, which is not in its folder")
     return dict(weight_map)
 
 
@@ -83,8 +83,8 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
     stat = path.stat()
-    read = _header if is_settled(stat) else _header.__wrapped__
-    return read(path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+    read_header = _header if is_settled(stat) else _header.__wrapped__
+    return read_header(path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 @lru_cache(maxsize=64)

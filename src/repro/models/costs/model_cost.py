@@ -60,16 +60,16 @@ def precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-LARGEST = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_000, "blocks": 1_000}
-"""Largest counts of a shape; widths are at most `WIDEST`."""
+LARGEST_COUNTS = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_000, "blocks": 1_000}
+"""Largest counts of a shape; widths are at most `LARGEST_WIDTH`."""
 
-WIDEST = 10_000_000
+LARGEST_WIDTH = 10_000_000
 
 
-def _require_counts(section: str, least: int = 1, **counts: object) -> None:
+def _require_counts(section: str, least_count: int = 1, **counts: object) -> None:
     """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        bounds = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
+        bounds = Annotated[int, Interval(ge=least_count, le=LARGEST_COUNTS.get(name, LARGEST_WIDTH))]
         require(bounds, count, f"{section}.{name}")
 
 
@@ -274,23 +274,23 @@ class ModelCost:
         return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, prompt: int = 0, first: bool = False
+        self, count: int, rows: int, context: float, prompt: int = 0, is_first: bool = False
     ) -> tuple[float, float]:
         """FLOPs and bytes of `count` layers over `rows` positions that each see `context` cached tokens.
 
         With an encoder they also attend to `prompt` tokens, whose keys and values the first pass of a request
-        (`first`) computes.
+        (`is_first`) computes.
         """
         shape = self.shape
         if shape.medusa:
             return 2.0 * rows * shape.block_weights, self.weight_bytes(rows * shape.block_weights)
-        used = shape.layer_weights - (0 if first else shape.source_weights)
+        used_weights = shape.layer_weights - (0 if is_first else shape.source_weights)
         flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
         flops += shape.attention_flops(rows, context + prompt)
-        flops += 2.0 * prompt * shape.source_weights if first else 0.0
-        moved = self.weight_bytes(used)
-        moved += shape.cache_elements(context + prompt + rows) * self.stored.activation
-        return count * flops, count * moved
+        flops += 2.0 * prompt * shape.source_weights if is_first else 0.0
+        moved_bytes = self.weight_bytes(used_weights)
+        moved_bytes += shape.cache_elements(context + prompt + rows) * self.stored.activation
+        return count * flops, count * moved_bytes
 
     def attention_flops(self, count: int, rows: int, context: float) -> float:
         """How many of the FLOPs of `count` layers are attention's: `rows` queries over `context` keys."""
@@ -299,13 +299,13 @@ class ModelCost:
     def encode(self, count: int, prompt: int) -> tuple[float, float]:
         """FLOPs and bytes of `count` encoder layers over `prompt` tokens, with full attention."""
         flops = 2.0 * prompt * self.shape.encoder_layer_weights + self.shape.attention_flops(prompt, prompt)
-        moved = self.encoder_layer_bytes + self.shape.cache_elements(prompt) * self.stored.activation
-        return count * flops, count * moved
+        moved_bytes = self.encoder_layer_bytes + self.shape.cache_elements(prompt) * self.stored.activation
+        return count * flops, count * moved_bytes
 
     def head(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of the output projection for `rows` positions."""
-        read = rows // self.shape.sharing(rows, projected=True) if rows else 0
-        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(read * self.shape.head_weights)
+        reads = rows // self.shape.sharing(rows, projected=True) if rows else 0
+        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(reads * self.shape.head_weights)
 
     def embed(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of looking up `rows` rows of the embedding table."""
@@ -313,7 +313,7 @@ class ModelCost:
 
     def fuse(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of fusing target features of `rows` positions to the head's hidden size."""
-        moved = (
+        moved_bytes = (
             self.weight_bytes(self.shape.fuse_weights) + rows * self.shape.features * self.stored.activation
         )
-        return 2.0 * rows * self.shape.fuse_weights, moved
+        return 2.0 * rows * self.shape.fuse_weights, moved_bytes

@@ -20,14 +20,14 @@ class CachedFeatures:
     """Features from a cache kept across runs, or else from a separate decoder; see `Features`."""
 
     def __init__(
-        self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None = None
+        self, depths: Sequence[int], load_decoder: Callable[[], Decoder], memo: LogitCache | None = None
     ) -> None:
-        """`make` loads the target on first use; without the memo of a head all features are computed."""
+        """`load_decoder` loads the target on first use; without a head's memo all features are computed."""
         self._captured = Captured(depths)
         self._memo = memo
         depth = max(depths)
         self._network = LateNetwork(
-            depth, lambda: DecoderNetwork(lowest(make(), depth), captured=self._captured)
+            depth, lambda: DecoderNetwork(lowest(load_decoder(), depth), captured=self._captured)
         )
 
     def start(self) -> None:
@@ -36,11 +36,11 @@ class CachedFeatures:
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
         """See `Features`."""
-        stored = self._memo.features(prefixes) if self._memo else None
-        if stored is not None:
-            return stored
-        if missing := [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._captured]:
-            self._network.begin(missing).layers(0, self._network.depth)
+        stored_features = self._memo.features(prefixes) if self._memo else None
+        if stored_features is not None:
+            return stored_features
+        if misses := [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._captured]:
+            self._network.begin(misses).layers(0, self._network.depth)
         features = self._captured.of(prefixes)
         if self._memo:
             self._memo.put_features(prefixes, features)

@@ -83,13 +83,13 @@ class Sampled:
 Chooser = Greedy | Sampled
 
 
-def translate(walk: AcceptanceWalk[Output], meaning: Callable[[Logits], Output]) -> AcceptanceWalk[Logits]:
-    """Adapt a walk so that it receives logits, which `meaning` converts to what the walk expects."""
+def translate(walk: AcceptanceWalk[Output], output_of: Callable[[Logits], Output]) -> AcceptanceWalk[Logits]:
+    """Adapt a walk so that it receives logits, which `output_of` converts to what the walk expects."""
     node = next(walk)
     while True:
         row = yield node
         try:
-            node = walk.send(meaning(row))
+            node = walk.send(output_of(row))
         except StopIteration as end:
             accepted: acceptance.Accepted = end.value
             return accepted

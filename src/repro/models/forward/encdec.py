@@ -48,55 +48,55 @@ class EncoderDecoderConfig:
     max_positions: int | None
 
 
-def config_of(raw: Mapping[str, Any]) -> EncoderDecoderConfig | None:
+def config_of(config: Mapping[str, Any]) -> EncoderDecoderConfig | None:
     """The configuration in a `config.json`, or `None` if the model is not an encoder-decoder.
 
     Raises:
         InputError: unknown `model_type`, or a missing key.
     """
-    if not raw.get("is_encoder_decoder"):
+    if not config.get("is_encoder_decoder"):
         return None
-    kind = str(raw.get("model_type"))
-    require_plain(raw)
+    kind = str(config.get("model_type"))
+    require_plain(config)
     if kind not in FAMILIES:
         raise InputError(unknown("encoder-decoder's model_type in config.json", kind, FAMILIES))
     try:
-        return FAMILIES[kind](raw)
+        return FAMILIES[kind](config)
     except KeyError as missing:
         raise InputError(f"config.json of {kind} lacks {missing}") from missing
 
 
-def _t5(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
+def _t5(config: Mapping[str, Any]) -> EncoderDecoderConfig:
     shape = Shape(
-        layers=raw.get("num_decoder_layers") or raw["num_layers"],
-        hidden=raw["d_model"],
-        heads=raw["num_heads"],
-        kv_heads=raw["num_heads"],
-        head_dim=raw["d_kv"],
-        intermediate=raw["d_ff"],
-        vocab=raw["vocab_size"],
-        gated=str(raw.get("feed_forward_proj", "relu")).startswith("gated"),
-        tied=raw.get("tie_word_embeddings", True),
-        encoder=EncoderShape(raw["num_layers"], raw["d_ff"]),
+        layers=config.get("num_decoder_layers") or config["num_layers"],
+        hidden=config["d_model"],
+        heads=config["num_heads"],
+        kv_heads=config["num_heads"],
+        head_dim=config["d_kv"],
+        intermediate=config["d_ff"],
+        vocab=config["vocab_size"],
+        gated=str(config.get("feed_forward_proj", "relu")).startswith("gated"),
+        tied=config.get("tie_word_embeddings", True),
+        encoder=EncoderShape(config["num_layers"], config["d_ff"]),
     )
-    return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], None)
+    return EncoderDecoderConfig(shape, config["decoder_start_token_id"], None)
 
 
-def _bart(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
-    heads = raw["decoder_attention_heads"]
+def _bart(config: Mapping[str, Any]) -> EncoderDecoderConfig:
+    heads = config["decoder_attention_heads"]
     shape = Shape(
-        layers=raw["decoder_layers"],
-        hidden=raw["d_model"],
+        layers=config["decoder_layers"],
+        hidden=config["d_model"],
         heads=heads,
         kv_heads=heads,
-        head_dim=raw["d_model"] // heads,
-        intermediate=raw["decoder_ffn_dim"],
-        vocab=raw["vocab_size"],
+        head_dim=config["d_model"] // heads,
+        intermediate=config["decoder_ffn_dim"],
+        vocab=config["vocab_size"],
         gated=False,
-        tied=raw.get("tie_word_embeddings", True),
-        encoder=EncoderShape(raw["encoder_layers"], raw["encoder_ffn_dim"]),
+        tied=config.get("tie_word_embeddings", True),
+        encoder=EncoderShape(config["encoder_layers"], config["encoder_ffn_dim"]),
     )
-    return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], raw["max_position_embeddings"])
+    return EncoderDecoderConfig(shape, config["decoder_start_token_id"], config["max_position_embeddings"])
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], EncoderDecoderConfig]] = {
@@ -134,12 +134,12 @@ class EncoderDecoder:
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     @inference
-    def decode(self, sequences: Sequence[Sequence[int]], encoded: Tensor, cache: Any) -> Tensor:
+    def decode(self, sequences: Sequence[Sequence[int]], encoder_states: Tensor, cache: Any) -> Tensor:
         """Logits `[batch, tokens, vocab]` of equally long continuations of a cache; appends to the cache."""
         count_layers(self.config.shape.layers)
         out = self._model(
             decoder_input_ids=self._tensor(sequences),
-            encoder_outputs=(encoded.expand(len(sequences), -1, -1),),
+            encoder_outputs=(encoder_states.expand(len(sequences), -1, -1),),
             past_key_values=cache,
             use_cache=True,
         )
@@ -178,8 +178,8 @@ def load(
             raise InputError(f"{folder} {verb} {len(names)} tensors of its model: {sorted(names)[0]} first")
     if config.max_positions is not None:
         table = model.get_decoder().embed_positions
-        beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
-        table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), beyond)))
+        later_positions = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
+        table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), later_positions)))
     return EncoderDecoder(config, model.to(device).eval(), tokens)
 
 
@@ -228,18 +228,18 @@ class EncoderDecoderNetwork:
 
     def rows(self, prefixes: list[Prefix], ends: list[Prefix]) -> list[Logits]:
         """Logits after each wanted sequence, from a mini-batch of the branches `ends`."""
-        before = min(prefix.length for prefix in prefixes) - 1
-        common = min(before, *(_fork(ends[0], end) for end in ends))
-        self._crop(min(common, _fork(self._line, ends[0])))
+        most_common = min(prefix.length for prefix in prefixes) - 1
+        common_length = min(most_common, *(_fork(ends[0], end) for end in ends))
+        self._crop(min(common_length, _fork(self._line, ends[0])))
         if len(ends) == 1:
-            skipped = self._inputs(self._line)
+            skipped_positions = self._inputs(self._line)
             logits = self._extend(ends[0])
         else:
-            self._extend(ends[0].up_to(common))
-            skipped = self._inputs(self._line)
+            self._extend(ends[0].up_to(common_length))
+            skipped_positions = self._inputs(self._line)
             logits = self._branches(ends)
         branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in prefixes]
-        position = [self._inputs(prefix) - 1 - skipped for prefix in prefixes]
+        position = [self._inputs(prefix) - 1 - skipped_positions for prefix in prefixes]
         return [Logits(row) for row in logits[branch, position].float()]
 
     def _forget(self) -> None:
@@ -253,7 +253,7 @@ class EncoderDecoderNetwork:
 
     def _tokens(self, end: Prefix) -> list[int]:
         """Decoder tokens of a sequence that are not in the cache yet."""
-        inputs = [self.weights.config.start, *end.tokens(after=len(self._prompt))]
+        inputs = [self.weights.config.start, *end.tokens(start=len(self._prompt))]
         return inputs[self._inputs(self._line) : self._inputs(end)]
 
     def _crop(self, length: int) -> None:
@@ -276,12 +276,12 @@ class EncoderDecoderNetwork:
     def _branches(self, ends: list[Prefix]) -> Tensor:
         """Logits `[branches, longest, vocab]` after the cached sequence, from a copy of the cache."""
         branches = [self._tokens(end) for end in ends]
-        longest = max(map(len, branches))
+        length = max(map(len, branches))
         # Right padding is safe: attention is causal, and logits at padded positions are not read.
-        padded = [tokens + [self.weights.config.start] * (longest - len(tokens)) for tokens in branches]
+        batch = [tokens + [self.weights.config.start] * (length - len(tokens)) for tokens in branches]
         cache = deepcopy(self._cache)
         cache.batch_repeat_interleave(len(ends))
-        return self._decode(padded, cache)
+        return self._decode(batch, cache)
 
     def _decode(self, sequences: list[list[int]], cache: Any) -> Tensor:
         if self._encoded is None:
@@ -295,30 +295,30 @@ class _Pass(Step):
     ) -> None:
         self._network, self._prefixes, self._branches = network, prefixes, branches
 
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
         """Nothing: `rows` runs all layers."""
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
         rows = self._network.rows(self._prefixes, self._branches)
-        return rows if at is None else [rows[i] for i in at]
+        return rows if indices is None else [rows[i] for i in indices]
 
 
 def _ends(prefixes: Sequence[Prefix]) -> list[Prefix]:
     """The wanted sequences that are not a prefix of another wanted one."""
-    inner: set[Prefix] = set()
+    inner_prefixes: set[Prefix] = set()
     for prefix in prefixes:
         node = prefix.parent
-        while node is not None and node not in inner:
-            inner.add(node)
+        while node is not None and node not in inner_prefixes:
+            inner_prefixes.add(node)
             node = node.parent
-    return [prefix for prefix in dict.fromkeys(prefixes) if prefix not in inner]
+    return [prefix for prefix in dict.fromkeys(prefixes) if prefix not in inner_prefixes]
 
 
-def _fork(a: Prefix, b: Prefix) -> int:
+def _fork(prefix: Prefix, other_prefix: Prefix) -> int:
     """Length of the longest common prefix of two sequences."""
-    length = min(a.length, b.length)
-    node: Prefix | None = a.up_to(length)
-    other: Prefix | None = b.up_to(length)
-    while node is not other:
-        node, other = node and node.parent, other and other.parent
+    length = min(prefix.length, other_prefix.length)
+    node: Prefix | None = prefix.up_to(length)
+    other_node: Prefix | None = other_prefix.up_to(length)
+    while node is not other_node:
+        node, other_node = node and node.parent, other_node and other_node.parent
     return node.length if node else 0

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from repro.models.forward.network import Logits
 
-BOUNDS = {"float32": 1e-3}
+ROUNDING_BOUNDS = {"float32": 1e-3}
 """Largest logit margin that rounding explains. Batched fp32 logits differ from single ones by under 1e-4."""
 
-LOW_PRECISION = 0.25
+LOW_PRECISION_BOUND = 0.25
 """The bound below fp32: bf16 values near 20 are 0.125 apart, and errors of several layers add up."""
 
 
@@ -33,26 +33,26 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    ours: Sequence[int], greedy: Sequence[int], row: Callable[[int], Logits], dtype: str
+    answer: Sequence[int], greedy_answer: Sequence[int], row: Callable[[int], Logits], dtype: str
 ) -> Divergence | None:
     """The first difference between an answer and the model's own answer, `None` if they are equal.
 
     Args:
-        ours: the answer of a method that claims to be lossless.
-        greedy: the model's own greedy tokens.
-        row: the model's own row from which a token of `greedy` was chosen, by the token's index.
+        answer: the answer of a method that claims to be lossless.
+        greedy_answer: the model's own greedy tokens.
+        row: the model's own row from which a token of `greedy_answer` was chosen, by the token's index.
         dtype: its precision, one of `weights.DTYPES`.
     """
-    if list(ours) == list(greedy):
+    if list(answer) == list(greedy_answer):
         return None
-    position = next((i for i, (a, b) in enumerate(zip(ours, greedy, strict=False)) if a != b), None)
+    position = next((i for i, (a, b) in enumerate(zip(answer, greedy_answer, strict=False)) if a != b), None)
     if position is None:  # one answer is a prefix of the other; rounding cannot explain that
-        return Divergence(min(len(ours), len(greedy)), float("inf"), False)
+        return Divergence(min(len(answer), len(greedy_answer)), float("inf"), False)
     logps = dict(zip(*row(position).top_ranks(), strict=True))
-    margin = logps.get(greedy[position], float("-inf")) - logps.get(ours[position], float("-inf"))
+    margin = logps.get(greedy_answer[position], float("-inf")) - logps.get(answer[position], float("-inf"))
     return Divergence(position, margin, abs(margin) <= rounding(dtype))
 
 
 def rounding(dtype: str) -> float:
     """Largest difference of two logits that rounding explains in a precision."""
-    return BOUNDS.get(dtype, LOW_PRECISION)
+    return ROUNDING_BOUNDS.get(dtype, LOW_PRECISION_BOUND)

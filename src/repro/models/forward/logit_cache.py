@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from repro.libraries import Tensor, torch
-from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
+from repro.models.forward.network import RANK_COUNT, LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import DIGEST_BYTES, Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.row_file import RowFile
@@ -35,13 +35,13 @@ class LogitCache:
         self.file = RowFile(path, (WHOLE, FIRST, FEATURES, PACKS, READ, AHEAD))
         self._read: set[bytes] = set()
 
-    def get(self, key: bytes, ranks: int = RANKED) -> Logits | None:
+    def get(self, key: bytes, ranks: int = RANK_COUNT) -> Logits | None:
         """The cached ranks of a row, or None if fewer than `ranks` are known."""
         self._read.add(key)
-        if packed := self.file.get(WHOLE, key):
-            return Logits(None, _unpack(packed))
-        if packed := self.file.get(FIRST, key):
-            row = FirstRanks(_unpack(packed))
+        if packed_row := self.file.get(WHOLE, key):
+            return Logits(None, _unpack(packed_row))
+        if packed_row := self.file.get(FIRST, key):
+            row = FirstRanks(_unpack(packed_row))
             return row if row.count >= ranks else None
         return None
 
@@ -66,19 +66,19 @@ class LogitCache:
         return self._stored_scores(key)
 
     def _stored_scores(self, key: bytes) -> dict[int, float]:
-        packed = self.file.get(FIRST, key)
-        return dict(zip(*_unpack(packed), strict=True)) if packed else {}
+        packed_row = self.file.get(FIRST, key)
+        return dict(zip(*_unpack(packed_row), strict=True)) if packed_row else {}
 
     def add_scores(self, scores: Iterable[tuple[bytes, Mapping[int, float]]]) -> None:
         """Store an early exit's scores after sequences, by their hash, beside those stored before."""
         rows = [(key, {**self._stored_scores(key), **new_scores}) for key, new_scores in scores]
-        packed = [(key, _pack([*row], [*row.values()])) for key, row in rows]
-        self.file.put(FIRST, packed, replace=True)
+        packed_rows = [(key, _pack([*row], [*row.values()])) for key, row in rows]
+        self.file.put(FIRST, packed_rows, replace=True)
 
     def features(self, prefixes: Sequence[Prefix]) -> Tensor | None:
         """A target's features of sequences, fp32 `[n, width]`; None unless all are cached."""
-        stored = [self.file.get(FEATURES, prefix.digest) for prefix in prefixes]
-        rows = [torch.frombuffer(bytearray(row), dtype=torch.float32) for row in stored if row]
+        stored_rows = [self.file.get(FEATURES, prefix.digest) for prefix in prefixes]
+        rows = [torch.frombuffer(bytearray(row), dtype=torch.float32) for row in stored_rows if row]
         return torch.stack(rows) if len(rows) == len(prefixes) else None
 
     def put_features(self, prefixes: Sequence[Prefix], rows: Tensor) -> None:
@@ -101,9 +101,9 @@ class LogitCache:
 class FirstRanks(Logits):
     """The first ranks of a row whose others are not known."""
 
-    def __init__(self, ranked: tuple[list[int], list[float]]) -> None:
-        super().__init__(None, ranked)
-        self.count = len(ranked[0])
+    def __init__(self, ranks: tuple[list[int], list[float]]) -> None:
+        super().__init__(None, ranks)
+        self.count = len(ranks[0])
 
     def top(self, count: int) -> list[tuple[int, float]]:
         """See `Logits`; RuntimeError if more ranks are read than the method said (`Method.ranks`)."""
@@ -142,11 +142,11 @@ def _pack(tokens: Sequence[int], logps: Sequence[float]) -> bytes:
     return array("i", tokens).tobytes() + array("f", logps).tobytes()
 
 
-def _unpack(packed: bytes) -> tuple[list[int], list[float]]:
+def _unpack(packed_row: bytes) -> tuple[list[int], list[float]]:
     tokens, logps = array("i"), array("f")
-    half = len(packed) // 2
-    tokens.frombytes(packed[:half])
-    logps.frombytes(packed[half:])
+    tokens_size = len(packed_row) // 2
+    tokens.frombytes(packed_row[:tokens_size])
+    logps.frombytes(packed_row[tokens_size:])
     return tokens.tolist(), logps.tolist()
 
 
@@ -156,7 +156,7 @@ class MemoNetwork:
     Looked-up sequences are not in the KV cache; the next computed pass fills them in.
     """
 
-    def __init__(self, network: Network, memo: LogitCache, ranks: int = RANKED) -> None:
+    def __init__(self, network: Network, memo: LogitCache, ranks: int = RANK_COUNT) -> None:
         """`ranks`: how many first ranks of a row are read. Rows are stored under the network's `key`, or, if
         it has none, under their sequence."""
         self.network, self.memo, self.ranks = network, memo, ranks
@@ -192,9 +192,9 @@ class _Remembering(Step):
         self._step: Step | None = None
         self._layers_due = self._layers_run = 0
 
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        assert streamed is None, "what is read from a disk computes, and is not remembered"
-        self._layers_due = last
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
+        assert weights is None, "what is read from a disk computes, and is not remembered"
+        self._layers_due = end
 
     def hidden(self) -> Tensor:
         return self._compute(self._layers_due).hidden()
@@ -204,20 +204,20 @@ class _Remembering(Step):
         if self._step is not None:
             self._step.drop(indices)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
-        cached = [self._look_up(prefix) for prefix in prefixes]
-        if all(cached):
-            return [row for row in cached if row]
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
+        prefixes = self._prefixes if indices is None else [self._prefixes[i] for i in indices]
+        cached_rows = [self._look_up(prefix) for prefix in prefixes]
+        if all(cached_rows):
+            return [row for row in cached_rows if row]
         rows = self._store(self._prefixes, self._compute(self._network.depth).rows())
-        return rows if at is None else [rows[i] for i in at]
+        return rows if indices is None else [rows[i] for i in indices]
 
     def late_rows(self) -> list[Logits]:
         """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
         if self._step is not None or self._branches:
             return self.rows()
-        cached = [(prefix, self._look_up(prefix)) for prefix in self._prefixes]
-        return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in cached]
+        cached_rows = [(prefix, self._look_up(prefix)) for prefix in self._prefixes]
+        return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in cached_rows]
 
     def _alone(self, prefix: Prefix) -> Logits:
         """Logits of one sequence, from a separate pass."""

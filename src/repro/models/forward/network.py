@@ -82,10 +82,10 @@ VERSION = 1
 """Version of what the model runtime (networks, caches, draft heads, sessions) computes and bills. Raised by
 hand when an outcome changes."""
 
-RANKED = 64
+RANK_COUNT = 64
 """Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
 
-Ranks = Annotated[int, Interval(ge=1, le=RANKED)]
+Ranks = Annotated[int, Interval(ge=1, le=RANK_COUNT)]
 """How many of them a setting takes."""
 
 
@@ -96,10 +96,10 @@ class NotFiniteError(RuntimeError):
 class Logits:
     """A model's scores of the next token after one sequence."""
 
-    def __init__(self, logits: Tensor | None, ranked: tuple[list[int], list[float]] | None = None) -> None:
+    def __init__(self, logits: Tensor | None, ranks: tuple[list[int], list[float]] | None = None) -> None:
         """From logits `[vocab]`, or only from the top tokens and their log-probabilities."""
         self._logits = logits
-        self._ranked = ranked
+        self._ranked = ranks
 
     @property
     def logits(self) -> Tensor:
@@ -113,9 +113,9 @@ class Logits:
         """The most likely next token; NotFiniteError as for `top_ranks`."""
         if self._ranked:
             return self._ranked[0][0]
-        best = int(self.logits.argmax())
-        require_finite(float(self.logits[best]))
-        return best
+        best_token = int(self.logits.argmax())
+        require_finite(float(self.logits[best_token]))
+        return best_token
 
     def top(self, count: int) -> list[tuple[int, float]]:
         """The `count` most likely tokens (at most 64) with their log-probabilities."""
@@ -130,18 +130,18 @@ class Logits:
         """
         if self._ranked is None:
             logits = self.logits
-            best = logits.topk(min(RANKED, logits.shape[-1]))
-            require_finite(float(best.values[0]))
-            logps = best.values - logits.logsumexp(dim=-1)
-            self._ranked = best.indices.tolist(), logps.tolist()
+            best_logits = logits.topk(min(RANK_COUNT, logits.shape[-1]))
+            require_finite(float(best_logits.values[0]))
+            logps = best_logits.values - logits.logsumexp(dim=-1)
+            self._ranked = best_logits.indices.tolist(), logps.tolist()
         return self._ranked
 
 
-def require_finite(largest: float, quantity: str = "logit") -> None:
+def require_finite(maximum: float, quantity: str = "logit") -> None:
     """NotFiniteError unless the largest of some numbers is finite; it is NaN if one of them is."""
-    if not math.isfinite(largest):
+    if not math.isfinite(maximum):
         raise NotFiniteError(
-            f"the largest {quantity} is {largest}: the checkpoint is damaged, or computing it overflows"
+            f"the largest {quantity} is {maximum}: the checkpoint is damaged, or computing it overflows"
         )
 
 
@@ -167,8 +167,8 @@ class LateLogits(Logits):
 class Step(Protocol):
     """One forward pass in progress."""
 
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        """Run layers `first` to `last - 1` on all positions, with `streamed` or resident weights."""
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
+        """Run layers `start` to `end - 1` on all positions, with `weights` or the resident ones."""
 
     def hidden(self) -> Tensor:
         """The wanted sequences' hidden states after the layers so far, fp32 `[wanted, hidden]`."""
@@ -178,8 +178,8 @@ class Step(Protocol):
         """Continue with only these wanted sequences, in this order; `indices` includes their ancestors."""
         raise RuntimeError(f"{type(self).__name__} cannot drop rows on the way: only a decoder can")
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        """Logits of all wanted sequences, or of those at indices `at`."""
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
+        """Logits of all wanted sequences, or of those at `indices`."""
 
     def late_rows(self) -> list[Logits]:
         """Logits of each wanted sequence, possibly computed only when read."""
@@ -258,10 +258,10 @@ class DecoderStep(Step):
     ) -> None:
         self._network = network
         lineage = network.lineage
-        missing = lineage.missing(prefixes)
-        if not set(prefixes) <= set(missing):
+        misses = lineage.missing(prefixes)
+        if not set(prefixes) <= set(misses):
             raise RuntimeError("a sequence whose pass is over was asked for again")
-        groups = group_branches(missing, prefixes, branches) if len(branches) > 1 else [missing]
+        groups = group_branches(misses, prefixes, branches) if len(branches) > 1 else [misses]
         self._rows = [prefix for group in groups for prefix in group]
         self._find(prefixes)
         self._mask = lineage.mask(*groups)
@@ -279,22 +279,22 @@ class DecoderStep(Step):
         self._mask = self._mask if self._mask is None else self._mask.to(decoder.device)
         return decoder.embed(tokens.to(decoder.device), self._positions, ahead=True)
 
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
         network = self._network
         with torch.inference_mode():
-            for i in range(first, last):  # not `Decoder.states`, which is a frame more above a layer
-                weights = streamed[i - first] if streamed else None
+            for i in range(start, end):  # not `Decoder.states`, which is a frame more above a layer
+                layer_weights = weights[i - start] if weights else None
                 x, cache = self._x, network.cache
-                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
+                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, layer_weights)
                 if network.captured:
                     network.captured.see(i + 1, self._rows, self._x)
-        self._did(last)
+        self._did(end)
 
-    def _did(self, last: int) -> None:
-        """Note that layers up to `last` have run."""
-        self._done = last
-        if last == self._network.depth:
+    def _did(self, end: int) -> None:
+        """Note that layers up to `end` have run."""
+        self._done = end
+        if end == self._network.depth:
             self._network.lineage.add(self._rows)
 
     def hidden(self) -> Tensor:
@@ -304,24 +304,24 @@ class DecoderStep(Step):
     @inference
     def drop(self, indices: Sequence[int]) -> None:
         """See `Step`; uncached ancestors stay, and the computed layers' cache is compacted to match."""
-        requested = [self._rows[i] for i in self._read]
-        remaining = [requested[i] for i in indices]
-        dropped = set(requested).difference(remaining)
-        row_indices = [i for i, prefix in enumerate(self._rows) if prefix not in dropped]
-        before = self._before
-        self._network.cache.keep(before, [before + i for i in row_indices], range(self._done))
+        requested_prefixes = [self._rows[i] for i in self._read]
+        remaining_prefixes = [requested_prefixes[i] for i in indices]
+        dropped_prefixes = set(requested_prefixes).difference(remaining_prefixes)
+        row_indices = [i for i, prefix in enumerate(self._rows) if prefix not in dropped_prefixes]
+        base = self._before
+        self._network.cache.keep(base, [base + i for i in row_indices], range(self._done))
         self._rows = [self._rows[i] for i in row_indices]
-        self._find(remaining)
+        self._find(remaining_prefixes)
         self._x, self._positions = self._x[row_indices], self._positions[row_indices]
         if self._mask is not None:
-            self._mask = self._mask[row_indices][:, [*range(before), *(before + i for i in row_indices)]]
+            self._mask = self._mask[row_indices][:, [*range(base), *(base + i for i in row_indices)]]
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
         """See `Step`."""
-        read = self._read if at is None else [self._read[i] for i in at]
-        reads_all = read == list(range(len(self._x)))
-        return [Logits(row) for row in self._head(self._x if reads_all else self._x[read])]
+        row_indices = self._read if indices is None else [self._read[i] for i in indices]
+        reads_all = row_indices == list(range(len(self._x)))
+        return [Logits(row) for row in self._head(self._x if reads_all else self._x[row_indices])]
 
     def _head(self, x: Tensor) -> Tensor:
         return self._network.decoder.head(x)
@@ -332,18 +332,18 @@ class DecoderStep(Step):
 
 
 def group_branches(
-    missing: Sequence[Prefix], prefixes: Sequence[Prefix], branches: Sequence[Prefix]
+    misses: Sequence[Prefix], prefixes: Sequence[Prefix], branches: Sequence[Prefix]
 ) -> list[list[Prefix]]:
     """The missing common ancestors of all wanted sequences, then each branch's other missing sequences.
 
     Sequences shared by several branches repeat in each. A prompt that is missing because a memo answered for
     it appears once.
     """
-    common = set.intersection(*(set(branch.back()) for branch in branches))
-    first = min(prefix.length for prefix in prefixes)
-    before = [node for node in missing if node in common and node.length < first]
-    uncommon = set(missing).difference(before)
-    return [before, *([node for node in branch.back() if node in uncommon][::-1] for branch in branches)]
+    common_nodes = set.intersection(*(set(branch.back()) for branch in branches))
+    least_length = min(prefix.length for prefix in prefixes)
+    trunk = [node for node in misses if node in common_nodes and node.length < least_length]
+    uncommon = set(misses).difference(trunk)
+    return [trunk, *([node for node in branch.back() if node in uncommon][::-1] for branch in branches)]
 
 
 class NoNetwork:
@@ -368,16 +368,16 @@ class KnownStep(Step):
     def __init__(self, rows: list[Logits]) -> None:
         self._rows = rows
 
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
         """Nothing to compute."""
 
     def drop(self, indices: Sequence[int]) -> None:
         """Keep only these logits."""
         self._rows = [self._rows[i] for i in indices]
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
         """The known logits."""
-        return self._rows if at is None else [self._rows[i] for i in at]
+        return self._rows if indices is None else [self._rows[i] for i in indices]
 
 
 class RewrittenStep:
@@ -398,10 +398,10 @@ class RewrittenStep:
         self._prefixes = [self._prefixes[i] for i in indices]
         self._step.drop(indices)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+    def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:
         """See `Step`."""
-        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
-        return self._rewrite(prefixes, self._step.rows(at))
+        prefixes = self._prefixes if indices is None else [self._prefixes[i] for i in indices]
+        return self._rewrite(prefixes, self._step.rows(indices))
 
     def late_rows(self) -> list[Logits]:
         """See `Step`; all are read."""
@@ -411,9 +411,9 @@ class RewrittenStep:
 class LateNetwork:
     """A network that is created on the first pass: never, if a memo in front answers everything."""
 
-    def __init__(self, depth: int, make: Callable[[], Network]) -> None:
+    def __init__(self, depth: int, open_network: Callable[[], Network]) -> None:
         self.depth = depth
-        self._make = make
+        self._make = open_network
         self._network: Network | None = None
 
     def start(self, prompt: Prefix) -> None:

@@ -18,7 +18,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 
-TOGETHER = 32
+GROUP_SIZE = 32
 """Prompts that share a forward pass. Beyond it a row costs as much as in a pass of its own."""
 
 
@@ -79,7 +79,7 @@ def greedy_texts(
     decoder: Decoder,
     prompts: Sequence[Prefix],
     tokens: int,
-    report: Report = lambda done: None,
+    report: Report = lambda finished_tokens: None,
 ) -> list[GreedyText]:
     """The greedy text of each prompt, computed in passes of one row per prompt.
 
@@ -95,8 +95,8 @@ def greedy_texts(
     batch = _Batch(decoder, [prompt.tokens() for prompt in prompts], tokens)
     texts = [GreedyText(prompt) for prompt in prompts]
     _choose(texts, decoder, batch.read())
-    for done in range(1, tokens):
-        report(done)
+    for finished_tokens in range(1, tokens):
+        report(finished_tokens)
         _choose(texts, decoder, batch.step([text.tokens[-1] for text in texts]))
     report(tokens)
     return texts
@@ -118,8 +118,8 @@ class _Batch:
         self._decoder = _BatchedDecoder(decoder.config, decoder.layers, decoder.ends)
         self._alone = decoder
         self._positions = torch.tensor([len(prompt) for prompt in prompts], device=decoder.device)
-        longest = max(map(len, prompts)) + tokens
-        self._cache = SequenceCache(decoder.config, len(prompts), longest, decoder.device)
+        capacity = max(map(len, prompts)) + tokens
+        self._cache = SequenceCache(decoder.config, len(prompts), capacity, decoder.device)
 
     @inference
     def read(self) -> Tensor:
@@ -131,10 +131,10 @@ class _Batch:
         cache = KVCache(decoder.config, len(prompt), device=decoder.device)
         positions = torch.arange(len(prompt), device=decoder.device)
         x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), positions)
-        none = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
+        no_rows = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
         x = decoder.run(x, positions, None, cache)
         for i in range(decoder.config.layers):
-            self._cache.fill(i, sequence, *cache.append_joint(i, none))
+            self._cache.fill(i, sequence, *cache.append_joint(i, no_rows))
         return x[-1]
 
     @inference
@@ -176,10 +176,10 @@ class SequenceCache(KVCache):
         Returns keys and values, `[sequences * kv_heads, slots, head_dim]`, up to the longest sequence's last.
         """
         self._lengths[layer] += 1
-        for stored, row in zip(self._stored[:, layer], rows.chunk(2, 1), strict=True):
-            stored[self._sequences, :, self._at] = row
-        longest = int(self._at.max()) + 1
-        keys, values = (stored.flatten(0, 1)[:, :longest] for stored in self._stored[:, layer])
+        for slots, row in zip(self._stored[:, layer], rows.chunk(2, 1), strict=True):
+            slots[self._sequences, :, self._at] = row
+        most_slots = int(self._at.max()) + 1
+        keys, values = (slots.flatten(0, 1)[:, :most_slots] for slots in self._stored[:, layer])
         return keys, values
 
 
@@ -191,15 +191,15 @@ class _BatchedDecoder(Decoder):
     ) -> AttentionMask:
         """A row sees the slots of its sequence up to its own position, within a sliding layer's window."""
         slots = torch.arange(int(positions.max()) + 1, device=positions.device)
-        visible = slots <= positions[:, None]
+        is_visible = slots <= positions[:, None]
         if self.config.is_sliding(i) and self.config.window is not None:
-            visible &= slots > positions[:, None] - self.config.window
-        bias = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
+            is_visible &= slots > positions[:, None] - self.config.window
+        bias = torch.zeros(is_visible.shape, device=is_visible.device).masked_fill_(~is_visible, -torch.inf)
         return AttentionMask(rotation, bias=bias.repeat_interleave(self.config.kv_heads, 0)[:, None])
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
         """Attention of each row over its own sequence, `[rows, heads * head_dim]`."""
         rows, _, width = queries.shape
-        grouped = queries.to(keys.dtype).reshape(rows * self.config.kv_heads, -1, width)
-        shares = torch.softmax(scores(self.config, grouped, keys, shared.bias), -1)
+        grouped_queries = queries.to(keys.dtype).reshape(rows * self.config.kv_heads, -1, width)
+        shares = torch.softmax(scores(self.config, grouped_queries, keys, mask.bias), -1)
         return torch.bmm(shares, values).view(rows, -1)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro.models.forward.network import Logits, Network
-from repro.models.forward.side_by_side import TOGETHER, GreedyText, Report, greedy_tokens
+from repro.models.forward.side_by_side import GROUP_SIZE, GreedyText, Report, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.records.row_file import RowFile
 
 TEXTS, PACKS = "texts", "packs"
-HEAD = struct.Struct("<ii")
+HEADER = struct.Struct("<ii")
 """Number of tokens, and ranks kept of each row."""
 
 BEYOND = 16
@@ -36,29 +36,29 @@ class TextStore:
 
     def get(self, prompt: Prefix, tokens: int) -> GreedyText | None:
         """The first `tokens` tokens of a prompt's text; None if there is none or it is shorter."""
-        packed = self.file.get(TEXTS, prompt.digest)
-        if packed is None or HEAD.unpack_from(packed)[0] < tokens:
+        packed_text = self.file.get(TEXTS, prompt.digest)
+        if packed_text is None or HEADER.unpack_from(packed_text)[0] < tokens:
             return None
-        text, ranks = _unpack(packed, tokens)
+        text, ranks = _unpack(packed_text, tokens)
         return GreedyText(prompt, text, [Logits(None, row) for row in ranks])
 
     def length(self, prompt: Prefix) -> int:
         """Number of stored tokens of a prompt's text."""
-        packed = self.file.get(TEXTS, prompt.digest)
-        return HEAD.unpack_from(packed)[0] if packed else 0
+        packed_text = self.file.get(TEXTS, prompt.digest)
+        return HEADER.unpack_from(packed_text)[0] if packed_text else 0
 
     def put(self, texts: Sequence[GreedyText]) -> None:
         """Store texts; each replaces the stored text of its prompt."""
-        packed = [
+        packed_texts = [
             (text.prompt.digest, _pack(text.tokens, [row.top_ranks() for row in text.rows])) for text in texts
         ]
-        self.file.put(TEXTS, packed, replace=True)
+        self.file.put(TEXTS, packed_texts, replace=True)
 
     def put_missing(self, texts: Iterable[tuple[bytes, Sequence[int], Sequence[Ranks]]]) -> None:
         """Store texts by the hash of their prompt; a stored text that is as long stays."""
         for digest, tokens, ranks in texts:
-            stored = self.file.get(TEXTS, digest)
-            if stored is None or HEAD.unpack_from(stored)[0] < len(tokens):
+            packed_text = self.file.get(TEXTS, digest)
+            if packed_text is None or HEADER.unpack_from(packed_text)[0] < len(tokens):
                 self.file.put(TEXTS, [(digest, _pack(tokens, ranks))], replace=True)
 
     def close(self) -> None:
@@ -72,25 +72,25 @@ def _pack(tokens: Sequence[int], rows: Sequence[Ranks]) -> bytes:
     for row, values in rows:
         ids.extend(row[:ranks])
         logps.extend(values[:ranks])
-    return HEAD.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
+    return HEADER.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
 
 
-def _unpack(stored: bytes, tokens: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
-    count, width = HEAD.unpack_from(stored)
+def _unpack(packed_text: bytes, tokens: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
+    count, width = HEADER.unpack_from(packed_text)
     ids, logps = array("i"), array("f")
-    middle = HEAD.size + 4 * count * (1 + width)
-    ids.frombytes(stored[HEAD.size : middle])
-    logps.frombytes(stored[middle:])
-    cuts = [slice(i * width, (i + 1) * width) for i in range(tokens)]
+    ids_end = HEADER.size + 4 * count * (1 + width)
+    ids.frombytes(packed_text[HEADER.size : ids_end])
+    logps.frombytes(packed_text[ids_end:])
+    spans = [slice(i * width, (i + 1) * width) for i in range(tokens)]
     ranks = ids[count:]
-    return ids[:tokens].tolist(), [(ranks[cut].tolist(), logps[cut].tolist()) for cut in cuts]
+    return ids[:tokens].tolist(), [(ranks[span].tolist(), logps[span].tolist()) for span in spans]
 
 
-def groups(prompts: Sequence[Prefix], together: int = TOGETHER) -> Iterator[list[Prefix]]:
+def groups(prompts: Sequence[Prefix], group_size: int = GROUP_SIZE) -> Iterator[list[Prefix]]:
     """Prompts in groups that are computed together: of similar length, so that little is padded."""
     longest_first = sorted(dict.fromkeys(prompts), key=lambda prompt: -prompt.length)
-    for start in range(0, len(longest_first), together):
-        yield longest_first[start : start + together]
+    for start in range(0, len(longest_first), group_size):
+        yield longest_first[start : start + group_size]
 
 
 def one_by_one(network: Network, prompt: Prefix, tokens: int) -> GreedyText:
@@ -109,7 +109,7 @@ def own_texts(
     compute: Compute,
     prompts: Sequence[Prefix],
     tokens: int,
-    report: Report = lambda done: None,
+    report: Report = lambda count: None,
 ) -> list[GreedyText]:
     """The own text of each prompt: stored ones, and the others computed in groups and stored.
 
@@ -122,18 +122,18 @@ def own_texts(
         tokens: length of each text.
         report: progress callback, called with the number of finished tokens over all prompts.
     """
-    done = 0
-    missing: dict[int, list[Prefix]] = {}
+    count = 0
+    prompts_by_length: dict[int, list[Prefix]] = {}
     for prompt in dict.fromkeys(prompts):
         length = min(tokens, store.length(prompt))
-        done += length
+        count += length
         if length < tokens:
-            missing.setdefault(length, []).append(prompt)
-    report(done)
-    for length, unfinished in sorted(missing.items()):
-        for group in groups(unfinished):
-            store.put(_continue(store, compute, group, length, tokens, shift(report, done, len(group))))
-            done += len(group) * (tokens - length)
+            prompts_by_length.setdefault(length, []).append(prompt)
+    report(count)
+    for length, batch in sorted(prompts_by_length.items()):
+        for group in groups(batch):
+            store.put(_continue(store, compute, group, length, tokens, shift(report, count, len(group))))
+            count += len(group) * (tokens - length)
     return [text for prompt in prompts if (text := store.get(prompt, tokens)) is not None]
 
 
@@ -141,14 +141,14 @@ def _continue(
     store: TextStore, compute: Compute, prompts: Sequence[Prefix], length: int, tokens: int, report: Report
 ) -> list[GreedyText]:
     """Texts of prompts of which the first `length` tokens are stored."""
-    before = [store.get(prompt, length) or GreedyText(prompt) for prompt in prompts]
-    added = compute([text.prompt.extend(text.tokens) for text in before], tokens - length, report)
+    texts = [store.get(prompt, length) or GreedyText(prompt) for prompt in prompts]
+    tails = compute([text.prompt.extend(text.tokens) for text in texts], tokens - length, report)
     return [
         GreedyText(head.prompt, head.tokens + tail.tokens, head.rows + tail.rows)
-        for head, tail in zip(before, added, strict=True)
+        for head, tail in zip(texts, tails, strict=True)
     ]
 
 
-def shift(report: Report, done: int, together: int) -> Report:
-    """Progress of a group of texts, as that of all: `done` tokens before, so many side by side."""
-    return lambda each: report(done + each * together)
+def shift(report: Report, tokens_before: int, text_count: int) -> Report:
+    """Progress of a group of texts, as that of all: `tokens_before` before, so many side by side."""
+    return lambda tokens_each: report(tokens_before + tokens_each * text_count)

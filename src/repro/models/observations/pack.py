@@ -20,10 +20,10 @@ from repro.models.tokens.prefix import extend_digest
 from repro.records.record import write_atomically
 
 FORMAT = 2
-NOTES = b"repro"
+NOTES_KEY = b"repro"
 """Key of a pack's facts in the file's metadata."""
 
-SUM = b"repro.sha256"
+SUM_KEY = b"repro.sha256"
 """Key of the SHA-256 over a pack's facts and rows."""
 
 
@@ -107,11 +107,11 @@ class Pack:
         columns |= {f"token{k}": tokens[:, k] for k in range(ranks)}
         columns |= {f"score{k}": scores[:, k] for k in range(ranks)}
         table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
-        table = table.replace_schema_metadata({NOTES: notes, SUM: _sum(notes, table)})
-        sink = pa.BufferOutputStream()
+        table = table.replace_schema_metadata({NOTES_KEY: notes, SUM_KEY: _sum(notes, table)})
+        stream = pa.BufferOutputStream()
         parquet.write_table(
             table,
-            sink,
+            stream,
             compression="zstd",
             compression_level=19,
             use_dictionary=False,
@@ -123,14 +123,14 @@ class Pack:
         )
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{facts.name}.parquet"
-        write_atomically(path, sink.getvalue().to_pybytes())
+        write_atomically(path, stream.getvalue().to_pybytes())
         return path
 
 
 def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
-        notes = parse_json(parquet.read_schema(path).metadata[NOTES])
+        notes = parse_json(parquet.read_schema(path).metadata[NOTES_KEY])
         if notes["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
@@ -153,13 +153,13 @@ def read(path: Path) -> Pack:
     try:
         table = parquet.read_table(path)
         metadata = table.schema.metadata
-        if metadata[SUM] != _sum(metadata[NOTES], table):
+        if metadata[SUM_KEY] != _sum(metadata[NOTES_KEY], table):
             raise ValueError("its checksum is not that of its content")
         columns = [table[name].to_pylist() for name in COLUMNS]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
         scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
-        raise _damage(path, wrong) from wrong
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise _damage(path, error) from error
     counts = (tokens >= 0).sum(1).tolist()
     ranks = zip(counts, tokens.tolist(), scores.tolist(), strict=True)
     rows = [
@@ -212,16 +212,16 @@ def checksum(path: Path) -> bytes:
 
 def _sum(notes: bytes, table: pa.Table) -> bytes:
     """SHA-256 over the facts and the rows of a pack."""
-    sum_ = sha256(notes)
+    hasher = sha256(notes)
     for name in table.column_names:
         column = table[name].to_numpy()
-        sum_.update(f"{name} {column.dtype.str}".encode())
-        sum_.update(column.tobytes())
-    return sum_.digest()
+        hasher.update(f"{name} {column.dtype.str}".encode())
+        hasher.update(column.tobytes())
+    return hasher.digest()
 
 
-def _damage(path: Path, wrong: Exception) -> InputError:
-    reason = " ".join(str(wrong).split()) or type(wrong).__name__
+def _damage(path: Path, error: Exception) -> InputError:
+    reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(
         f"{path} is no whole pack of observations ({reason}); restore it, or delete it and run "
         "python -m workshop.packs compute"

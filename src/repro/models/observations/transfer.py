@@ -49,41 +49,41 @@ def folders() -> list[Path]:
     return [project_root() / "assets" / "observations", cache_root() / "observations"]
 
 
-def packs(observed: str) -> Iterator[tuple[Path, Facts]]:
+def packs(model_id: str) -> Iterator[tuple[Path, Facts]]:
     """Packs of what a model computes. A damaged one is named in a warning and left out."""
     for folder in folders():
         for path in sorted(folder.glob("*.parquet")):
-            stat = path.stat()
-            facts = _facts(path, stat.st_mtime_ns, stat.st_size)
-            if facts and facts.observed == observed:
+            file_stat = path.stat()
+            facts = _facts(path, file_stat.st_mtime_ns, file_stat.st_size)
+            if facts and facts.observed == model_id:
                 yield path, facts
 
 
 @cache
-def _facts(path: Path, changed: int, size: int) -> Facts | None:
+def _facts(path: Path, modified_ns: int, size: int) -> Facts | None:
     """A pack's facts, read once in a process while the file stays the same; None if it is damaged."""
     try:
         return read_facts(path)
-    except InputError as wrong:
-        log.warning("%s; until then its observations are computed", wrong)
+    except InputError as error:
+        log.warning("%s; until then its observations are computed", error)
         return None
 
 
-def fill(memo: LogitCache, observed: str) -> None:
+def fill(memo: LogitCache, model_id: str) -> None:
     """Store the rows of all packs of a model in its cache; those stored before are skipped."""
-    for facts, pack in _new(memo.file, observed):
+    for facts, pack in _new(memo.file, model_id):
         rows = zip(digests(pack), pack.rows, strict=True)
         if facts.kind == "exit":
             memo.add_scores(
                 (digest, dict(zip(row.tokens, row.scores, strict=True))) for (digest, _), row in rows
             )
         else:
-            memo.put_first((row_key(*numbered), row.tokens, row.scores) for numbered, row in rows)
+            memo.put_first((row_key(*key_parts), row.tokens, row.scores) for key_parts, row in rows)
 
 
-def fill_texts(store: TextStore, observed: str) -> None:
+def fill_texts(store: TextStore, model_id: str) -> None:
     """Store the own texts of all packs of a model; those stored before are skipped."""
-    for facts, pack in _new(store.file, observed):
+    for facts, pack in _new(store.file, model_id):
         if facts.kind != "text":
             continue
         rows = {prompt: list(group) for prompt, group in groupby(pack.rows, key=lambda row: row.prompt)}
@@ -93,35 +93,35 @@ def fill_texts(store: TextStore, observed: str) -> None:
         )
 
 
-def _new(file: RowFile, observed: str) -> Iterator[tuple[Facts, Pack]]:
+def _new(file: RowFile, model_id: str) -> Iterator[tuple[Facts, Pack]]:
     """Packs of a model that a file has not taken in; each is noted after it was used."""
     if is_forgetting():
         return
-    for path, facts in packs(observed):
-        sum_ = checksum(path)
-        if file.get(PACKS, sum_) is not None:
+    for path, facts in packs(model_id):
+        file_sum = checksum(path)
+        if file.get(PACKS, file_sum) is not None:
             continue
         try:
             pack = read(path)
-        except InputError as wrong:
-            log.warning("%s; until then its observations are computed", wrong)
+        except InputError as error:
+            log.warning("%s; until then its observations are computed", error)
             continue
         yield facts, pack
-        file.put(PACKS, [(sum_, b"")])
+        file.put(PACKS, [(file_sum, b"")])
 
 
-def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) -> Pack:
+def text_pack(name: str, model_id: str, host: str, texts: Sequence[GreedyText]) -> Pack:
     """The pack of a model's own texts and the first ranks along them."""
     rows = [
-        ObservedRow(prompt, at, -1, -1, 0, *row.top_ranks())
+        ObservedRow(prompt, position, -1, -1, 0, *row.top_ranks())
         for prompt, text in enumerate(texts)
-        for at, row in enumerate(text.rows)
+        for position, row in enumerate(text.rows)
     ]
-    return Pack(_facts_of(name, "text", observed, TEXT_RANKS, host, texts), rows)
+    return Pack(_facts_of(name, "text", model_id, TEXT_RANKS, host, texts), rows)
 
 
 def branch_pack(
-    name: str, kind: str, observed: str, host: str, texts: Sequence[GreedyText], table: Mapping[bytes, Ranked]
+    name: str, kind: str, model_id: str, host: str, texts: Sequence[GreedyText], table: Mapping[bytes, Ranked]
 ) -> Pack:
     """The pack of what a cache knows along some texts and beside them.
 
@@ -131,36 +131,36 @@ def branch_pack(
     Args:
         name: the pack's name.
         kind: see `Facts`.
-        observed: identity of the model whose rows these are.
+        model_id: identity of the model whose rows these are.
         host: torch device that computed.
         texts: the target's own texts.
         table: all rows of the cache by key (`LogitCache.read_rows`).
     """
-    widest = max((len(tokens) for tokens, _ in table.values()), default=0)
-    ranks = widest if kind == "exit" else BRANCH_RANKS
+    most_ranks = max((len(tokens) for tokens, _ in table.values()), default=0)
+    ranks = most_ranks if kind == "exit" else BRANCH_RANKS
     rows_of: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
-    for key, ranked in table.items():
+    for key, ranked_row in table.items():
         digest, number = parts_of(key)
-        rows_of[digest].append((number, ranked))
+        rows_of[digest].append((number, ranked_row))
     rows: list[ObservedRow] = []
     for prompt, text in enumerate(texts):
-        visited: set[bytes] = set()
-        for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
+        visited_digests: set[bytes] = set()
+        for position, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
             queue = [(context.digest, -1, -1)]
             for digest, parent, token in queue:
-                if digest in visited:
+                if digest in visited_digests:
                     continue
-                visited.add(digest)
+                visited_digests.add(digest)
                 for number, (tokens, scores) in sorted(rows_of.get(digest, ())):
                     source = source_of(kind, text.prompt.length, number)
-                    shortened = tokens[:ranks], scores[:ranks]
-                    rows.append(ObservedRow(prompt, at, parent, token, source, *shortened))
+                    first_ranks = tokens[:ranks], scores[:ranks]
+                    rows.append(ObservedRow(prompt, position, parent, token, source, *first_ranks))
                     queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
-    return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
+    return Pack(_facts_of(name, kind, model_id, ranks, host, texts), rows)
 
 
 def _facts_of(
-    name: str, kind: str, observed: str, ranks: int, host: str, texts: Sequence[GreedyText]
+    name: str, kind: str, model_id: str, ranks: int, host: str, texts: Sequence[GreedyText]
 ) -> Facts:
     prompts = tuple((text.prompt.digest.hex(), text.prompt.length) for text in texts)
-    return Facts(name, kind, observed, ranks, host, prompts, tuple(tuple(text.tokens) for text in texts))
+    return Facts(name, kind, model_id, ranks, host, prompts, tuple(tuple(text.tokens) for text in texts))

@@ -19,16 +19,16 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
-DENSE = ("float32", "bfloat16")
+DENSE_DTYPES = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
 
 FULL = 32
 """Width that marks an unrounded shard, whatever its stored precision."""
 
-OUTLIERS = 0.001
+OUTLIER_SHARE = 0.001
 """Share of a shard's weights that stay unrounded, about as in GOBO, whose rounding STI uses."""
 
-STEPS = 50
+LLOYD_STEPS = 50
 """Iterations of the dictionary search; more lower no error by 1 %."""
 
 
@@ -49,18 +49,18 @@ def pieces(config: DecoderConfig, shard: int) -> Iterator[WeightPiece]:
 
     Deviation: STI slices by attention head; query heads that share a key-value head cannot be separated.
     """
-    c, full = config, slice(None)
-    query_rows, head_rows = c.groups * c.head_dim, c.head_dim
-    keys = c.heads * c.head_dim
+    full_span = slice(None)
+    query_rows, head_rows = config.groups * config.head_dim, config.head_dim
+    keys = config.heads * config.head_dim
     heads = slice(shard * query_rows, (shard + 1) * query_rows)
-    yield WeightPiece("qkv", heads, full)
-    for start in (keys, keys + c.kv_heads * head_rows):
-        yield WeightPiece("qkv", slice(start + shard * head_rows, start + (shard + 1) * head_rows), full)
-    yield WeightPiece("out", full, heads)
-    first, last = (c.intermediate * s // c.kv_heads for s in (shard, shard + 1))
-    for start in (0, c.intermediate) if c.gated else (0,):
-        yield WeightPiece("up", slice(start + first, start + last), full)
-    yield WeightPiece("down", full, slice(first, last))
+    yield WeightPiece("qkv", heads, full_span)
+    for start in (keys, keys + config.kv_heads * head_rows):
+        yield WeightPiece("qkv", slice(start + shard * head_rows, start + (shard + 1) * head_rows), full_span)
+    yield WeightPiece("out", full_span, heads)
+    begin, end = (config.intermediate * s // config.kv_heads for s in (shard, shard + 1))
+    for start in (0, config.intermediate) if config.gated else (0,):
+        yield WeightPiece("up", slice(start + begin, start + end), full_span)
+    yield WeightPiece("down", full_span, slice(begin, end))
 
 
 def map_shards(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int, Rewrite]) -> LayerWeights:
@@ -83,7 +83,7 @@ def round_shards(layer: LayerWeights, config: DecoderConfig, widths: Sequence[in
     def to(bits: int) -> Rewrite:
         return lambda _, weight: round_to_dictionary(weight, bits)
 
-    return map_shards(layer, config, {s: to(bits) for s, bits in enumerate(widths) if bits != FULL})
+    return map_shards(layer, config, {shard: to(bits) for shard, bits in enumerate(widths) if bits != FULL})
 
 
 def round_to_dictionary(weight: Tensor, bits: int) -> Tensor:
@@ -94,13 +94,13 @@ def round_to_dictionary(weight: Tensor, bits: int) -> Tensor:
     Deviation: outliers are a fixed share, not those below a likelihood, so that a shard's size depends only
     on its shape; the dictionary minimizes squared error (Lloyd), GOBO's absolute error.
     """
-    flat = weight.float().flatten()
-    outliers = (flat - flat.mean()).abs().topk(round(OUTLIERS * len(flat))).indices
-    inner = torch.ones_like(flat, dtype=torch.bool)
-    inner[outliers] = False
-    values = _dictionary(flat[inner].sort().values.double(), 2**bits).float()
-    nearest = values[torch.bucketize(flat, (values[1:] + values[:-1]) / 2)]
-    return torch.where(inner, nearest, flat).view(weight.shape).to(weight.dtype)
+    numbers = weight.float().flatten()
+    outliers = (numbers - numbers.mean()).abs().topk(round(OUTLIER_SHARE * len(numbers))).indices
+    is_normal = torch.ones_like(numbers, dtype=torch.bool)
+    is_normal[outliers] = False
+    values = _dictionary(numbers[is_normal].sort().values.double(), 2**bits).float()
+    nearest_values = values[torch.bucketize(numbers, (values[1:] + values[:-1]) / 2)]
+    return torch.where(is_normal, nearest_values, numbers).view(weight.shape).to(weight.dtype)
 
 
 @lru_cache(maxsize=1)
@@ -118,15 +118,16 @@ def rounded_layers(
 
 def require_dense(dtype: str) -> None:
     """Raise InputError for a dtype whose weights are already quantized."""
-    if dtype not in DENSE:
+    if dtype not in DENSE_DTYPES:
         raise InputError(
-            f"shards are rounded from dense weights, and dtype is {dtype!r}; choose {' or '.join(DENSE)}"
+            f"shards are rounded from dense weights, and dtype is {dtype!r}; choose "
+            f"{' or '.join(DENSE_DTYPES)}"
         )
 
 
 def _copy(linear: Linear) -> PlainLinear:
-    dense = as_plain(linear)
-    return replace(dense, weight=dense.weight.clone())
+    dense_linear = as_plain(linear)
+    return replace(dense_linear, weight=dense_linear.weight.clone())
 
 
 def packed_layer(layer: LayerWeights) -> LayerWeights:
@@ -134,20 +135,20 @@ def packed_layer(layer: LayerWeights) -> LayerWeights:
     return layer.map(lambda linear: fastest_linear(as_plain(linear)))
 
 
-def _dictionary(ordered: Tensor, size: int) -> Tensor:
+def _dictionary(numbers: Tensor, size: int) -> Tensor:
     """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most size]`.
 
     Initialized near the optimum for a Gaussian: with the density of a Gaussian wider by sqrt(3) (Panter and
     Dite). Values to which no number is assigned are dropped.
     """
-    total = torch.cat((ordered.new_zeros(1), ordered.cumsum(0)))
-    deviation = 3**0.5 * ordered.std(correction=0)
-    shares = torch.arange(1, size, dtype=ordered.dtype, device=ordered.device) / size
-    bounds = ordered.mean() + deviation * torch.special.ndtri(shares)
-    for _ in range(STEPS):
-        inner = torch.searchsorted(ordered, bounds)
-        edges = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), len(ordered))))
+    cumulative_sum = torch.cat((numbers.new_zeros(1), numbers.cumsum(0)))
+    deviation = 3**0.5 * numbers.std(correction=0)
+    shares = torch.arange(1, size, dtype=numbers.dtype, device=numbers.device) / size
+    bounds = numbers.mean() + deviation * torch.special.ndtri(shares)
+    for _ in range(LLOYD_STEPS):
+        cuts = torch.searchsorted(numbers, bounds)
+        edges = torch.cat((cuts.new_zeros(1), cuts, cuts.new_full((1,), len(numbers))))
         counts = edges.diff()
-        values = (total[edges].diff() / counts)[counts > 0]
+        values = (cumulative_sum[edges].diff() / counts)[counts > 0]
         bounds = (values[1:] + values[:-1]) / 2
     return values

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 
-SMALL = 32
+SMALL_BLOCK = 32
 """Values per block of the legacy formats, and per sub-block of Q4_K and Q5_K."""
-LARGE = 256
+LARGE_BLOCK = 256
 """Values per super-block of a K-quant."""
-ALL_ZERO = 1e-15
+ZERO_LIMIT = 1e-15
 """ggml treats a sub-block below this magnitude as zeros."""
-CHUNK = 1 << 17
+CHUNK_WEIGHTS = 1 << 17
 """Values rounded at a time, so that a core's cache holds them during the search's repeated passes."""
 
 
@@ -74,11 +74,11 @@ class Format:
     def __call__(self, weight: Tensor) -> Tensor:
         """Quantize and dequantize a weight, fp32 `[outputs, inputs]`; inputs are a multiple of `block`."""
         if self.encode is None:
-            stored = quants.quantize(weight.float().cpu().numpy(), self.kind)
-            return torch.from_numpy(quants.dequantize(stored, self.kind)).to(weight.device)
+            quantized_bytes = quants.quantize(weight.float().cpu().numpy(), self.kind)
+            return torch.from_numpy(quants.dequantize(quantized_bytes, self.kind)).to(weight.device)
         blocks = weight.float().reshape(-1, self.block)
         return torch.cat(
-            [self.encode(chunk).dequantize() for chunk in torch.split(blocks, CHUNK // self.block)]
+            [self.encode(chunk).dequantize() for chunk in torch.split(blocks, CHUNK_WEIGHTS // self.block)]
         ).view(weight.shape)
 
 
@@ -96,108 +96,108 @@ def fitting(name: str, inputs: int) -> str:
     while candidate is not None and inputs % FORMATS[candidate].block:
         candidate = FORMATS[candidate].fallback
     if candidate is None:
-        raise InputError(f"{name} needs rows in whole blocks of {SMALL}, got {inputs} inputs")
+        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {inputs} inputs")
     return candidate
 
 
-def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
+def _with_minima(blocks: Tensor, bits: int, start: float, trial_count: int) -> Coded:
     """Q4_K and Q5_K: 8 parts of 32, each with a 6-bit scale and a 6-bit minimum."""
-    parts = blocks.view(-1, LARGE // SMALL, SMALL)
-    last = 2**bits - 1
-    steps, lows = _search_affine(parts, last, [0.1 * k + first + last for k in range(trials)])
+    parts = blocks.view(-1, LARGE_BLOCK // SMALL_BLOCK, SMALL_BLOCK)
+    max_code = 2**bits - 1
+    steps, lows = _search_affine(parts, max_code, [0.1 * k + start + max_code for k in range(trial_count)])
     scale, scales = _six_bits(steps)
     offset, offsets = _six_bits(-lows)
     step = (scale.float() * scales)[..., None]
     minimum = (offset.float() * offsets)[..., None]
-    codes = ((parts + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
+    codes = ((parts + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, max_code)
     return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, -offset, offsets)
 
 
 def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize non-negative `[blocks, parts]` to an fp16 scale `[blocks, 1]` and integers up to 63."""
-    largest = values.amax(1, keepdim=True).clamp_min(0.0)
-    inverse = torch.where(largest > 0, 63.0 / largest, 0.0)
-    return (largest / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
+    largest_values = values.amax(1, keepdim=True).clamp_min(0.0)
+    inverse = torch.where(largest_values > 0, 63.0 / largest_values, 0.0)
+    return (largest_values / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
 
 
-def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
+def _search_affine(parts: Tensor, max_code: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
     """Scale and minimum of each part, `[blocks, parts]`, with the least weighted squared error.
 
     Each trial divides the range into another number of steps and refits scale and minimum to the codes; an
     improved minimum starts the range of later trials. A value's weight is the part's root mean square plus
     its magnitude.
     """
-    low, high = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
-    flat = high == low
+    lows, highs = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
+    is_flat = highs == lows
     weight = parts.square().mean(-1, keepdim=True).sqrt() + parts.abs()
-    weighted = weight * parts
-    sum_w, sum_x = weight.sum(-1), weighted.sum(-1)
+    wx = weight * parts
+    sum_w, sum_x = weight.sum(-1), wx.sum(-1)
 
     def codes_of(division: float) -> Tensor:
-        inverse = division / torch.where(flat, 1.0, high - low)
-        return (parts - low[..., None]).mul_(inverse[..., None]).round_().clamp_(0, last)
+        inverse = division / torch.where(is_flat, 1.0, highs - lows)
+        return (parts - lows[..., None]).mul_(inverse[..., None]).round_().clamp_(0, max_code)
 
-    def error(codes: Tensor, step: Tensor, bottom: Tensor) -> Tensor:
-        missed = (codes * step[..., None]).add_(bottom[..., None]).sub_(parts)
-        return missed.square_().mul_(weight).sum(-1)
+    def error(codes: Tensor, step: Tensor, bottoms: Tensor) -> Tensor:
+        differences = (codes * step[..., None]).add_(bottoms[..., None]).sub_(parts)
+        return differences.square_().mul_(weight).sum(-1)
 
-    best_step = (high - low) / last
-    best = error(codes_of(float(last)), best_step, low)
+    best_step = (highs - lows) / max_code
+    least_errors = error(codes_of(float(max_code)), best_step, lows)
     for division in divisions:
         codes = codes_of(division)
-        weighed = weight * codes
-        sum_l, sum_ll, sum_xl = weighed.sum(-1), (weighed * codes).sum(-1), (weighted * codes).sum(-1)
+        wl = weight * codes
+        sum_l, sum_ll, sum_xl = wl.sum(-1), (wl * codes).sum(-1), (wx * codes).sum(-1)
         determinant = sum_w * sum_ll - sum_l * sum_l
-        solvable = determinant > 0
-        divisor = torch.where(solvable, determinant, 1.0)
-        bottom = (sum_ll * sum_x - sum_l * sum_xl) / divisor
-        free = (sum_w * sum_xl - sum_x * sum_l) / divisor
-        step = torch.where(bottom > 0, sum_xl / sum_ll, free)
-        bottom = bottom.clamp_max(0.0)
-        now = error(codes, step, bottom)
-        better = solvable & (now < best)
-        best = torch.where(better, now, best)
-        best_step, low = torch.where(better, step, best_step), torch.where(better, bottom, low)
-    return best_step.masked_fill(flat, 0.0), low
+        is_solvable = determinant > 0
+        divisor = torch.where(is_solvable, determinant, 1.0)
+        bottoms = (sum_ll * sum_x - sum_l * sum_xl) / divisor
+        free_step = (sum_w * sum_xl - sum_x * sum_l) / divisor
+        step = torch.where(bottoms > 0, sum_xl / sum_ll, free_step)
+        bottoms = bottoms.clamp_max(0.0)
+        errors = error(codes, step, bottoms)
+        is_better = is_solvable & (errors < least_errors)
+        least_errors = torch.where(is_better, errors, least_errors)
+        best_step, lows = torch.where(is_better, step, best_step), torch.where(is_better, bottoms, lows)
+    return best_step.masked_fill(is_flat, 0.0), lows
 
 
 def _q6_k(blocks: Tensor) -> Coded:
     """Q6_K: 16 parts of 16, each with an 8-bit scale, the largest of which becomes -128."""
     parts = blocks.view(-1, 16, 16)
     steps = _search_symmetric(parts, 32)
-    largest = steps.gather(1, steps.abs().argmax(1, keepdim=True))
-    empty = largest.abs() < ALL_ZERO
-    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, largest))
+    largest_steps = steps.gather(1, steps.abs().argmax(1, keepdim=True))
+    is_empty = largest_steps.abs() < ZERO_LIMIT
+    inverse = torch.where(is_empty, 0.0, -128.0 / torch.where(is_empty, 1.0, largest_steps))
     scale = _inverse(inverse).half()
     scales = (steps * inverse).round_().clamp_max_(127)
     step = (scale.float() * scales)[..., None]
     codes = (parts / torch.where(step == 0, 1.0, step)).round_().clamp_(-32, 31)
-    nothing = torch.zeros_like(scale)
-    return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, nothing, torch.zeros_like(scales))
+    no_offset = torch.zeros_like(scale)
+    return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, no_offset, torch.zeros_like(scales))
 
 
-def _search_symmetric(parts: Tensor, low: int) -> Tensor:
+def _search_symmetric(parts: Tensor, max_code: int) -> Tensor:
     """Scale of each part, `[blocks, parts]`, with the least squared error, weighted by squared values."""
     magnitudes = parts.abs()
-    extreme = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
-    zero = extreme.abs() < ALL_ZERO
-    extreme = torch.where(zero, 1.0, extreme)
+    extremes = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
+    is_zero = extremes.abs() < ZERO_LIMIT
+    extremes = torch.where(is_zero, 1.0, extremes)
     weight = parts.square()
-    weighted = weight * parts
+    wx = weight * parts
 
     def weighted_sums(division: float) -> tuple[Tensor, Tensor]:
-        codes = (parts * (-division / extreme)[..., None]).round_().clamp_(-low, low - 1)
-        return (weighted * codes).sum(-1), (weight * codes).mul_(codes).sum(-1)
+        codes = (parts * (-division / extremes)[..., None]).round_().clamp_(-max_code, max_code - 1)
+        return (wx * codes).sum(-1), (weight * codes).mul_(codes).sum(-1)
 
-    sum_xl, sum_ll = weighted_sums(float(low))
+    sum_xl, sum_ll = weighted_sums(float(max_code))
     best_step = torch.where(sum_ll > 0, sum_xl / sum_ll, 0.0)
-    best = best_step * sum_xl
-    for trial in [k for k in range(-9, 10) if k]:
-        sum_xl, sum_ll = weighted_sums(low + 0.1 * trial)
-        better = (sum_ll > 0) & (sum_xl * sum_xl > best * sum_ll)
-        best_step = torch.where(better, sum_xl / sum_ll, best_step)
-        best = torch.where(better, best_step * sum_xl, best)
-    return best_step.masked_fill(zero, 0.0)
+    best_gain = best_step * sum_xl
+    for change in [k for k in range(-9, 10) if k]:
+        sum_xl, sum_ll = weighted_sums(max_code + 0.1 * change)
+        is_better = (sum_ll > 0) & (sum_xl * sum_xl > best_gain * sum_ll)
+        best_step = torch.where(is_better, sum_xl / sum_ll, best_step)
+        best_gain = torch.where(is_better, best_step * sum_xl, best_gain)
+    return best_step.masked_fill(is_zero, 0.0)
 
 
 def round_q8_0(rows: Tensor) -> Tensor:
@@ -207,9 +207,9 @@ def round_q8_0(rows: Tensor) -> Tensor:
 
 def round_q8_k(rows: Tensor) -> Tensor:
     """Round activations as llama.cpp does for K-quants: 8 bits, an fp32 scale per block of 256."""
-    blocks = rows.float().view(rows.shape[0], -1, LARGE)
-    extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
-    inverse = torch.where(extreme == 0, 0.0, -127.0 / extreme)
+    blocks = rows.float().view(rows.shape[0], -1, LARGE_BLOCK)
+    extremes = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
+    inverse = torch.where(extremes == 0, 0.0, -127.0 / extremes)
     return ((blocks * inverse).round_().clamp_max_(127) * _inverse(inverse)).view(rows.shape)
 
 

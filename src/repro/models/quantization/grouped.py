@@ -34,30 +34,30 @@ def groups_of(inputs: int, group: int) -> int:
 
 def split_groups(x: Tensor, group: int) -> Tensor:
     """Reshape `[rows, inputs]` to `[rows, groups, group]`; a short last group repeats its last value."""
-    missing = -x.shape[1] % group
-    return F.pad(x, (0, missing), mode="replicate").view(x.shape[0], -1, group)
+    padding = -x.shape[1] % group
+    return F.pad(x, (0, padding), mode="replicate").view(x.shape[0], -1, group)
 
 
 def symmetric(x: Tensor, bits: int, group: int) -> Tensor:
     """Round each group to multiples of its largest magnitude / (2^(bits-1) - 1)."""
     groups = split_groups(x, group)
-    last = 2 ** (bits - 1) - 1
-    step = (groups.abs().amax(2, keepdim=True) / last).clamp_min(SMALLEST_STEP)
-    return _join_groups((groups / step).round_().clamp_(-last, last) * step, x)
+    max_code = 2 ** (bits - 1) - 1
+    step = (groups.abs().amax(2, keepdim=True) / max_code).clamp_min(SMALLEST_STEP)
+    return _join_groups((groups / step).round_().clamp_(-max_code, max_code) * step, x)
 
 
 def asymmetric(x: Tensor, bits: int, group: int) -> Tensor:
     """Round each group to 2^bits levels between its minimum and maximum, as AWQ rounds weights."""
     groups = split_groups(x, group)
-    last = 2**bits - 1
-    low, high = groups.aminmax(dim=2, keepdim=True)
-    step = ((high - low) / last).clamp_min(SMALLEST_STEP)
-    zero = (-(low / step).round()).clamp_(0, last)
-    return _join_groups(((groups / step).round_().add_(zero).clamp_(0, last) - zero) * step, x)
+    max_code = 2**bits - 1
+    lows, highs = groups.aminmax(dim=2, keepdim=True)
+    step = ((highs - lows) / max_code).clamp_min(SMALLEST_STEP)
+    zero = (-(lows / step).round()).clamp_(0, max_code)
+    return _join_groups(((groups / step).round_().add_(zero).clamp_(0, max_code) - zero) * step, x)
 
 
-def _join_groups(groups: Tensor, like: Tensor) -> Tensor:
-    return groups.flatten(1)[:, : like.shape[1]].contiguous()
+def _join_groups(groups: Tensor, original: Tensor) -> Tensor:
+    return groups.flatten(1)[:, : original.shape[1]].contiguous()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import as_plain
 
-WIDTHS = range(2, 9)
+BIT_WIDTHS = range(2, 9)
 """Supported bits per weight."""
 
 
@@ -45,10 +45,10 @@ def round_decoder(decoder: Decoder, bits: int) -> Decoder:
     Raises:
         InputError: unsupported bits, or a linear that is not dense.
     """
-    if bits not in WIDTHS:
-        raise InputError(f"weights are rounded to {WIDTHS[0]} to {WIDTHS[-1]} bits, not to {bits!r}")
-    dense = {name: as_plain(linear) for name, linear in linears_of(decoder)}
-    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in dense.items()}
+    if bits not in BIT_WIDTHS:
+        raise InputError(f"weights are rounded to {BIT_WIDTHS[0]} to {BIT_WIDTHS[-1]} bits, not to {bits!r}")
+    linears = {name: as_plain(linear) for name, linear in linears_of(decoder)}
+    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in linears.items()}
     return with_linears(decoder, rounded)
 
 

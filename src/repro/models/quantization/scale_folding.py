@@ -29,36 +29,36 @@ def feeds(config: DecoderConfig) -> Mapping[str, tuple[str, ...]]:
     return {"before_attention": ("qkv",), "before_mlp": ("up",)}
 
 
-def scaled_norm(norm: Norm, by: Tensor) -> Norm:
-    """A norm whose outputs are multiplied by `by`, fp32 `[width]`."""
+def scaled_norm(norm: Norm, factors: Tensor) -> Norm:
+    """A norm whose outputs are multiplied by `factors`, fp32 `[width]`."""
     if isinstance(norm, LayerNorm):
-        return replace(norm, weight=norm.weight * by, bias=norm.bias * by)
-    return replace(norm, weight=norm.weight * by)
+        return replace(norm, weight=norm.weight * factors, bias=norm.bias * factors)
+    return replace(norm, weight=norm.weight * factors)
 
 
-def scaled_inputs(linear: Linear, by: Tensor) -> PlainLinear:
-    """A linear that maps `x` to `linear(x * by)`; `by` is fp32 `[inputs]`."""
-    dense = as_plain(linear)
-    return replace(dense, weight=dense.weight * by)
+def scaled_inputs(linear: Linear, factors: Tensor) -> PlainLinear:
+    """A linear that maps `x` to `linear(x * factors)`; `factors` is fp32 `[inputs]`."""
+    dense_linear = as_plain(linear)
+    return replace(dense_linear, weight=dense_linear.weight * factors)
 
 
-def scaled_outputs(linear: Linear, by: Tensor) -> PlainLinear:
-    """A linear whose outputs are multiplied by `by`, fp32 `[outputs]`."""
-    dense = as_plain(linear)
-    bias = None if dense.bias is None else dense.bias * by
-    return replace(dense, weight=dense.weight * by[:, None], bias=bias)
+def scaled_outputs(linear: Linear, factors: Tensor) -> PlainLinear:
+    """A linear whose outputs are multiplied by `factors`, fp32 `[outputs]`."""
+    dense_linear = as_plain(linear)
+    bias = None if dense_linear.bias is None else dense_linear.bias * factors
+    return replace(dense_linear, weight=dense_linear.weight * factors[:, None], bias=bias)
 
 
-def fold_scales(layer: LayerWeights, norm: str, parts: tuple[str, ...], by: Tensor) -> LayerWeights:
+def fold_scales(layer: LayerWeights, norm: str, parts: tuple[str, ...], divisors: Tensor) -> LayerWeights:
     """An equivalent layer with scales moved from the inputs of some linears to their weights.
 
     Args:
         layer: dense linears.
         norm: the norm that feeds them, a key of `feeds`.
         parts: all linears it feeds, the value of that key.
-        by: inputs are divided and weight columns multiplied by this, fp32 `[inputs]`.
+        divisors: inputs are divided and weight columns multiplied by this, fp32 `[inputs]`.
     """
     feeding_norm = getattr(layer, norm)
     assert feeding_norm is not None, f"the layer has no norm {norm}"
-    scaled_linears = {part: scaled_inputs(getattr(layer, part), by) for part in parts}
-    return replace(layer, **{norm: scaled_norm(feeding_norm, 1.0 / by)}, **scaled_linears)  # type: ignore[arg-type]
+    scaled_linears = {part: scaled_inputs(getattr(layer, part), divisors) for part in parts}
+    return replace(layer, **{norm: scaled_norm(feeding_norm, 1.0 / divisors)}, **scaled_linears)  # type: ignore[arg-type]

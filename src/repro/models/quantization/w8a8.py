@@ -56,8 +56,8 @@ class Int8Weight:
         """
         if self.blocked is not None:
             return _product(codes, step, self.blocked, self.scale, self.bias)
-        y = _integers(codes, self.weight.t()).float().mul_(self.scale * step)
-        return y if self.bias is None else y.add_(self.bias)
+        product = _integers(codes, self.weight.t()).float().mul_(self.scale * step)
+        return product if self.bias is None else product.add_(self.bias)
 
     def columns(self, channels: Tensor) -> Tensor:
         """Weight codes of the input `channels`, int64 `[n]`, as fp32 `[n, outputs]`."""
@@ -83,23 +83,23 @@ class W8A8Linear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         x = x.float()
-        y = self.weight.times(_codes(x, self.step), self.step)
+        outputs = self.weight.times(_codes(x, self.step), self.step)
         if self.output_steps is not None:
-            y = y.div_(self.output_steps).round_().clamp_(LOW, HIGH).mul_(self.output_steps)
+            outputs = outputs.div_(self.output_steps).round_().clamp_(LOW, HIGH).mul_(self.output_steps)
         if self.shadow and (outliers := self.channels(x)).shape[0]:
             steps = x[:, outliers].mul_(1.0 / self.step).round_()
-            beyond = steps - steps.clamp(LOW, HIGH)
+            excess = steps - steps.clamp(LOW, HIGH)
             # Sparse: few rows of such a channel are outliers.
-            product = torch.sparse.mm(beyond.to_sparse(), self.weight.columns(outliers))
-            y.addcmul_(product, self.weight.scale, value=self.step)
-        return y
+            product = torch.sparse.mm(excess.to_sparse(), self.weight.columns(outliers))
+            outputs.addcmul_(product, self.weight.scale, value=self.step)
+        return outputs
 
     def channels(self, x: Tensor) -> Tensor:
         """Input channels of fp32 `x` with a value beyond the scale, int64 `[n]`."""
         inverse = 1.0 / self.step
         # Two reductions: torch.aminmax over rows is ten times slower.
-        above, below = x.amax(0).mul_(inverse).round_() > HIGH, x.amin(0).mul_(inverse).round_() < LOW
-        return (above | below).nonzero()[:, 0]
+        is_above, is_below = x.amax(0).mul_(inverse).round_() > HIGH, x.amin(0).mul_(inverse).round_() < LOW
+        return (is_above | is_below).nonzero()[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ class RowwiseLinear(Linear):
         """See `Linear`."""
         x = x.float()
         outliers = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
-        near = x.index_fill(1, outliers, 0.0) if outliers.shape[0] else x
-        step = (near.abs().amax(1, keepdim=True) / HIGH).clamp_min_(_TINY)
-        codes = (near / step).round_().to(torch.int8)
-        y = replace(self.weight, bias=None).times(codes, 1.0).mul_(step)
+        inliers = x.index_fill(1, outliers, 0.0) if outliers.shape[0] else x
+        step = (inliers.abs().amax(1, keepdim=True) / HIGH).clamp_min_(_TINY)
+        codes = (inliers / step).round_().to(torch.int8)
+        outputs = replace(self.weight, bias=None).times(codes, 1.0).mul_(step)
         if outliers.shape[0]:
-            y.addcmul_(x[:, outliers] @ self.weight.columns(outliers), self.weight.scale)
-        return y if self.weight.bias is None else y.add_(self.weight.bias)
+            outputs.addcmul_(x[:, outliers] @ self.weight.columns(outliers), self.weight.scale)
+        return outputs if self.weight.bias is None else outputs.add_(self.weight.bias)
 
 
 def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:
@@ -142,7 +142,7 @@ def quantize_static(
     decoder: Decoder,
     steps: Mapping[LinearId, float],
     shadowed: Container[LinearId] = (),
-    rows: bool = False,
+    by_row: bool = False,
     output_steps: Mapping[LinearId, Tensor] | None = None,
 ) -> Decoder:
     """A decoder with a static input step per linear, and one weight scale per checkpoint matrix.
@@ -151,7 +151,7 @@ def quantize_static(
         decoder: all layers resident.
         steps: the step of each linear's inputs.
         shadowed: linears whose outliers are multiplied in float.
-        rows: one weight scale per row (output) instead.
+        by_row: one weight scale per row (output) instead.
         output_steps: steps of the outputs, fp32 `[outputs]`; None leaves outputs in float.
 
     Raises:
@@ -161,7 +161,7 @@ def quantize_static(
     for name, linear in linears_of(decoder):
         dense = as_plain(linear)
         outputs = matrices(decoder.config, name.part)
-        scale = scale_per_output(dense.weight) if rows else scale_per_matrix(dense.weight, outputs)
+        scale = scale_per_output(dense.weight) if by_row else scale_per_matrix(dense.weight, outputs)
         weight, step = Int8Weight.of(dense, scale), max(steps[name], _TINY)
         steps_of_outputs = output_steps[name].clamp_min(_TINY) if output_steps else None
         linears[name] = W8A8Linear(weight, step, name in shadowed, steps_of_outputs)
@@ -200,10 +200,10 @@ def _product(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: T
     """oneDNN's fused u8 x s8 product, with zero point 128, since it has no fast fused s8 x s8 product."""
     zero = torch.zeros(1, dtype=torch.int64)
     shifted = codes.view(torch.uint8) ^ 128
-    y: Tensor = _fused_product(
+    product: Tensor = _fused_product(
         shifted, step, 128, blocked, scale, zero, bias, 1.0, 0, torch.float32, "none", [], ""
     )
-    return y
+    return product
 
 
 def _codes(x: Tensor, step: float) -> Tensor:

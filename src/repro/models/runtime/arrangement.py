@@ -26,13 +26,13 @@ class EarlyExitPoint:
     Attributes:
         layer: layers of the checkpoint that run before it.
         sequences: requested sequences that it judges.
-        scored: tokens that it scores, each by one dot product of the hidden size.
+        scored_rows: tokens that it scores, each by one dot product of the hidden size.
         judge: drops positions from the step and returns the indices that continue.
     """
 
     layer: int
     sequences: int
-    scored: int
+    scored_rows: int
     judge: Callable[[Step], list[int]]
 
 
@@ -77,9 +77,9 @@ class Arrangement(ABC):
         self, engine: Engine, rows: int, compute: Callable[[], list[Logits]], on: str
     ) -> list[Logits]:
         """Run the output projection of `rows` rows, by itself on processor `on`."""
-        together = engine.model_cost.shape.sharing(rows, projected=True)
+        row_group = engine.model_cost.shape.sharing(rows, projected=True)
         logits: list[Logits] = await engine.run(
-            engine.op("head", on, together, engine.model_cost.head(rows), compute)
+            engine.op("head", on, row_group, engine.model_cost.head(rows), compute)
         )
         return logits
 
@@ -92,44 +92,44 @@ class InOrder(Arrangement):
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`."""
-        exit_point, resident = forward_pass.exit_point, engine.residency.layers
-        look = _exit_before(engine, exit_point.layer) if exit_point else 0
-        for first, last in _runs(engine, look):
-            if exit_point and first == look:
+        exit_point, resident_layers = forward_pass.exit_point, engine.residency.layers
+        exit_layer = _exit_before(engine, exit_point.layer) if exit_point else 0
+        for first_layer, end_layer in _runs(engine, exit_layer):
+            if exit_point and first_layer == exit_layer:
                 await _prune(engine, forward_pass, exit_point)
-            weights = None if first < resident else await engine.take(first)
-            streamed = None if weights is None else [weights]
+            weights = None if first_layer < resident_layers else await engine.take(first_layer)
+            streamed_weights = None if weights is None else [weights]
             # With fewer costed layers than real ones, no costed layer may end where the predictor reads.
-            begin, end = (
-                exit_point.layer if exit_point and layer == look else engine.real(layer)
-                for layer in (first, last)
+            real_first, real_end = (
+                exit_point.layer if exit_point and layer == exit_layer else engine.real(layer)
+                for layer in (first_layer, end_layer)
             )
-            compute = partial(forward_pass.step.layers, begin, end, streamed)
-            rows, count = forward_pass.rows, last - first
-            name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
-            together = engine.model_cost.shape.sharing(rows)
-            on = engine.lay_on(forward_pass.on or engine.processor_of(rows))
-            cost = engine.layers_cost(forward_pass, first, last)
-            await engine.run(engine.op("layer", on, together, cost, compute, name, count))
-            if first >= resident:
-                engine.give_back(first)
+            compute = partial(forward_pass.step.layers, real_first, real_end, streamed_weights)
+            rows, count = forward_pass.rows, end_layer - first_layer
+            name = f"layer {first_layer}" if count == 1 else f"layers {first_layer}-{end_layer - 1}"
+            row_group = engine.model_cost.shape.sharing(rows)
+            processor = engine.lay_on(forward_pass.on or engine.processor_of(rows))
+            cost = engine.layers_cost(forward_pass, first_layer, end_layer)
+            await engine.run(engine.op("layer", processor, row_group, cost, compute, name, count))
+            if first_layer >= resident_layers:
+                engine.give_back(first_layer)
 
 
 IN_ORDER = InOrder()
 
 
-def _runs(engine: Engine, cut: int) -> Iterator[tuple[int, int]]:
-    """Layer ranges per op: resident layers in runs, cut at layer `cut`; streamed layers singly."""
-    resident = engine.residency.layers
-    run = engine.placement.run or resident or 1
-    first = 0
-    while first < resident:
-        last = min(first + run, resident)
-        if first < cut < last:
-            last = cut
-        yield first, last
-        first = last
-    for layer in range(resident, engine.model_cost.shape.layers):
+def _runs(engine: Engine, exit_layer: int) -> Iterator[tuple[int, int]]:
+    """Layer ranges per op: resident layers in runs, cut at layer `exit_layer`; streamed layers singly."""
+    resident_layers = engine.residency.layers
+    run_length = engine.placement.run or resident_layers or 1
+    first_layer = 0
+    while first_layer < resident_layers:
+        end_layer = min(first_layer + run_length, resident_layers)
+        if first_layer < exit_layer < end_layer:
+            end_layer = exit_layer
+        yield first_layer, end_layer
+        first_layer = end_layer
+    for layer in range(resident_layers, engine.model_cost.shape.layers):
         yield layer, layer + 1
 
 
@@ -138,13 +138,13 @@ def _exit_before(engine: Engine, layer: int) -> int:
 
     The first that maps to layer `layer` or to a later one, and the last costed layer where none does.
     """
-    costed = engine.model_cost.shape.layers
-    return min(-(-layer * costed // engine.network.depth), costed - 1)
+    costed_layers = engine.model_cost.shape.layers
+    return min(-(-layer * costed_layers // engine.network.depth), costed_layers - 1)
 
 
 async def _prune(engine: Engine, forward_pass: ForwardPass, exit_point: EarlyExitPoint) -> None:
     """Prune the requested sequences in the middle of a pass; dropped ones leave the KV cache too."""
-    weights = exit_point.scored * engine.model_cost.shape.hidden
+    weights = exit_point.scored_rows * engine.model_cost.shape.hidden
     cost = 2.0 * weights, engine.model_cost.weight_bytes(weights)
     judge = partial(exit_point.judge, forward_pass.step)
     op = engine.op("prune", engine.head_on, forward_pass.rows, cost, judge)

@@ -24,9 +24,9 @@ class CudaEvent:
         """Block the calling thread, with the GIL released, until all earlier kernels are done."""
         self._event.synchronize()
 
-    def seconds_since(self, earlier: CudaEvent) -> float:
+    def seconds_since(self, earlier_event: CudaEvent) -> float:
         """Seconds of GPU time between two completed events."""
-        return float(earlier._event.elapsed_time(self._event)) / 1e3
+        return float(earlier_event._event.elapsed_time(self._event)) / 1e3
 
 
 class CudaStream:
@@ -53,11 +53,11 @@ class GraphRecorder:
 
         The function runs once before: kernels are chosen and workspaces taken outside of the graph.
         """
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             work()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # The thread that waits for earlier ops may go on meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

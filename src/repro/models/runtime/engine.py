@@ -94,8 +94,8 @@ class Engine:
         return {
             (layer, part): share
             for layer in layers
-            for (real, part), share in outliers.items()
-            if real == self.real(layer)
+            for (real_layer, part), share in outliers.items()
+            if real_layer == self.real(layer)
         }
 
     def arrange(self, arrangement: Arrangement | None) -> None:
@@ -104,19 +104,19 @@ class Engine:
             self.arrangement.leave()
         self.arrangement = arrangement
 
-    def computing(self, forward_pass: ForwardPass, first: int, last: int) -> Callable[[], None]:
-        """The real computation for the costed layers `first` to `last - 1`."""
-        return partial(forward_pass.step.layers, self.real(first), self.real(last))
+    def computing(self, forward_pass: ForwardPass, start: int, end: int) -> Callable[[], None]:
+        """The real computation for the costed layers `start` to `end - 1`."""
+        return partial(forward_pass.step.layers, self.real(start), self.real(end))
 
     def _reads(self, reader: LayerSource | None) -> Loading:
-        model_cost, (resident, slots, tables, _) = self.model_cost, self.residency
+        model_cost, (layer_count, slots, tables, _) = self.model_cost, self.residency
         sizes = [reader.layer_bytes if reader else model_cost.layer_bytes] * model_cost.shape.layers
         if self.loads:
             sizes = list(self.loads.loads)
         if not tables:
             sizes.append(model_cost.head(1)[1])
         preload = self.placement.preload and not self.device.serial_reads
-        return Loading(self.name, self.device, sizes, resident, slots, preload, reader)
+        return Loading(self.name, self.device, sizes, layer_count, slots, preload, reader)
 
     @property
     def resident_bytes(self) -> float:
@@ -153,9 +153,9 @@ class Engine:
 
     async def load(self) -> None:
         """Load the resident weights from flash, once, before the first request."""
-        resident, _, tables, encoder = self.residency
-        size = (self.model_cost.table_bytes if tables else 0.0) + resident * self.model_cost.layer_bytes
-        if resident == self.model_cost.shape.layers:
+        layer_count, _, tables, encoder = self.residency
+        size = (self.model_cost.table_bytes if tables else 0.0) + layer_count * self.model_cost.layer_bytes
+        if layer_count == self.model_cost.shape.layers:
             size += encoder * self.model_cost.encoder_layer_bytes
         size += self.loads.preloaded if self.loads else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
@@ -169,7 +169,7 @@ class Engine:
         """
         cost, on = self.model_cost, on or self.processor_of(rows)
         layers = cost.shape.layers
-        work = (*cost.layers(layers, rows, 0, 0, first=False), cost.attention_flops(layers, rows, 0))
+        work = (*cost.layers(layers, rows, 0, 0, is_first=False), cost.attention_flops(layers, rows, 0))
         ops = [self.op("embed", on, rows, cost.embed(rows))]
         ops += [self.op("layer", on, rows, work, launches=layers), self.op("head", on, 1, cost.head(1))]
         return sum(map(self.device.predict_seconds, ops))
@@ -181,8 +181,8 @@ class Engine:
         """
         target_on = target.processor_of(rows)
         processors = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self.on, on))
-        after = {on: target.pass_seconds(rows) if on == target_on else 0.0 for on in processors}
-        return min(processors, key=lambda on: after[on] + self.pass_seconds(rows, on))
+        waits = {on: target.pass_seconds(rows) if on == target_on else 0.0 for on in processors}
+        return min(processors, key=lambda on: waits[on] + self.pass_seconds(rows, on))
 
     def start(self, prompt: int) -> None:
         """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
@@ -201,14 +201,14 @@ class Engine:
             self._computing = False
             self._wake()
 
-    async def embed(self, rows: int, fused: int, on: str) -> None:
+    async def embed(self, rows: int, fused_rows: int, on: str) -> None:
         """Run the encoder if it has not run for this request, look up embeddings, fuse target features."""
         if self.encoder and not self.encoder.is_read:
             await self.encoder.run(self)
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
             await self.run(self.op("embed", on or self.processor_of(rows), rows, self.model_cost.embed(rows)))
-        if fused:
-            await self.run(self.op("fuse", on or self.on, fused, self.model_cost.fuse(fused)))
+        if fused_rows:
+            await self.run(self.op("fuse", on or self.on, fused_rows, self.model_cost.fuse(fused_rows)))
 
     def arrangement_of(self, forward_pass: ForwardPass) -> Arrangement:
         """What lays the layers of a pass."""
@@ -220,15 +220,15 @@ class Engine:
         self._decoder = self.device.resource(on, self.model_cost.stored.arithmetic)
         return self._decoder
 
-    def layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, ...]:
-        """FLOPs, bytes and attention's FLOPs of the costed layers `first` to `last - 1` in this pass."""
+    def layers_cost(self, forward_pass: ForwardPass, start: int, end: int) -> tuple[float, ...]:
+        """FLOPs, bytes and attention's FLOPs of the costed layers `start` to `end - 1` in this pass."""
         rows, context, encoder = forward_pass.rows, forward_pass.context, self.encoder
-        encoded = encoder.rows if encoder else 0
+        prompt = encoder.rows if encoder else 0
         reads_encoder = encoder is not None and not encoder.is_read
-        cost = self.model_cost.layers(last - first, rows, context, encoded, first=reads_encoder)
+        cost = self.model_cost.layers(end - start, rows, context, prompt, is_first=reads_encoder)
         if self.loads:
-            cost = cost[0], cost[1] + sum(self.loads.unpacking[first:last])
-        return *cost, self.model_cost.attention_flops(last - first, rows, context + encoded)
+            cost = cost[0], cost[1] + sum(self.loads.unpacking[start:end])
+        return *cost, self.model_cost.attention_flops(end - start, rows, context + prompt)
 
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
@@ -241,11 +241,11 @@ class Engine:
             self.give_back(item)
 
     async def project(
-        self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
+        self, step: Step, rows: int, indices: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
-        """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
+        """Logits of all requested sequences, or of those at `indices`; `late` ones may be computed lazily."""
         on = on or (self.head_on if self.placement.head else self.processor_of(rows))
-        compute = step.late_rows if late else lambda: step.rows(at)
+        compute = step.late_rows if late else lambda: step.rows(indices)
         return await (self.arrangement or IN_ORDER).project(self, rows, compute, on)
 
     async def take(self, item: int, loading: Loading | None = None) -> LayerWeights | None:
@@ -282,7 +282,7 @@ class Engine:
 
     async def run_together(self, ops: Sequence[Op]) -> list[Any]:
         """Run ops at once, on several processors; what they computed."""
-        values = [await running for running in [self.device.run(op) for op in ops]]
+        values = [await future for future in [self.device.run(op) for op in ops]]
         self._wake()
         return values
 
@@ -325,8 +325,8 @@ class Engine:
     def _wake(self) -> None:
         """Wake engines that wait for this model: its `gap` has changed."""
         if self._gap_change.has_waiters:
-            change, self._gap_change = self._gap_change, Future()
-            change.set(None)
+            gap_change, self._gap_change = self._gap_change, Future()
+            gap_change.set(None)
 
 
 class Encoder:

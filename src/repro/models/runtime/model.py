@@ -25,7 +25,7 @@ from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import (
-    RANKED,
+    RANK_COUNT,
     VERSION,
     Captured,
     DecoderNetwork,
@@ -49,11 +49,11 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
-STORED = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
+PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "int4": "q4_1"}
 """Default stored precision for each compute dtype of `weights.DTYPES`; 32 weights of `int4` share a scale and
 a zero in bf16: 5 bits a weight."""
 
-NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
+NEEDED_KEYS = ("name", "checkpoint", "shape", "precision", "dtype")
 """Entries that every model file has."""
 
 WeightsKind = Literal["real", "proxy", "none"]
@@ -101,29 +101,29 @@ class ModelConfig:
     @property
     def stored(self) -> Precision:
         """How the costed weights are stored."""
-        return precision(self.precision or STORED[self.dtype])
+        return precision(self.precision or PRECISION_OF_DTYPE[self.dtype])
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         raw = dict(mapping)
-        if lacking := [name for name in NEEDED if name not in raw]:
-            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(lacking)}")
+        if missing := [name for name in NEEDED_KEYS if name not in raw]:
+            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing)}")
         checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
         for key, part in (("checkpoint", checkpoint), ("shape", shape)):
             if part is not None and not (isinstance(part, Mapping) and part):
                 raise InputError(f"model {raw['name']!r}: {key} is {part!r}; it must be a mapping or null")
         if checkpoint is None and shape is None:
             raise InputError(f"model {raw['name']!r} has neither a checkpoint nor a shape")
-        require_choice("dtype", raw["dtype"], STORED)
+        require_choice("dtype", raw["dtype"], PRECISION_OF_DTYPE)
         if raw["precision"] is not None:
             precision(raw["precision"])
         if raw.get("rounded") is not None:
             require_dense(raw["dtype"])
         if raw.get("compression") is not None and (raw.get("rounded") or checkpoint is None):
-            lacks = "no checkpoint" if checkpoint is None else f"rounded={raw['rounded']}"
+            excess = "no checkpoint" if checkpoint is None else f"rounded={raw['rounded']}"
             raise InputError(
-                f"model {raw['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
+                f"model {raw['name']!r} has {excess}, and a compression is of whole weights; choose a model "
                 "with a checkpoint and rounded=null, or leave compression@target.compression out"
             )
         config = typed(cls, {**raw, "checkpoint": None, "shape": None}, f"model {raw['name']!r}")
@@ -280,8 +280,8 @@ class Model:
                 "compression@target.compression out"
             )
         if resident and self._altered:
-            altered, self._outliers = self._altered.decoder()
-            return altered.with_layers(altered.layers, replace(altered.ends, tokens=self.tokens))
+            decoder, self._outliers = self._altered.decoder()
+            return decoder.with_layers(decoder.layers, replace(decoder.ends, tokens=self.tokens))
         assert self.folder is not None
         embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
         arguments = self.folder, config.dtype, True, embeddings_from
@@ -307,7 +307,7 @@ class Model:
         assert self.encoder_decoder is not None
         return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host, self.tokens)
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
         if self.folder is None:
             return NoNetwork()
@@ -315,8 +315,8 @@ class Model:
             return self._resident_network()
         if self.encoder_decoder:
             return MemoNetwork(self._resident_network(), memo, ranks)
-        late = LateNetwork(self.decoder_config.layers, self._resident_network)
-        return MemoNetwork(late, memo, ranks)
+        late_network = LateNetwork(self.decoder_config.layers, self._resident_network)
+        return MemoNetwork(late_network, memo, ranks)
 
     def _resident_network(self) -> Network:
         if self.encoder_decoder:
@@ -403,12 +403,12 @@ class Model:
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
                 f"leave compression@{role}.compression out, or choose an emulated device"
             )
-        resident, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
-        if resident == self.own_shape.layers:
+        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
+        if resident_layers == self.own_shape.layers:
             network = self._local_network(tokens)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
             return Session(engine, self._beside(placement))
-        if resident:
+        if resident_layers:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
             )

@@ -90,26 +90,26 @@ def settle(
     `serial_reads`, a streamed model has one slot: nothing is read before the layer before it has computed.
     """
     layers = model_cost.shape.layers
-    room = memory.free - model_cost.cache_bytes(tokens)
-    resident = placement.resident_layers(layers)
+    free_bytes = memory.free - model_cost.cache_bytes(tokens)
+    resident_layers = placement.resident_layers(layers)
     if placement.policy == "swap":
-        resident = layers if model_cost.model_bytes <= room else 0
-    tables = keeps_tables or resident == layers
-    streamed = layers - resident + (not tables)
-    fill = memory.read_ahead if placement.fill is None else placement.fill
+        resident_layers = layers if model_cost.model_bytes <= free_bytes else 0
+    tables = keeps_tables or resident_layers == layers
+    items = layers - resident_layers + (not tables)
+    share = memory.read_ahead if placement.fill is None else placement.fill
     prefetch = placement.prefetch
     if serial_reads:
-        fill = prefetch = 0
-    slots = min(streamed, 1 if fill else prefetch + 1)
+        share = prefetch = 0
+    slots = min(items, 1 if share else prefetch + 1)
     encoder = model_cost.shape.encoder_layers
-    if resident < layers:
+    if resident_layers < layers:
         encoder = min(encoder, prefetch + 1)
-    smallest = Residency(resident, slots, tables, encoder)
-    if not fill or not streamed:
-        return smallest
-    used_bytes = memory.in_use + model_cost.cache_bytes(tokens) + smallest.bytes(model_cost)
-    spare = min(fill * memory.budget - used_bytes, (streamed - slots) * model_cost.layer_bytes)
-    return smallest._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
+    residency = Residency(resident_layers, slots, tables, encoder)
+    if not share or not items:
+        return residency
+    used_bytes = memory.in_use + model_cost.cache_bytes(tokens) + residency.bytes(model_cost)
+    spare_bytes = min(share * memory.budget - used_bytes, (items - slots) * model_cost.layer_bytes)
+    return residency._replace(slots=slots + max(0, int(spare_bytes // model_cost.layer_bytes)))
 
 
 RESIDENT = Placement()

@@ -1,9 +1,9 @@
 """A decoder whose passes of few rows have fixed shapes, so that each is recorded once and then replayed.
 
 On a fast GPU a pass of a few rows takes as long as Python needs to launch its kernels; a recorded pass is a
-few launches in all. Rows are padded to one of `ROWS`, they attend to the whole cache through a mask, and all
-inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU nothing does,
-and the same functions run as they are.
+few launches in all. Rows are padded to one of `ROW_COUNTS`, they attend to the whole cache through a mask,
+and all inputs are copied into buffers that stay where they are. Knows nothing of what records: on a CPU
+nothing does, and the same functions run as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import count_layers
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of rows that passes are padded to; of more rows computing takes longer than launching."""
 
 MOST_RECORDINGS = 64
@@ -45,30 +45,30 @@ class _Buffers:
     """
 
     def __init__(self, decoder: Decoder, rows: int, capacity: int, depths: Sequence[int]) -> None:
-        on, hidden = decoder.device, decoder.config.hidden
+        device, hidden = decoder.device, decoder.config.hidden
         self.rows = rows
-        self._ids = torch.zeros(3, rows, dtype=torch.int64, device=on)
+        self._ids = torch.zeros(3, rows, dtype=torch.int64, device=device)
         self.tokens, self.positions, self.slots = self._ids
-        self.mask = torch.zeros(rows, capacity, dtype=torch.bool, device=on)
-        self.x, self.head_input = (torch.zeros(rows, hidden, device=on) for _ in range(2))
-        self.after = {depth: torch.zeros(rows, hidden, device=on) for depth in depths}
+        self.mask = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
+        self.x, self.head_input = (torch.zeros(rows, hidden, device=device) for _ in range(2))
+        self.after = {depth: torch.zeros(rows, hidden, device=device) for depth in depths}
         self.logits: Tensor | None = None
 
-    def load(self, tokens: Tensor | None, positions: Tensor, mask: Tensor | None, before: int) -> None:
-        """Set a pass's inputs, all on the CPU, after `before` cached slots; `mask` is None for a chain."""
+    def load(self, tokens: Tensor | None, positions: Tensor, mask: Tensor | None, cached_slots: int) -> None:
+        """Set a pass's inputs, all on the CPU, after `cached_slots`; `mask` is None for a chain."""
         count = len(positions)
         ids = torch.zeros_like(self._ids, device="cpu")
         if tokens is not None:
             ids[0, :count] = tokens
         ids[1, :count] = positions
-        torch.arange(before, before + self.rows, out=ids[2])
+        torch.arange(cached_slots, cached_slots + self.rows, out=ids[2])
         self._ids.copy_(ids)
-        visible = torch.zeros_like(self.mask, device="cpu")
+        is_visible = torch.zeros_like(self.mask, device="cpu")
         if mask is None:
-            mask = torch.ones(count, before + count, dtype=torch.bool).tril_(before)
-        visible[:count, : before + count] = mask
-        visible[count:, 0] = True  # a softmax over nothing would be NaN
-        self.mask.copy_(visible)
+            mask = torch.ones(count, cached_slots + count, dtype=torch.bool).tril_(cached_slots)
+        is_visible[:count, : cached_slots + count] = mask
+        is_visible[count:, 0] = True  # a softmax over nothing would be NaN
+        self.mask.copy_(is_visible)
 
 
 class RecordedNetwork(DecoderNetwork):
@@ -95,14 +95,14 @@ class RecordedNetwork(DecoderNetwork):
             record: makes a recording of a function (`cuda.GraphRecorder`).
             captured: see `DecoderNetwork`.
         """
-        super().__init__(decoder, capacity + ROWS[-1], captured)
+        super().__init__(decoder, capacity + ROW_COUNTS[-1], captured)
         self._recorded = decoder
         self._record = record
         self._moved = self.cache.moved
         self._buffers: dict[int, _Buffers] = {}
         self._recordings: dict[tuple[int, Piece], Work] = {}
         with torch.inference_mode():
-            for rows in ROWS:
+            for rows in ROW_COUNTS:
                 buffers = self.buffers(rows, 0)
                 buffers.load(None, torch.zeros(1, dtype=torch.int64), None, 0)
                 for piece in (EMBED, (0, self.depth), HEAD):
@@ -117,18 +117,18 @@ class RecordedNetwork(DecoderNetwork):
         """See `DecoderNetwork`."""
         return _RecordedStep(self, prefixes, branches)
 
-    def buffers(self, rows: int, before: int) -> _Buffers:
-        """The buffers for a pass of so many rows, at most 64, after `before` cached slots."""
-        padded = next(number for number in ROWS if rows <= number)
-        self.cache.reserve(before + padded)
+    def buffers(self, rows: int, cached_slots: int) -> _Buffers:
+        """The buffers for a pass of so many rows, at most 64, after `cached_slots`."""
+        padded_rows = next(number for number in ROW_COUNTS if rows <= number)
+        self.cache.reserve(cached_slots + padded_rows)
         if self.cache.moved != self._moved:
             self._moved = self.cache.moved
             self._buffers.clear()
             self._recordings.clear()
-        if padded not in self._buffers:
+        if padded_rows not in self._buffers:
             depths = self.captured.depths if self.captured else ()
-            self._buffers[padded] = _Buffers(self.decoder, padded, self.cache.capacity, depths)
-        return self._buffers[padded]
+            self._buffers[padded_rows] = _Buffers(self.decoder, padded_rows, self.cache.capacity, depths)
+        return self._buffers[padded_rows]
 
     def play(self, buffers: _Buffers, piece: Piece) -> None:
         """Run a piece of a pass on its buffers, recorded the first time."""
@@ -151,11 +151,11 @@ class RecordedNetwork(DecoderNetwork):
     def _embed(self, buffers: _Buffers) -> None:
         buffers.x.copy_(self._recorded.embed(buffers.tokens, buffers.positions, ahead=True))
 
-    def _layers(self, buffers: _Buffers, first: int, last: int) -> None:
+    def _layers(self, buffers: _Buffers, start: int, end: int) -> None:
         x, positions = buffers.x, buffers.positions.clone()  # by new positions a decoder knows a new pass
         self.cache.writes = buffers.slots
-        states = self._recorded.states(x, positions, buffers.mask, self.cache, range(first, last))
-        for depth, x in enumerate(states, first + 1):
+        states = self._recorded.states(x, positions, buffers.mask, self.cache, range(start, end))
+        for depth, x in enumerate(states, start + 1):
             if depth in buffers.after:
                 buffers.after[depth].copy_(x)
         self.cache.writes = None
@@ -173,7 +173,7 @@ class _RecordedStep(DecoderStep):
 
     def _embed(self, tokens: Tensor) -> Tensor:
         network, rows = self._network, len(tokens)
-        if rows > ROWS[-1] or network.is_exchanged:
+        if rows > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._embed(tokens)
         self._buffers = network.buffers(rows, self._before)
         self._buffers.load(tokens, self._positions, self._mask, self._before)
@@ -181,19 +181,19 @@ class _RecordedStep(DecoderStep):
         return self._buffers.x[:rows]
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
         network, rows = self._network, len(self._rows)
         if self._buffers is None:
-            super().layers(first, last, streamed)
+            super().layers(start, end, weights)
             return
-        network.play(self._buffers, (first, last))
-        count_layers(last - first)
-        network.cache.advance(range(first, last), self._before + rows)
+        network.play(self._buffers, (start, end))
+        count_layers(end - start)
+        network.cache.advance(range(start, end), self._before + rows)
         for depth, x in self._buffers.after.items():
-            if network.captured and first < depth <= last:
+            if network.captured and start < depth <= end:
                 network.captured.see(depth, self._rows, x[:rows].clone())
-        self._did(last)
+        self._did(end)
 
     @inference
     def drop(self, indices: Sequence[int]) -> None:
@@ -206,7 +206,7 @@ class _RecordedStep(DecoderStep):
 
     def _head(self, x: Tensor) -> Tensor:
         network, rows = self._network, len(x)
-        if rows > ROWS[-1] or network.is_exchanged:
+        if rows > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._head(x)
         buffers = network.buffers(rows, 0)
         buffers.head_input[:rows].copy_(x)

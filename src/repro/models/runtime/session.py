@@ -157,15 +157,15 @@ class Session:
             InputError: more tokens ahead than there are Medusa heads.
         """
         prefixes = [self._lineage.twin(prefix) for prefix in prefixes]
-        missing = [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._rows]
-        if missing:
-            for wave in self._lineage.waves(missing)[:-1]:
+        misses = [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._rows]
+        if misses:
+            for wave in self._lineage.waves(misses)[:-1]:
                 async with self.running(wave, (), on=on):
                     pass  # no logits needed here; the next wave builds on its features
-            async with self.running(missing, branches, on=on) as forward_pass, self.engine.head():
-                count = forward_pass.rows if branches else len(missing)
+            async with self.running(misses, branches, on=on) as forward_pass, self.engine.head():
+                count = forward_pass.rows if branches else len(misses)
                 rows = await self.engine.project(forward_pass.step, count, on=on, late=late)
-            self._rows.update(zip(missing, rows, strict=True))
+            self._rows.update(zip(misses, rows, strict=True))
         return [self._rows[prefix] for prefix in prefixes]
 
     def logits_of(self, prefix: Prefix) -> Logits:
@@ -185,11 +185,11 @@ class Session:
             chooser: acceptance rule.
             verifier: what is computed of the tree.
         """
-        before = len(self.passes)
+        pass_count = len(self.passes)
         tree, (path, bonus) = await verifier.accept(self, tree, chooser)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
-        return Verification(path, text, sum(p.rows for p in self.passes[before:]), tree)
+        return Verification(path, text, sum(p.rows for p in self.passes[pass_count:]), tree)
 
     def keep(self, text: Prefix) -> None:
         """Drop all cached sequences that are neither prefixes nor continuations of `text`."""
@@ -208,28 +208,28 @@ class Session:
         on: str = "",
     ) -> AsyncIterator[ForwardPass]:
         """Run a pass through all layers; logits are computed inside the block, the pass ends with it."""
-        missing = self._lineage.missing(prefixes)
-        rows = row_count(missing, branches)
+        misses = self._lineage.missing(prefixes)
+        rows = row_count(misses, branches)
         context, engine = self._lineage.length, self.engine
         step = engine.network.begin(prefixes, branches)
-        forward_pass = ForwardPass(step, rows, context, missing, on, exit_point)
+        forward_pass = ForwardPass(step, rows, context, misses, on, exit_point)
         start = self.device.now
         with engine.computes():
-            await engine.embed(rows, self._lineage.count_fused(missing), on)
+            await engine.embed(rows, self._lineage.count_fused(misses), on)
             await engine.arrangement_of(forward_pass).layers(engine, forward_pass)
             yield forward_pass
-        pruned = (
+        pruned_prefixes = (
             set(prefixes).difference(prefixes[i] for i in forward_pass.survivors)
             if forward_pass.survivors is not None
             else ()
         )
-        self._lineage.add([prefix for prefix in missing if prefix not in pruned])
+        self._lineage.add([prefix for prefix in misses if prefix not in pruned_prefixes])
         self.passes.append(Pass(rows, start, self.device.now, engine.waited, forward_pass.rows))
 
 
-def row_count(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
+def row_count(misses: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
     """Positions that a pass computes: each once, or a batch of branches padded to the longest."""
     if not branches:
-        return len(missing)
-    uncached = set(missing)
-    return len(branches) * max(sum(node in uncached for node in branch.back()) for branch in branches)
+        return len(misses)
+    missed_nodes = set(misses)
+    return len(branches) * max(sum(node in missed_nodes for node in branch.back()) for branch in branches)

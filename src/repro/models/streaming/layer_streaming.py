@@ -25,8 +25,8 @@ from repro.records.build_cache import build_once, cache_root
 
 log = logging.getLogger(__name__)
 
-FORM = 1
-HEADER = 64 << 10
+FORM_VERSION = 1
+HEADER_BYTES = 64 << 10
 """Bytes before the first layer: JSON, then zeros."""
 
 
@@ -48,7 +48,7 @@ class LayerFile:
 
     def offset(self, layer: int) -> int:
         """Byte offset of a layer."""
-        return HEADER + layer * self.layer_bytes
+        return HEADER_BYTES + layer * self.layer_bytes
 
 
 def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = None) -> LayerFile:
@@ -61,26 +61,26 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
         InputError: unknown checkpoint or dtype; the disk is full or not writable.
     """
     folder = Path(folder)
-    first = next(weights.layers(folder, dtype))
+    first_layer = next(weights.layers(folder, dtype))
     count = weights.decoder_config(folder).layers
-    size = page_aligned(buffer_bytes(layout(first)))
+    size = page_aligned(buffer_bytes(layout(first_layer)))
     path = cache_root(cache) / "layers" / f"{weights.digest(folder)[:16]}-{dtype}"
-    file = LayerFile(path, count, size, first.skeleton())
-    identity = _identity(file)
+    file = LayerFile(path, count, size, first_layer.skeleton())
+    expected_header = _identity(file)
 
     def build(scratch: Path) -> Path:
         log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
-        return write_layers(scratch / path.name, file, weights.layers(folder, dtype), identity)
+        return write_layers(scratch / path.name, file, weights.layers(folder, dtype), expected_header)
 
-    build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, identity))
+    build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, expected_header))
     return file
 
 
 def _identity(file: LayerFile) -> dict[str, Any]:
     """Header fields that must match for a file to be reused."""
-    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.skeleton)]
+    slots = [[slot.name, str(slot.dtype), list(slot.shape), slot.offset] for slot in layout(file.skeleton)]
     return {
-        "form": FORM,
+        "form": FORM_VERSION,
         "layers": file.layers,
         "bytes": file.layer_bytes,
         "slots": slots,
@@ -89,21 +89,21 @@ def _identity(file: LayerFile) -> dict[str, Any]:
 
 
 def write_layers(
-    path: Path, file: LayerFile, layers: Iterator[LayerWeights], head: Mapping[str, Any]
+    path: Path, file: LayerFile, layers: Iterator[LayerWeights], header_fields: Mapping[str, Any]
 ) -> Path:
     """Write all layers, then the header with their checksums, and drop the file from the page cache."""
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
-    checks = []
+    checksums = []
     with path.open("wb") as out:
-        out.seek(HEADER)
+        out.seek(HEADER_BYTES)
         for layer in layers:
             layer.to_buffer(buffer)
             content = buffer.numpy().data
-            checks.append(zlib.crc32(content))
+            checksums.append(zlib.crc32(content))
             out.write(content)
-        header = json.dumps({**head, "checks": checks}).encode()
+        header = json.dumps({**header_fields, "checks": checksums}).encode()
         out.seek(0)
-        out.write(header.ljust(HEADER, b"\0"))
+        out.write(header.ljust(HEADER_BYTES, b"\0"))
         out.flush()
         os.fsync(out.fileno())
         if hasattr(os, "posix_fadvise"):
@@ -111,17 +111,17 @@ def write_layers(
     return path
 
 
-def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
+def _is_whole(file: LayerFile, expected_header: Mapping[str, Any]) -> bool:
     """Whether the file exists, has this identity, and passes all checksums."""
     if not file.path.is_file():
         return False
-    fault = _fault(file, identity)
+    fault = _fault(file, expected_header)
     if fault:
         log.warning("%s %s", file.path, fault)
     return fault is None
 
 
-def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
+def _fault(file: LayerFile, expected_header: Mapping[str, Any]) -> str | None:
     """The fault of a file, phrased as a predicate; `None` if it is intact."""
     size = file.path.stat().st_size
     if size != file.offset(file.layers):
@@ -129,13 +129,13 @@ def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
     disk = DirectFile(file.path)
     try:
         header = _header(disk)
-        checks = header.pop("checks", [])
-        if header != identity or len(checks) != file.layers:
+        checksums = header.pop("checks", [])
+        if header != expected_header or len(checksums) != file.layers:
             return "was written by other code or for another kind of layer"
         buffer = memoryview(page_aligned_memory(file.layer_bytes))
-        for layer, check in enumerate(checks):
+        for layer, checksum in enumerate(checksums):
             disk.read(buffer, file.offset(layer))
-            if zlib.crc32(buffer) != check:
+            if zlib.crc32(buffer) != checksum:
                 return f"is damaged in layer {layer}"
     finally:
         disk.close()
@@ -144,7 +144,7 @@ def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
 
 def _header(disk: DirectFile) -> dict[str, Any]:
     """The header; empty if it cannot be parsed."""
-    buffer = memoryview(page_aligned_memory(HEADER))
+    buffer = memoryview(page_aligned_memory(HEADER_BYTES))
     disk.read(buffer, 0)
     try:
         header = json.loads(bytes(buffer).rstrip(b"\0"))
@@ -247,9 +247,9 @@ class LayerReader:
 class _Slot:
     """A buffer for one layer, and its weights as views."""
 
-    def __init__(self, file: LayerFile, host: Tensor) -> None:
-        self._bytes = host.numpy().data
-        self.weights = file.skeleton.from_buffer(host)
+    def __init__(self, file: LayerFile, host_buffer: Tensor) -> None:
+        self._bytes = host_buffer.numpy().data
+        self.weights = file.skeleton.from_buffer(host_buffer)
 
     def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer from `offset`."""
@@ -259,18 +259,18 @@ class _Slot:
 class _CudaSlot(_Slot):
     """A GPU buffer filled through a pinned host buffer."""
 
-    def __init__(self, file: LayerFile, host: Tensor, device: torch.device) -> None:
-        super().__init__(file, host)
-        self._host = host
-        self._on_gpu = torch.empty_like(host, device=device)
+    def __init__(self, file: LayerFile, host_buffer: Tensor, device: torch.device) -> None:
+        super().__init__(file, host_buffer)
+        self._host = host_buffer
+        self._on_gpu = torch.empty_like(host_buffer, device=device)
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.weights = file.skeleton.from_buffer(self._on_gpu)
 
     def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer and copy it to the GPU piece by piece; returns after the last copy."""
         with torch.cuda.stream(self._copies):
-            for piece in disk.read_into(self._bytes, offset):
-                self._on_gpu[piece].copy_(self._host[piece], non_blocking=True)
+            for bytes_slice in disk.read_into(self._bytes, offset):
+                self._on_gpu[bytes_slice].copy_(self._host[bytes_slice], non_blocking=True)
         self._copies.synchronize()
 
 
@@ -278,5 +278,5 @@ def _slot(file: LayerFile, device: torch.device) -> _Slot:
     if device.type == "cpu":
         return _Slot(file, torch.frombuffer(page_aligned_memory(file.layer_bytes), dtype=torch.uint8))
     # CUDA pins whole pages, so direct I/O can write to them.
-    host = torch.empty(file.layer_bytes, dtype=torch.uint8, pin_memory=True)
-    return _CudaSlot(file, host, device)
+    host_buffer = torch.empty(file.layer_bytes, dtype=torch.uint8, pin_memory=True)
+    return _CudaSlot(file, host_buffer, device)

@@ -105,8 +105,8 @@ class Loading:
         if not self._coming:
             self._next = item
         self._read_ahead()
-        expected, loading = self._coming.popleft()
-        assert expected == item, f"layer {item} was wanted, {expected} came"
+        coming_item, loading = self._coming.popleft()
+        assert coming_item == item, f"layer {item} was wanted, {coming_item} came"
         self.awaited = not loading.done
         return loading
 
@@ -156,9 +156,9 @@ class Loading:
     def _load(self, item: int) -> Future[Any]:
         size, reader = self._sizes[item], self._reader
         if not size:
-            ready: Future[Any] = Future()
-            ready.set(None)
-            return ready
+            no_read: Future[Any] = Future()
+            no_read.set(None)
+            return no_read
         compute = (lambda: reader.fetch(item)) if reader else None
         if not self._under_way:
             self._since = self._device.now

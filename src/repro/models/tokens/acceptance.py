@@ -46,7 +46,7 @@ def greedy(tree: TokenTree) -> AcceptanceWalk[int]:
     path = [0]
     while True:
         choice = yield path[-1]
-        child = next((c for c in tree.children(path[-1]) if tree.token(c) == choice), None)
+        child = next((node for node in tree.children(path[-1]) if tree.token(node) == choice), None)
         if child is None:
             return Accepted(path, choice)
         path.append(child)
@@ -81,17 +81,17 @@ def _try_children(
 ) -> tuple[int | None, Tensor]:
     for child in tree.children(node):
         token, distribution = tree.token(child), tree.distributions[child]
-        proposed = distribution if distribution is not None else _one_hot(token, target)
-        if torch.rand((), generator=generator) * proposed[token] < target[token]:
+        proposal = distribution if distribution is not None else _one_hot(token, target)
+        if torch.rand((), generator=generator) * proposal[token] < target[token]:
             return child, target
-        excess = (target - proposed).clamp(min=0)
-        if not excess.any():  # p and q differ only by rounding, so acceptance was certain
+        residual = (target - proposal).clamp(min=0)
+        if not residual.any():  # p and q differ only by rounding, so acceptance was certain
             return child, target
-        target = excess / excess.sum()
+        target = residual / residual.sum()
     return None, target
 
 
-def _one_hot(token: int, like: Tensor) -> Tensor:
-    distribution = torch.zeros_like(like)
+def _one_hot(token: int, original: Tensor) -> Tensor:
+    distribution = torch.zeros_like(original)
     distribution[token] = 1.0
     return distribution

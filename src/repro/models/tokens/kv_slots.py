@@ -38,13 +38,13 @@ class Lineage:
 
     def missing(self, prefixes: Sequence[Prefix]) -> list[Prefix]:
         """The wanted sequences and ancestors that are not cached, parents first."""
-        missing: dict[Prefix, None] = {}
+        missing_nodes: dict[Prefix, None] = {}
         for prefix in prefixes:
             for node in prefix.back():
-                if node in missing or node in self:
+                if node in missing_nodes or node in self:
                     break
-                missing[node] = None
-        return sorted(missing, key=lambda node: node.length)
+                missing_nodes[node] = None
+        return sorted(missing_nodes, key=lambda node: node.length)
 
     def twin(self, prefix: Prefix) -> Prefix:
         """The sequence that shares this one's logits: itself."""
@@ -67,35 +67,35 @@ class Lineage:
         if len(groups) == 1 and self._continues(groups[0]):
             return None
         count = sum(map(len, groups))
-        first = {row: self.length + i for i, row in enumerate(groups[0])}
-        visible = torch.zeros(count, self.length + count, dtype=torch.bool)
-        begin = 0
+        shared_columns = {row: self.length + i for i, row in enumerate(groups[0])}
+        is_visible = torch.zeros(count, self.length + count, dtype=torch.bool)
+        first_row = 0
         for rows in groups:
-            column = first | {row: self.length + begin + i for i, row in enumerate(rows)}
+            column = shared_columns | {row: self.length + first_row + i for i, row in enumerate(rows)}
             for i, row in enumerate(rows):
-                self._see_ancestors(visible[begin + i], row, column)
-            begin += len(rows)
-        return visible
+                self._see_ancestors(is_visible[first_row + i], row, column)
+            first_row += len(rows)
+        return is_visible
 
-    def _see_ancestors(self, visible: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
+    def _see_ancestors(self, row_mask: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
         slots = []
         for node in row.back():
             slot = column.get(node, self._branches.get(node, -1))
             if slot < 0:
-                visible[: self._slots(node.length)] = True
+                row_mask[: self._slots(node.length)] = True
                 break
             slots.append(slot)
-        visible[slots] = True
+        row_mask[slots] = True
 
     def _continues(self, rows: Sequence[Prefix]) -> bool:
         """Whether the rows are a chain that extends the trunk, and the cache has no branches."""
         if self._branches:
             return False
-        before = self.trunk if not self._fresh else rows[0].parent
+        parent = self.trunk if not self._fresh else rows[0].parent
         for row in rows:
-            if row.parent is not before:
+            if row.parent is not parent:
                 return False
-            before = row
+            parent = row
         return True
 
     def add(self, rows: Sequence[Prefix]) -> None:
@@ -175,12 +175,12 @@ class HeadLineage(Lineage):
 
     def waves(self, prefixes: Sequence[Prefix]) -> list[list[Prefix]]:
         """The missing sequences by pass: one that needs its parent's guess comes after it, others first."""
-        turn: dict[Prefix, int] = {}
+        wave_of: dict[Prefix, int] = {}
         waves: dict[int, list[Prefix]] = {}
         for prefix in self.missing(prefixes):
-            before = None if self.is_grounded(prefix) or prefix.parent is None else turn.get(prefix.parent)
-            turn[prefix] = 0 if before is None else before + 1
-            waves.setdefault(turn[prefix], []).append(prefix)
+            wave = None if self.is_grounded(prefix) or prefix.parent is None else wave_of.get(prefix.parent)
+            wave_of[prefix] = 0 if wave is None else wave + 1
+            waves.setdefault(wave_of[prefix], []).append(prefix)
         return list(waves.values()) or [[]]
 
     def count_fused(self, rows: Sequence[Prefix]) -> int:
@@ -189,9 +189,9 @@ class HeadLineage(Lineage):
 
     def keep(self, text: Prefix) -> tuple[int, list[int]]:
         """Drop all slots computed from guesses: the target now has features of all tokens but the last."""
-        solid = text.up_to(min(text.length, self.boundary + 1))
+        verified_text = text.up_to(min(text.length, self.boundary + 1))
         self.boundary = text.length - 1
-        return self.cut(solid)
+        return self.cut(verified_text)
 
 
 class MedusaLineage:

@@ -60,9 +60,9 @@ class Prefix:
             yield node
             node = node.parent
 
-    def tokens(self, after: int = 0) -> list[int]:
-        """The tokens from position `after` on."""
-        tokens = [node.token for node in self._back_to(after)]
+    def tokens(self, start: int = 0) -> list[int]:
+        """The tokens from position `start` on."""
+        tokens = [node.token for node in self._back_to(start)]
         return tokens[::-1]
 
     def _back_to(self, length: int) -> Iterator[Prefix]:
@@ -85,22 +85,22 @@ class Prefix:
             node = node.parent
         return node
 
-    def starts_with(self, other: Prefix) -> bool:
-        """Whether `other` is this prefix or an ancestor of it."""
-        return other.length <= self.length and self.up_to(other.length) is other
+    def starts_with(self, ancestor: Prefix) -> bool:
+        """Whether `ancestor` is this prefix or an ancestor of it."""
+        return ancestor.length <= self.length and self.up_to(ancestor.length) is ancestor
 
     @property
     def digest(self) -> bytes:
         """A 16-byte hash of the tokens, independent of the prefix tree."""
-        missing = []
+        undigested_nodes = []
         node: Prefix | None = self
         while node is not None and node._digest is None:
-            missing.append(node)
+            undigested_nodes.append(node)
             node = node.parent
-        for part in reversed(missing):
-            before = part.parent._digest if part.parent else b""
-            assert before is not None
-            part._digest = extend_digest(before, part.token)
+        for undigested in reversed(undigested_nodes):
+            parent_digest = undigested.parent._digest if undigested.parent else b""
+            assert parent_digest is not None
+            undigested._digest = extend_digest(parent_digest, undigested.token)
         assert self._digest is not None
         return self._digest
 

@@ -48,9 +48,9 @@ GREEDY = Sampling()
 
 
 def _nucleus(probabilities: Tensor, mass: float) -> Tensor:
-    ordered, order = probabilities.sort(dim=-1, descending=True)
-    before = ordered.cumsum(dim=-1) - ordered
-    nucleus = ordered.masked_fill(before >= mass, 0.0)
+    descending, order = probabilities.sort(dim=-1, descending=True)
+    mass_before = descending.cumsum(dim=-1) - descending
+    nucleus = descending.masked_fill(mass_before >= mass, 0.0)
     masses = torch.zeros_like(probabilities).scatter(-1, order, nucleus)
     return masses / masses.sum(dim=-1, keepdim=True)
 

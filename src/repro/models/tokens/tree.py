@@ -90,12 +90,12 @@ class TokenTree:
 
     def branch_length(self, node: int) -> int:
         """Length of the branch through a node; of several, the one with the highest confidence."""
-        through = [leaf for leaf in self.leaves() if node in self.path(leaf)]
-        return self.depth(max(through, key=self.confidence))
+        leaves_below = [leaf for leaf in self.leaves() if node in self.path(leaf)]
+        return self.depth(max(leaves_below, key=self.confidence))
 
     def find(self, prefix: Prefix) -> int | None:
         """The node of a sequence, or None."""
-        return next((node for node, have in enumerate(self.prefixes) if have is prefix), None)
+        return next((node for node, node_prefix in enumerate(self.prefixes) if node_prefix is prefix), None)
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
         """The subtree of the given nodes, which must list its root first and parents before children."""

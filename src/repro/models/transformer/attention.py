@@ -46,12 +46,12 @@ def attention_mask(
     Raises:
         InputError: the mask is not bool `[rows, cached + rows]`.
     """
-    rows, cached = positions.shape[0], cache.length_of(layer)
-    near = _near(config, layer, positions, cache)
-    if mask is None and near is None:
+    rows, cached_slots = positions.shape[0], cache.length_of(layer)
+    in_window = _near(config, layer, positions, cache)
+    if mask is None and in_window is None:
         if rows == 1:
             return AttentionMask(rotation)
-        if rows >= CAUSAL_ROWS and cached == 0 and config.attention_cap is None:
+        if rows >= CAUSAL_ROWS and cached_slots == 0 and config.attention_cap is None:
             return AttentionMask(rotation, tiled=True)
     slots = visible(config, layer, positions, mask, cache)
     if rows >= TILED_ROWS and config.attention_cap is None:
@@ -63,23 +63,23 @@ def visible(
     config: DecoderConfig, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
 ) -> Tensor:
     """Which slots each row sees, bool `[rows, cached + rows]`; otherwise as `attention_mask`."""
-    rows, cached = positions.shape[0], cache.length_of(layer)
+    rows, cached_slots = positions.shape[0], cache.length_of(layer)
     slots = cache.slots_seen(layer, rows)
     if mask is None:
-        mask = torch.ones(rows, slots, dtype=torch.bool, device=positions.device).tril(cached)
+        mask = torch.ones(rows, slots, dtype=torch.bool, device=positions.device).tril(cached_slots)
     if mask.dtype != torch.bool or mask.shape != (rows, slots):
         raise InputError(
-            f"the mask must be bool [{rows}, {slots}] for {rows} rows over {cached} cached slots, "
+            f"the mask must be bool [{rows}, {slots}] for {rows} rows over {cached_slots} cached slots, "
             f"got {mask.dtype} {list(mask.shape)}"
         )
-    near = _near(config, layer, positions, cache)
-    return mask if near is None else mask & near
+    in_window = _near(config, layer, positions, cache)
+    return mask if in_window is None else mask & in_window
 
 
 def blindness(config: DecoderConfig, slots: Tensor) -> Tensor:
     """The additive mask for the visible slots: 0 or -inf, `[1, groups * rows, slots]`."""
-    blind = torch.zeros(slots.shape, device=slots.device).masked_fill_(~slots, -torch.inf)
-    return blind.repeat(config.groups, 1)[None]
+    bias = torch.zeros(slots.shape, device=slots.device).masked_fill_(~slots, -torch.inf)
+    return bias.repeat(config.groups, 1)[None]
 
 
 def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
@@ -103,15 +103,15 @@ def attend(
         return _sdpa(queries, keys, values, attention_mask.visible, config.query_scale)
     kv_heads, _, width = keys.shape
     # Query heads that share a key-value head are stacked as rows of one matmul, so keys are not repeated.
-    grouped = (
+    grouped_queries = (
         queries.view(kv_heads, -1, width)
         if rows == 1
         else queries.transpose(0, 1).reshape(kv_heads, -1, width)
     )
-    mixed = torch.bmm(torch.softmax(scores(config, grouped, keys, attention_mask.bias), -1), values)
+    outputs = torch.bmm(torch.softmax(scores(config, grouped_queries, keys, attention_mask.bias), -1), values)
     if rows == 1:
-        return mixed.view(1, -1)
-    return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+        return outputs.view(1, -1)
+    return outputs.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
 
 
 def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
@@ -124,7 +124,7 @@ def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | 
 
 def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:
     """Attention through torch's fused kernel, which does not materialize all scores."""
-    mixed = F.scaled_dot_product_attention(
+    outputs = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
         keys[None],
         values[None],
@@ -133,4 +133,4 @@ def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None,
         scale=scale,
         enable_gqa=True,
     )
-    return mixed[0].transpose(0, 1).reshape(queries.shape[0], -1)
+    return outputs[0].transpose(0, 1).reshape(queries.shape[0], -1)

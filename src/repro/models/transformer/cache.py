@@ -99,9 +99,9 @@ class KVCache:
         """
         span = range(len(self._lengths)) if layers is None else layers
         length = min(self._lengths[layer] for layer in span)
-        outside = [slot for slot in slots if not base <= slot < length]
-        if outside or not 0 <= base <= length:
-            raise InputError(f"cannot keep slots {outside or base}: base {base}, {length} slots are held")
+        strays = [slot for slot in slots if not base <= slot < length]
+        if strays or not 0 <= base <= length:
+            raise InputError(f"cannot keep slots {strays or base}: base {base}, {length} slots are held")
         stop = base + len(slots)
         if list(slots) != list(range(base, stop)):
             index = torch.tensor(slots, device=self._data.device)
@@ -115,13 +115,13 @@ class KVCache:
         """Grow to at least `slots`, at least doubling the capacity."""
         if slots <= self.capacity:
             return
-        old, positions, length = self._data, self._slots, self.capacity
+        old_data, positions, length = self._data, self._slots, self.capacity
         capacity = max(slots, 2 * length)
-        data = old.new_zeros(old.shape[0], old.shape[1], capacity, old.shape[3])
-        data[:, :, :length] = old
-        wider = positions.new_zeros(positions.shape[0], capacity)
-        wider[:, :length] = positions
-        self._adopt(data, wider)
+        data = old_data.new_zeros(old_data.shape[0], old_data.shape[1], capacity, old_data.shape[3])
+        data[:, :, :length] = old_data
+        grown_positions = positions.new_zeros(positions.shape[0], capacity)
+        grown_positions[:, :length] = positions
+        self._adopt(data, grown_positions)
 
 
 class FixedCache(KVCache):
@@ -168,8 +168,8 @@ class FixedCache(KVCache):
         if self.writes is None:
             super().set_positions(layer, positions)
             return
-        later = self._slots[layer:]
-        later.index_copy_(1, self.writes, positions.expand(len(later), -1))
+        later_positions = self._slots[layer:]
+        later_positions.index_copy_(1, self.writes, positions.expand(len(later_positions), -1))
 
     def append_joint(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `KVCache`."""

@@ -65,7 +65,7 @@ class _Pass:
     mask: Tensor | None
     cache: KVCache
     layer: int
-    cached: int
+    cached_slots: int
     masks: dict[bool, AttentionMask] = field(default_factory=dict)
 
     def goes_on(self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> bool:
@@ -74,7 +74,7 @@ class _Pass:
             and positions is self.positions
             and mask is self.mask
             and cache is self.cache
-            and cache.length_of(layer) == self.cached
+            and cache.length_of(layer) == self.cached_slots
         )
 
 
@@ -141,8 +141,8 @@ class Decoder:
         if ends.project_in is not None:
             x = ends.project_in(x).float()
         if ends.positions is not None:
-            at = positions + self.config.position_offset
-            x = x + F.embedding(at.clamp(max=len(ends.positions) - 1) if ahead else at, ends.positions)
+            ids = positions + self.config.position_offset
+            x = x + F.embedding(ids.clamp(max=len(ends.positions) - 1) if ahead else ids, ends.positions)
         return x
 
     def layer(
@@ -162,19 +162,19 @@ class Decoder:
         Raises:
             InputError: the layer has no weights, or the mask has the wrong shape or dtype.
         """
-        w = weights if weights is not None else self.layers[i]
-        if w is None:
+        layer_weights = weights if weights is not None else self.layers[i]
+        if layer_weights is None:
             raise InputError(f"layer {i} is not resident and no weights were given")
         count_layers()
         block = self.config.block
-        shared = self._shared_mask(i, positions, mask, cache)
-        h = x if w.before_attention is None else w.before_attention(x)
-        mixed = self._attention(i, h, w, shared, cache)
+        attention_mask = self._shared_mask(i, positions, mask, cache)
+        h = x if layer_weights.before_attention is None else layer_weights.before_attention(x)
+        attention = self._attention(i, h, layer_weights, attention_mask, cache)
         if block == "parallel":
-            return x + mixed + self._mlp(h, w)
-        x = _join(x, mixed, w.after_attention, block == "post")
-        h = x if w.before_mlp is None else w.before_mlp(x)
-        return _join(x, self._mlp(h, w), w.after_mlp, block == "post")
+            return x + attention + self._mlp(h, layer_weights)
+        x = _join(x, attention, layer_weights.after_attention, block == "post")
+        h = x if layer_weights.before_mlp is None else layer_weights.before_mlp(x)
+        return _join(x, self._mlp(h, layer_weights), layer_weights.after_mlp, block == "post")
 
     def head(self, x: Tensor) -> Tensor:
         """Final norm and output projection: fp32 logits `[rows, vocab]`, or `[rows, tokens]`."""
@@ -216,9 +216,9 @@ class Decoder:
 
         The tokens, int64 `[tokens]`, are one causal sequence, or with `positions` and `mask` several.
         """
-        at = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
+        position_ids = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
         cache = KVCache(self.config, len(tokens), device=self.device)
-        return self.run(self.embed(tokens, at), at, mask, cache)
+        return self.run(self.embed(tokens, position_ids), position_ids, mask, cache)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
         """All layers and the head: fp32 logits `[rows, vocab]`; arguments as in `embed` and `layer`."""
@@ -226,28 +226,28 @@ class Decoder:
 
     def _shared_mask(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
         """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
-        current = self._pass
-        if current is None or not current.goes_on(i, positions, mask, cache):
+        current_pass = self._pass
+        if current_pass is None or not current_pass.goes_on(i, positions, mask, cache):
             cache.set_positions(i, positions)
-            current = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
-        current.layer = i
+            current_pass = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
+        current_pass.layer = i
         kind = self.config.is_sliding(i)
-        if kind not in current.masks:
+        if kind not in current_pass.masks:
             frequency = self._frequencies[kind]
             rotation = None if frequency is None else rotations(frequency, positions)
-            current.masks[kind] = self._build_mask(i, rotation, positions, mask, cache)
-        return current.masks[kind]
+            current_pass.masks[kind] = self._build_mask(i, rotation, positions, mask, cache)
+        return current_pass.masks[kind]
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        rotated = config.heads + config.kv_heads
+        rotated_heads = config.heads + config.kv_heads
         if w.qk_norm is not None:
-            heads[:, :rotated] = w.qk_norm(heads[:, :rotated])
-        if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :rotated].mul_(shared.rotation)
+            heads[:, :rotated_heads] = w.qk_norm(heads[:, :rotated_heads])
+        if mask.rotation is not None:
+            heads.view(torch.complex64)[:, :rotated_heads].mul_(mask.rotation)
         keys, values = cache.append_joint(i, heads[:, config.heads :])
-        return w.out(self._mix(heads[:, : config.heads], keys, values, shared))
+        return w.out(self._mix(heads[:, : config.heads], keys, values, mask))
 
     def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
@@ -255,9 +255,9 @@ class Decoder:
         """See `attention.attention_mask`."""
         return attention_mask(self.config, i, rotation, positions, mask, cache)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
         """See `attention.attend`."""
-        return attend(self.config, queries, keys, values, shared)
+        return attend(self.config, queries, keys, values, mask)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
         up = w.up(h)
@@ -267,8 +267,8 @@ class Decoder:
         return w.down(self._activation(gate).mul_(up))
 
 
-def _join(x: Tensor, half: Tensor, norm: Norm | None, norm_last: bool) -> Tensor:
+def _join(x: Tensor, block_output: Tensor, norm: Norm | None, norm_last: bool) -> Tensor:
     """Residual sum of a block's attention or MLP output, with an optional norm of the output or the sum."""
     if norm is None:
-        return x + half
-    return norm(x + half) if norm_last else x + norm(half)
+        return x + block_output
+    return norm(x + block_output) if norm_last else x + norm(block_output)

@@ -109,7 +109,7 @@ GEMMA3_MULTIMODAL_NAMES = Names(
 )
 
 
-Raw = Mapping[str, Any]
+ConfigJson = Mapping[str, Any]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -151,11 +151,11 @@ class Family:
     multimodal: bool = False
 
 
-def family_of(raw: Raw) -> Family:
+def family_of(config: ConfigJson) -> Family:
     """The family of a `config.json`; InputError for an unknown `model_type`."""
-    kind = raw.get("model_type")
+    kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        architectures = raw.get("architectures")
+        architectures = config.get("architectures")
         name = architectures[0] if isinstance(architectures, list) and architectures else "the model"
         raise InputError(
             f"{name} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
@@ -164,7 +164,7 @@ def family_of(raw: Raw) -> Family:
     return FAMILIES[kind]
 
 
-def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
+def config_of(config_json: ConfigJson, part_of: str = "") -> DecoderConfig:
     """The `DecoderConfig` of a `config.json`.
 
     Entries that no class knows are ignored with a warning, or refused for a decoder that is `part_of`
@@ -173,12 +173,12 @@ def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
     Raises:
         InputError: an unknown `model_type`, a missing or wrong entry, or a setting that is not computed.
     """
-    family, settings = family_of(raw), read_settings(raw)
+    family, settings = family_of(config_json), read_settings(config_json)
     if family.multimodal:  # its text model, tied as the whole says
-        text, tied = settings["text_config"], settings["tie_word_embeddings"]
+        text, tie_word_embeddings = settings["text_config"], settings["tie_word_embeddings"]
         settings.require_computed()
-        return config_of({**text, "tie_word_embeddings": tied})
-    kind, options = raw["model_type"], family.options(settings)
+        return config_of({**text, "tie_word_embeddings": tie_word_embeddings})
+    kind, options = config_json["model_type"], family.options(settings)
     options |= {name: _rope(options[name]) for name in ("rope", "local_rope") if name in options}
     config = DecoderConfig(**options)
     _require_layer_types(kind, settings.get("layer_types") or (), config)
@@ -192,37 +192,37 @@ def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
 
 def _require_rotation(kind: str, rope: Rope, head_dim: int, in_part: bool) -> None:
     """InputError unless pairs of dimensions are rotated: all of a head's, or a part if that is computed."""
-    rotated = rope.rotated_dims(head_dim)
+    rotated_dims = rope.rotated_dims(head_dim)
     if rope.share != 1.0 and not in_part:
         raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
-    if rotated % 2:
+    if rotated_dims % 2:
         raise InputError(
-            f"{kind} with partial_rotary_factor={rope.share:g} would rotate {rotated} of {head_dim} "
+            f"{kind} with partial_rotary_factor={rope.share:g} would rotate {rotated_dims} of {head_dim} "
             "dimensions, which are no pairs"
         )
-    if rope.kind == "longrope" and len(rope.factors) != rotated // 2:
+    if rope.kind == "longrope" and len(rope.factors) != rotated_dims // 2:
         raise InputError(
             f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it rotates "
-            f"{rotated // 2} pairs"
+            f"{rotated_dims // 2} pairs"
         )
 
 
 def _require_layer_types(kind: str, types: Sequence[str], config: DecoderConfig) -> None:
     """InputError unless `layer_types`, if there are any, say what is computed in each layer."""
     for layer, name in enumerate(types):
-        computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
-        if name != computed:
+        computed_type = "sliding_attention" if config.is_sliding(layer) else "full_attention"
+        if name != computed_type:
             raise InputError(
                 f"{kind} with layer_types {name!r} for layer {layer} and "
-                f"sliding_window={config.window} is not supported; it computes {computed!r} there"
+                f"sliding_window={config.window} is not supported; it computes {computed_type!r} there"
             )
 
 
 def _shape(settings: Settings) -> dict[str, Any]:
     """Fields of every family, under names that they share."""
-    shared = settings.get("shares_embeddings", False)
-    if not isinstance(shared, bool):
-        raise InputError(f"config.json has shares_embeddings={shared!r}; it must be true or false")
+    shares_embeddings = settings.get("shares_embeddings", False)
+    if not isinstance(shares_embeddings, bool):
+        raise InputError(f"config.json has shares_embeddings={shares_embeddings!r}; it must be true or false")
     return {
         "vocab": settings["vocab_size"],
         "hidden": settings["hidden_size"],
@@ -230,7 +230,7 @@ def _shape(settings: Settings) -> dict[str, Any]:
         "heads": settings["num_attention_heads"],
         "max_positions": settings["max_position_embeddings"],
         "tied": settings["tie_word_embeddings"],
-        "shares_embeddings": shared,
+        "shares_embeddings": shares_embeddings,
     }
 
 
@@ -240,9 +240,9 @@ def _heads(dim: int, kv_heads: int) -> dict[str, Any]:
 
 def _rotary(settings: Settings) -> dict[str, Any]:
     """Fields of a family with RoPE, whose heads may be fewer for keys and as wide as a setting says."""
-    dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
-    rotated = {"rope": settings["rope_parameters"], "intermediate": settings["intermediate_size"]}
-    return _shape(settings) | _heads(dim, settings["num_key_value_heads"]) | rotated
+    head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    rope_fields = {"rope": settings["rope_parameters"], "intermediate": settings["intermediate_size"]}
+    return _shape(settings) | _heads(head_dim, settings["num_key_value_heads"]) | rope_fields
 
 
 def _positions(settings: Settings, reserved: int = 0) -> dict[str, Any]:
@@ -267,11 +267,11 @@ def _activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def _rope(parameters: Raw) -> Rope:
+def _rope(parameters: ConfigJson) -> Rope:
     """RoPE of `rope_parameters`; InputError for what is not computed."""
-    nested = [name for name, value in parameters.items() if isinstance(value, Mapping)]
-    if nested:
-        raise InputError(f"rope settings of their own for {nested[0]!r} are not supported")
+    nested_names = [name for name, value in parameters.items() if isinstance(value, Mapping)]
+    if nested_names:
+        raise InputError(f"rope settings of their own for {nested_names[0]!r} are not supported")
     kind = parameters.get("rope_type")
     require_choice("rope type", kind, _ROPES)
     if parameters.get("type", kind) != kind:
@@ -290,15 +290,15 @@ def _number(name: str, value: Any) -> Any:
     return value if name == "original_max_position_embeddings" else float(value)
 
 
-def _factors(parameters: Raw) -> tuple[float, ...]:
+def _factors(parameters: ConfigJson) -> tuple[float, ...]:
     """The factor of each pair's frequency; InputError unless it is the same at every length."""
-    short, long = parameters["short_factor"], parameters["long_factor"]
-    if short != long or parameters.get("attention_factor") != 1.0:
+    short_factors, long_factors = parameters["short_factor"], parameters["long_factor"]
+    if short_factors != long_factors or parameters.get("attention_factor") != 1.0:
         raise InputError(
             "rope type 'longrope' is supported only with equal short_factor and long_factor and an "
             "attention_factor of 1"
         )
-    return tuple(_number("short_factor", value) for value in short)
+    return tuple(_number("short_factor", value) for value in short_factors)
 
 
 def _gated_mlp(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
@@ -382,20 +382,20 @@ def _phi(settings: Settings) -> dict[str, Any]:
 
 
 def _opt(settings: Settings) -> dict[str, Any]:
-    before = settings["do_layer_norm_before"]
+    norm_before = settings["do_layer_norm_before"]
     return {
         **_positions(settings, reserved=2),
         **_layer_norm(1e-5, settings["enable_bias"]),
         "intermediate": settings["ffn_dim"],
-        "final_norm": before and not settings["_remove_final_layer_norm"],
-        "block": "pre" if before else "post",
+        "final_norm": norm_before and not settings["_remove_final_layer_norm"],
+        "block": "pre" if norm_before else "post",
         "embedding_width": settings["word_embed_proj_dim"],
     }
 
 
 def _gpt2(settings: Settings) -> dict[str, Any]:
-    inner = settings["n_inner"] or 4 * settings["hidden_size"]
-    return _positions(settings) | _layer_norm(settings["layer_norm_epsilon"], True) | {"intermediate": inner}
+    width = settings["n_inner"] or 4 * settings["hidden_size"]
+    return _positions(settings) | _layer_norm(settings["layer_norm_epsilon"], True) | {"intermediate": width}
 
 
 FAMILIES: dict[str, Family] = {

@@ -27,7 +27,7 @@ class TensorFields:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name, in field order."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -104,14 +104,14 @@ class PackedLinear(Linear):
     bias: Tensor | None = None
 
     @classmethod
-    def of(cls, dense: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
+    def of(cls, dense_linear: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
         """Reorder a dense weight for products of about `rows` rows."""
-        return cls(_reorder()(dense.weight, rows), dense.weight.dtype, dense.bias)
+        return cls(_reorder()(dense_linear.weight, rows), dense_linear.weight.dtype, dense_linear.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        y: Tensor = _packed_product()(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
-        return y
+        outputs: Tensor = _packed_product()(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
+        return outputs
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -121,9 +121,9 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
-def fastest_linear(dense: PlainLinear) -> Linear:
+def fastest_linear(dense_linear: PlainLinear) -> Linear:
     """The fastest linear for this weight: reordered if torch can, else plain."""
-    return PackedLinear.of(dense) if can_pack(dense.weight) else dense
+    return PackedLinear.of(dense_linear) if can_pack(dense_linear.weight) else dense_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,8 @@ class Int8Linear(TensorFields):
         """See `Linear`."""
         if self.twin is not None and x.shape[0] > INT8_ROWS:
             return self.twin(x)
-        y = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
-        return y if self.bias is None else y + self.bias
+        outputs = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
+        return outputs if self.bias is None else outputs + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Linear:
         """See `TensorFields`; the 16-bit copy of the old weight is dropped."""
@@ -169,12 +169,12 @@ class Int4Linear(TensorFields):
         """See `Linear`."""
         if self.twin is not None and x.shape[0] > INT4_ROWS:
             return self.twin(x)
-        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
+        outputs: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
             x.to(torch.bfloat16), self.codes, self.group, self.scales
         )
-        if y.shape[1] != self.outputs:
-            y = y[:, : self.outputs]
-        return y if self.bias is None else y + self.bias
+        if outputs.shape[1] != self.outputs:
+            outputs = outputs[:, : self.outputs]
+        return outputs if self.bias is None else outputs + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int4Linear:
         """See `TensorFields`; the 16-bit copy of the old weight is dropped."""

@@ -12,7 +12,7 @@ from repro.libraries import F, Tensor, torch
 from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, fastest_linear
 
 # The group size of GGUF's Q4_1, and the smallest that torch's 4-bit kernel supports.
-GROUP = 32
+GROUP_SIZE = 32
 # torch's 4-bit kernel computes outputs in blocks; 64 is the widest it uses.
 OUTPUT_BLOCK = 64
 
@@ -30,8 +30,8 @@ class Codes:
 
     def dequantize(self) -> Tensor:
         """The dequantized weight, fp32 `[outputs, inputs]`."""
-        grouped = self.codes.float().view(*self.scale.shape, -1) - 8.0
-        return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
+        groups = self.codes.float().view(*self.scale.shape, -1) - 8.0
+        return (groups * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
 def q4_1(weight: Tensor) -> Codes:
@@ -43,14 +43,14 @@ def q4_1(weight: Tensor) -> Codes:
     Raises:
         InputError: the number of inputs is not a multiple of the group size.
     """
-    if weight.shape[1] % GROUP:
+    if weight.shape[1] % GROUP_SIZE:
         raise InputError(
-            f"4-bit weights need inputs in whole groups of {GROUP}, got {weight.shape[1]} inputs"
+            f"4-bit weights need inputs in whole groups of {GROUP_SIZE}, got {weight.shape[1]} inputs"
         )
-    blocks = weight.float().view(weight.shape[0], -1, GROUP)
-    low, high = blocks.aminmax(dim=2)
-    scale = ((high - low) / 15.0).to(torch.bfloat16)
-    zero = (low + 8.0 * scale.float()).to(torch.bfloat16)
+    blocks = weight.float().view(weight.shape[0], -1, GROUP_SIZE)
+    lows, highs = blocks.aminmax(dim=2)
+    scale = ((highs - lows) / 15.0).to(torch.bfloat16)
+    zero = (lows + 8.0 * scale.float()).to(torch.bfloat16)
     step = scale.float()[..., None]
     levels = (blocks - zero.float()[..., None]) / torch.where(step == 0, 1.0, step) + 8.0
     codes = levels.round_().clamp_(0, 15).to(torch.uint8)
@@ -83,15 +83,15 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     rounded = q4_1(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
     outputs = weight.shape[0]
-    missing = -outputs % OUTPUT_BLOCK
-    codes = F.pad(rounded.codes, (0, 0, 0, missing)).to(torch.int32)
+    padding = -outputs % OUTPUT_BLOCK
+    codes = F.pad(rounded.codes, (0, 0, 0, padding)).to(torch.int32)
     scales = torch.stack((rounded.scale.t(), rounded.zero.t()), -1)
     copy = fastest_linear(PlainLinear(rounded.dequantize().to(torch.bfloat16), bias)) if twin else None
     return Int4Linear(
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1),
-        F.pad(scales, (0, 0, 0, missing)).contiguous(),
+        F.pad(scales, (0, 0, 0, padding)).contiguous(),
         outputs,
-        GROUP,
+        GROUP_SIZE,
         bias,
         copy,
     )

@@ -14,10 +14,10 @@ from repro.models.transformer.config import Rope
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:
     """Radians per position of each pair of a head, `[head_dim / 2]`; 0 for pairs that are not rotated."""
-    rotated = rope.rotated_dims(head_dim)
-    pairs = 1.0 / rope.theta ** (torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated)
-    scaled = _STRETCH[rope.kind](rope, pairs)
-    return torch.cat((scaled, torch.zeros((head_dim - rotated) // 2)))
+    rotated_dims = rope.rotated_dims(head_dim)
+    pairs = 1.0 / rope.theta ** (torch.arange(0, rotated_dims, 2, dtype=torch.int64).float() / rotated_dims)
+    stretched_pairs = _STRETCH[rope.kind](rope, pairs)
+    return torch.cat((stretched_pairs, torch.zeros((head_dim - rotated_dims) // 2)))
 
 
 def rotations(frequency: Tensor, positions: Tensor) -> Tensor:
@@ -31,9 +31,9 @@ def interleave(rope: Rope | None, head_dim: int) -> Tensor:
     order = torch.arange(head_dim)
     if rope is None:
         return order
-    rotated = rope.rotated_dims(head_dim)
-    pairs = order[:rotated].view(2, rotated // 2).t().reshape(-1)
-    return torch.cat((pairs, order[rotated:]))
+    rotated_dims = rope.rotated_dims(head_dim)
+    pairs = order[:rotated_dims].view(2, rotated_dims // 2).t().reshape(-1)
+    return torch.cat((pairs, order[rotated_dims:]))
 
 
 def _default(rope: Rope, pairs: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ def _linear(rope: Rope, pairs: Tensor) -> Tensor:
 def _llama3(rope: Rope, pairs: Tensor) -> Tensor:
     """Llama 3.1: keep high frequencies, divide low ones by the factor, interpolate in between."""
     turns = rope.original_positions * pairs / (2 * math.pi)
-    low, high = rope.low_frequency_factor, rope.high_frequency_factor
-    share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    low_factor, high_factor = rope.low_frequency_factor, rope.high_frequency_factor
+    share = ((turns - low_factor) / (high_factor - low_factor)).clamp(0.0, 1.0)
     return share * pairs + (1.0 - share) * pairs / rope.factor
 
 

@@ -97,46 +97,46 @@ def decoder_config(folder: Path | str) -> DecoderConfig:
 
 def tensor_shapes(config: DecoderConfig, names: Names, prefix: str) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor that a decoder's checkpoint has, by name."""
-    c, width = config, config.embedding_width or config.hidden
-    heads, kv_heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    width = config.embedding_width or config.hidden
+    heads, kv_heads = config.heads * config.head_dim, config.kv_heads * config.head_dim
     linears = {
-        "qkv": (c.qkv_rows, c.hidden, c.qkv_bias),
-        "q": (heads, c.hidden, c.qkv_bias),
-        **dict.fromkeys(("k", "v"), (kv_heads, c.hidden, c.qkv_bias)),
-        "out": (c.hidden, heads, c.out_bias),
-        **dict.fromkeys(("gate", "up"), (c.intermediate, c.hidden, c.mlp_bias)),
-        "down": (c.hidden, c.intermediate, c.mlp_bias),
+        "qkv": (config.qkv_rows, config.hidden, config.qkv_bias),
+        "q": (heads, config.hidden, config.qkv_bias),
+        **dict.fromkeys(("k", "v"), (kv_heads, config.hidden, config.qkv_bias)),
+        "out": (config.hidden, heads, config.out_bias),
+        **dict.fromkeys(("gate", "up"), (config.intermediate, config.hidden, config.mlp_bias)),
+        "down": (config.hidden, config.intermediate, config.mlp_bias),
     }
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def norm(name: str, size: int = c.hidden) -> None:
+    def norm(name: str, size: int = config.hidden) -> None:
         shapes[f"{name}.weight"] = (size,)
-        if c.norm == "layer":
+        if config.norm == "layer":
             shapes[f"{name}.bias"] = (size,)
 
-    for start in (prefix + names.layer.format(i) for i in range(c.layers)):
+    for start in (prefix + names.layer.format(i) for i in range(config.layers)):
         for part, name in names.parts.items():
             if part not in linears:
-                norm(start + name, c.head_dim if part in ("q_norm", "k_norm") else c.hidden)
+                norm(start + name, config.head_dim if part in ("q_norm", "k_norm") else config.hidden)
                 continue
             outputs, inputs, bias = linears[part]
             shapes[f"{start}{name}.weight"] = (inputs, outputs) if names.transposed else (outputs, inputs)
             if bias:
                 shapes[f"{start}{name}.bias"] = (outputs,)
-    if c.final_norm:
+    if config.final_norm:
         norm(prefix + names.final_norm)
-    if c.shares_embeddings:
+    if config.shares_embeddings:
         return shapes
-    shapes[f"{prefix}{names.embedding}.weight"] = (c.vocab, width)
-    if c.learned_positions:
-        shapes[f"{prefix}{names.positions}.weight"] = (c.learned_positions, c.hidden)
-    if c.projects:
-        shapes[f"{prefix}{names.project_in}.weight"] = (c.hidden, width)
-        shapes[f"{prefix}{names.project_out}.weight"] = (width, c.hidden)
-    if not c.tied:
-        shapes[f"{names.head}.weight"] = (c.vocab, width)
-    if c.head_bias:
-        shapes[f"{names.head}.bias"] = (c.vocab,)
+    shapes[f"{prefix}{names.embedding}.weight"] = (config.vocab, width)
+    if config.learned_positions:
+        shapes[f"{prefix}{names.positions}.weight"] = (config.learned_positions, config.hidden)
+    if config.projects:
+        shapes[f"{prefix}{names.project_in}.weight"] = (config.hidden, width)
+        shapes[f"{prefix}{names.project_out}.weight"] = (width, config.hidden)
+    if not config.tied:
+        shapes[f"{names.head}.weight"] = (config.vocab, width)
+    if config.head_bias:
+        shapes[f"{names.head}.bias"] = (config.vocab,)
     return shapes
 
 
@@ -144,27 +144,27 @@ def _parts(
     folder: Path | str,
 ) -> tuple[DecoderConfig, Names, StoredTensors, str, dict[str, tuple[int, ...]]]:
     """Configuration, tensor names, tensors, their prefix and their shapes."""
-    raw = read_config(folder)
+    config_json = read_config(folder)
     try:
-        config, names = config_of(raw), family_of(raw).names
+        config, names = config_of(config_json), family_of(config_json).names
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     stored = StoredTensors(folder)
     prefix = stored.prefix_of(names.layer.format(0), names.prefixes)
-    beyond = prefix + names.layer.format(config.layers)
-    if stored.begins(beyond):
+    later_layer = prefix + names.layer.format(config.layers)
+    if stored.begins(later_layer):
         raise InputError(
             f"{folder} names {config.layers} layers in config.json and has tensors of more "
-            f"({beyond}*); set num_hidden_layers to what the file has, or remove the others"
+            f"({later_layer}*); set num_hidden_layers to what the file has, or remove the others"
         )
     if prefix.startswith("language_model."):
         names = replace(names, head=f"language_model.{names.head}")
     head = f"{names.head}.weight"
-    compared = config.tied and not config.shares_embeddings and head in stored
-    unused = [*UNUSED, *([OF_IMAGES] if "language_model" in prefix else []), *([re.escape(head)] * compared)]
+    is_extra = config.tied and not config.shares_embeddings and head in stored
+    unused = [*UNUSED, *([OF_IMAGES] if "language_model" in prefix else []), *([re.escape(head)] * is_extra)]
     shapes = tensor_shapes(config, names, prefix)
     stored.require(shapes, re.compile("|".join(unused)))
-    if compared:
+    if is_extra:
         embedding = stored.take(f"{prefix}{names.embedding}.weight", stored.shape(head))
         if not torch.equal(stored.take(head, stored.shape(head)), embedding):
             log.info("%s: %s differs from the embedding and is read, although it is tied", folder, head)
@@ -187,17 +187,17 @@ def builders(dtype: str, packed: bool, device: torch.device) -> Builders:
         raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
     if dtype in ("float32", "bfloat16"):
         kind = getattr(torch, dtype)
-        dense = partial(_dense, kind, packed)
-        return Builders(kind, dense, dense)
+        build_dense = partial(_dense, kind, packed)
+        return Builders(kind, build_dense, build_dense)
     if device.type != "cpu":
         raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
-    four, eight = (partial(build, twin=packed) for build in (quantize.int4_linear, quantize.int8_linear))
-    return Builders(torch.bfloat16, four, eight)
+    int4, int8 = (partial(build, twin=packed) for build in (quantize.int4_linear, quantize.int8_linear))
+    return Builders(torch.bfloat16, int4, int8)
 
 
 def _dense(dtype: torch.dtype, packed: bool, weight: Tensor, bias: Tensor | None) -> Linear:
-    plain = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
-    return fastest_linear(plain) if packed else plain
+    plain_linear = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
+    return fastest_linear(plain_linear) if packed else plain_linear
 
 
 class _CheckpointReader:
@@ -211,36 +211,37 @@ class _CheckpointReader:
 
     def layer(self, i: int) -> LayerWeights:
         """The weights of one layer."""
-        c = self.config
-        before, after = c.block != "post", c.block in ("post", "sandwich")
+        config = self.config
+        pre, post = config.block != "post", config.block in ("post", "sandwich")
+        two_norms = config.block != "parallel"
         return LayerWeights(
             qkv=self._precision.build(*self._qkv(i)),
             out=self._precision.build(*self._dense(i, "out")),
             up=self._precision.build(*self._up(i)),
             down=self._precision.build(*self._dense(i, "down")),
-            before_attention=self._norm(self._name(i, "before_attention")) if before else None,
-            after_attention=self._norm(self._name(i, "after_attention")) if after else None,
-            before_mlp=self._norm(self._name(i, "before_mlp")) if before and c.block != "parallel" else None,
-            after_mlp=self._norm(self._name(i, "after_mlp")) if after else None,
-            qk_norm=self._qk_norm(i) if c.qk_norm else None,
+            before_attention=self._norm(self._name(i, "before_attention")) if pre else None,
+            after_attention=self._norm(self._name(i, "after_attention")) if post else None,
+            before_mlp=self._norm(self._name(i, "before_mlp")) if pre and two_norms else None,
+            after_mlp=self._norm(self._name(i, "after_mlp")) if post else None,
+            qk_norm=self._qk_norm(i) if config.qk_norm else None,
         )
 
     def own_ends(self) -> EmbeddingAndHead:
         """Embedding and output projection from this checkpoint."""
-        c, n = self.config, self._names
+        config, n = self.config, self._names
         embedding = self._table(n.embedding)
-        head = embedding if c.tied else self._take(f"{n.head}.weight")
+        head = embedding if config.tied else self._take(f"{n.head}.weight")
         for part, table in (("embeddings", embedding), ("output projection", head)):
             if not table.any():
                 raise InputError(f"the {part} in {self._stored.folder} are all zero: these are no weights")
-        bias = self._take(f"{n.head}.bias") if c.head_bias else None
+        bias = self._take(f"{n.head}.bias") if config.head_bias else None
         return EmbeddingAndHead(
             embedding=embedding.to(self._precision.table, copy=True),
             head=self._precision.head(head, bias),
-            final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
-            positions=self._table(n.positions).float() if c.learned_positions else None,
-            project_in=self._precision.build(self._table(n.project_in), None) if c.projects else None,
-            project_out=self._precision.build(self._table(n.project_out), None) if c.projects else None,
+            final_norm=self._norm(self._prefix + n.final_norm) if config.final_norm else None,
+            positions=self._table(n.positions).float() if config.learned_positions else None,
+            project_in=self._precision.build(self._table(n.project_in), None) if config.projects else None,
+            project_out=self._precision.build(self._table(n.project_out), None) if config.projects else None,
         )
 
     def lent_ends(self, embeddings_from: Decoder | None) -> EmbeddingAndHead:
@@ -299,20 +300,20 @@ class _CheckpointReader:
         return _join([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
 
     def _norm(self, name: str) -> Norm:
-        c = self.config
-        weight = self._take(f"{name}.weight").float() + c.norm_offset
-        if c.norm == "rms":
-            return RMSNorm.of(weight, c.norm_eps)
-        return LayerNorm(weight, self._take(f"{name}.bias").float(), c.norm_eps)
+        config = self.config
+        weight = self._take(f"{name}.weight").float() + config.norm_offset
+        if config.norm == "rms":
+            return RMSNorm.of(weight, config.norm_eps)
+        return LayerNorm(weight, self._take(f"{name}.bias").float(), config.norm_eps)
 
     def _qk_norm(self, i: int) -> RMSNorm:
         """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
-        c = self.config
+        config = self.config
         rows = []
-        for part, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)):
-            weight = self._take(f"{self._name(i, part)}.weight").float() + c.norm_offset
+        for part, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
+            weight = self._take(f"{self._name(i, part)}.weight").float() + config.norm_offset
             rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
-        return RMSNorm.of(torch.cat(rows), c.norm_eps)
+        return RMSNorm.of(torch.cat(rows), config.norm_eps)
 
 
 def _join(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from repro.models.forward.exactness import BOUNDS, rounding
+from repro.models.forward.exactness import ROUNDING_BOUNDS, rounding
 from repro.models.forward.logit_cache import MemoNetwork
 from repro.models.forward.network import Logits, Network, RewrittenStep, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
@@ -79,7 +79,7 @@ class RealPasses:
             return
         digests = {role: cell.inputs[role] for role in ("target", *cell.places)}
         key = content_hash([str(cell.config["method"]), digests, remembers(cell)])
-        if cell.target.computes_in not in BOUNDS or key in self._keys:
+        if cell.target.computes_in not in ROUNDING_BOUNDS or key in self._keys:
             return
         self._keys.add(key)
         self.rows[cell.labels["method"]] += _compare_cell(cell, prepare_rows(cell, silent))
@@ -105,7 +105,7 @@ def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
     @contextmanager
     def open_network(_: GenerationCell, model: Model, role: str) -> Iterator[Network]:
         network = model.network()
-        if cell.model(role).computes_in not in BOUNDS or not model.folder:
+        if cell.model(role).computes_in not in ROUNDING_BOUNDS or not model.folder:
             yield network
             return
         with ExitStack() as opened:

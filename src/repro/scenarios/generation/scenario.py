@@ -28,7 +28,7 @@ from repro.models.checkpoints.generation_settings import unused_settings
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward.network import Network
 from repro.models.runtime.model import Model
-from repro.models.runtime.recorded_passes import ROWS, RecordedNetwork
+from repro.models.runtime.recorded_passes import ROW_COUNTS, RecordedNetwork
 from repro.models.runtime.session import Session
 from repro.models.runtime.side_network import SideNetwork
 from repro.records.record import Scalar
@@ -261,7 +261,7 @@ def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]
         return
     for role, session in sessions.items():
         if isinstance(session.engine.network, RecordedNetwork):
-            yield f"passes of the {role} of up to {ROWS[-1]} rows were recorded and replayed"
+            yield f"passes of the {role} of up to {ROW_COUNTS[-1]} rows were recorded and replayed"
         else:
             yield f"passes of the {role} were launched kernel by kernel"
 

@@ -38,7 +38,7 @@ from repro.methods.serving.deciders import (
     Uniform,
 )
 from repro.methods.serving.service import profile_of
-from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, run_ops
+from repro.methods.serving.service_profile import NO_COST, PROMPT_LENGTHS, DeviceProfile, Spent, run_ops
 from repro.methods.serving.shortening import AnyToken, Scorer, shorten_prompt
 from repro.methods.serving.slo import Decision, LatencySlo, RequestCosts, kept_tokens
 from repro.methods.serving.tlm import tiny_language_model
@@ -114,7 +114,7 @@ class ServingScenario(ServingCell):
         device = EmulatedDevice(self.cell.machine())
         requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
         longest = max(len(request.prompt) + request.answer for request in requests)
-        lengths = (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
+        lengths = (*PROMPT_LENGTHS, *([longest] if longest > PROMPT_LENGTHS[-1] else []))
         profile = profile_of(self.system, device, lengths)
         served = list(self._serve(device, profile, requests, progress))
         values, right = service_figures(served) | self._memory(longest), None
@@ -168,7 +168,7 @@ class ServingScenario(ServingCell):
                 for answer in (request.answer, 1)
             )
             full = profile.whole(len(request.prompt), request.answer)
-            switch = NOTHING if decision.model == present else profile.levels[decision.model].switch
+            switch = NO_COST if decision.model == present else profile.levels[decision.model].switch
             present, met = decision.model, request.objective.met(costs, full)
             yield ServedRequest(
                 arrival, request, decision, fell_back, deciding, switch, costs, first, full, met

@@ -59,13 +59,13 @@ class AttnDrop:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        pruned = _without(decoder, self._halves_to_remove(decoder, self._order(decoder, corpus)))
-        layers = pruned.resident_layers()
+        pruned_decoder = _without(decoder, self._halves_to_remove(decoder, self._order(decoder, corpus)))
+        layers = pruned_decoder.resident_layers()
         counts = {
             "kept_attention": sum(map(has_attention, layers)),
             "kept_mlps": sum(map(has_mlp, layers)),
         }
-        return Compressed(pruned, {**figures_of(pruned, decoder), **counts})
+        return Compressed(pruned_decoder, {**figures_of(pruned_decoder, decoder), **counts})
 
     def _order(self, decoder: Decoder, corpus: Sequence[Tensor]) -> list[Half]:
         """All halves, most similar first; ties go to the earlier layer."""
@@ -78,14 +78,14 @@ class AttnDrop:
 
     def _halves_to_remove(self, decoder: Decoder, order: Sequence[Half]) -> set[Half]:
         """The first halves of the order, as many as needed to reach the level."""
-        limit = self.level * block_elements(decoder)
-        remaining, layers = block_elements(decoder), decoder.resident_layers()
+        most_elements = self.level * block_elements(decoder)
+        remaining_elements, layers = block_elements(decoder), decoder.resident_layers()
         halves: set[Half] = set()
         for half in order[:-1]:
-            if remaining <= limit:
+            if remaining_elements <= most_elements:
                 break
             layer = layers[half.layer]
-            remaining -= elements(layer) - elements(
+            remaining_elements -= elements(layer) - elements(
                 without_mlp(layer) if half.is_mlp else without_attention(layer)
             )
             halves.add(half)

@@ -62,13 +62,13 @@ class PredictedLinear(Linear):
         return active_outputs.view(x.shape[0], -1)
 
 
-RATE = 1e-3
+LEARNING_RATE = 1e-3
 """AdamW learning rate of Deja Vu's MLP script."""
-DECAY = 0.01
+WEIGHT_DECAY = 0.01
 """AdamW weight decay of the same script."""
-BATCH = 128
+BATCH_SIZE = 128
 """Tokens per step; Deja Vu's 1024 (of 400,000 tokens) would give too few steps on a small corpus."""
-HELD_OUT = 0.05
+HELD_OUT_SHARE = 0.05
 """Share of the tokens held out to measure recall (Deja Vu)."""
 SEED = 0
 
@@ -112,12 +112,12 @@ class ContextualSparsity:
             predictor, recall = self._fit(sample, active_count)
             layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, active_count))
             recalls.append(recall)
-        sparse = decoder.with_layers(layers)
-        return Compressed(sparse, {**figures, "recall": sum(recalls) / len(recalls)})
+        sparse_decoder = decoder.with_layers(layers)
+        return Compressed(sparse_decoder, {**figures, "recall": sum(recalls) / len(recalls)})
 
     def _fit(self, sample: MlpSample, active_count: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor and its recall on held-out tokens."""
-        test_count = max(1, round(HELD_OUT * len(sample.inputs)))
+        test_count = max(1, round(HELD_OUT_SHARE * len(sample.inputs)))
         labels = torch.zeros_like(sample.magnitudes)
         labels.scatter_(1, sample.magnitudes.topk(active_count, -1).indices, 1.0)
         predictor = self._train(sample.inputs[:-test_count], labels[:-test_count])
@@ -130,11 +130,11 @@ class ContextualSparsity:
         shapes = ((self.rank, inputs.shape[1]), (labels.shape[1], self.rank))
         to_rank, to_neurons = (torch.randn(shape, generator=generator) * shape[1] ** -0.5 for shape in shapes)
         weights = [to_rank.requires_grad_(), to_neurons.requires_grad_()]
-        optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
+        optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         with torch.enable_grad():
             for _ in range(self.epochs):
                 order = torch.randperm(len(inputs), generator=generator)
-                for rows in torch.split(order, BATCH):
+                for rows in torch.split(order, BATCH_SIZE):
                     optimizer.zero_grad()
                     logits = ActivationPredictor(to_rank, to_neurons)(inputs[rows])
                     F.binary_cross_entropy_with_logits(logits, labels[rows]).backward()  # type: ignore[no-untyped-call]
@@ -153,8 +153,8 @@ def _samples_by_layer(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Ml
     """Inputs and magnitudes layer by layer over a corpus; only one layer is in memory at a time."""
     rows_by_part: dict[str, list[Tensor]] = {}
 
-    def note(place: LinearId, x: Tensor) -> None:
-        rows_by_part.setdefault(place.part, []).append(x)
+    def note(name: LinearId, x: Tensor) -> None:
+        rows_by_part.setdefault(name.part, []).append(x)
 
     recorder = with_observer(decoder, note)
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]

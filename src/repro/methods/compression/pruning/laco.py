@@ -28,10 +28,10 @@ Texts = Sequence[Tensor]
 
 
 class Merge(NamedTuple):
-    """Merges `above` layers into layer `at`, in the numbering before the merge."""
+    """Merges `layers_above` into `layer`, in the numbering before the merge."""
 
-    at: int
-    above: int
+    layer: int
+    layers_above: int
 
 
 @register("compression", "laco")
@@ -71,28 +71,28 @@ class Laco:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        fewest = layers_at(self.level, decoder.config.layers)
-        if not 0 <= self.lowest < fewest:
+        count = layers_at(self.level, decoder.config.layers)
+        if not 0 <= self.lowest < count:
             raise InputError(
-                f"lowest is {self.lowest}, and {fewest} layers are to be left; choose 0 to {fewest - 1}"
+                f"lowest is {self.lowest}, and {count} layers are to be left; choose 0 to {count - 1}"
             )
         trials, threshold = _Trials(decoder, corpus[: self.texts]), self.threshold
-        self._descend(trials, fewest, threshold)
-        while trials.layer_count > fewest:
+        self._descend(trials, count, threshold)
+        while trials.layer_count > count:
             threshold -= self.step
-            self._descend(trials, fewest, threshold)
+            self._descend(trials, count, threshold)
         return Compressed(trials.decoder, {**figures_of(trials.decoder, decoder), "threshold": threshold})
 
-    def _descend(self, trials: _Trials, fewest: int, threshold: float) -> None:
+    def _descend(self, trials: _Trials, least_count: int, threshold: float) -> None:
         """Go once over the remaining layers, from the top down, and keep merges above the threshold."""
-        at = max(trials.layer_count - 1 - self.merged, self.lowest)
-        while at >= self.lowest and (count := trials.layer_count) > fewest:
-            merge = Merge(at, min(self.merged - 1, count - 1 - at, count - fewest))
+        layer = max(trials.layer_count - 1 - self.merged, self.lowest)
+        while layer >= self.lowest and (count := trials.layer_count) > least_count:
+            merge = Merge(layer, min(self.merged - 1, count - 1 - layer, count - least_count))
             if trials.similarity(merge) > threshold:
                 trials.keep(merge)
-                at -= self.interval
+                layer -= self.interval
             else:
-                at -= 1
+                layer -= 1
 
 
 class _Trials:
@@ -118,19 +118,19 @@ class _Trials:
     def similarity(self, merge: Merge) -> float:
         """Cosine of a text's flattened last hidden states with the whole decoder's, mean over texts."""
         if merge not in self._similarities:
-            trial = merge_layers(self.decoder, merge)
-            above = range(merge.at, trial.config.layers)
-            last = [through(trial, above, rows[merge.at])[-1] for rows in self._rows]
-            pairs = zip(self._last_rows, map(self._normalize, last), strict=True)
-            cosines = [F.cosine_similarity(x.flatten(), y.flatten(), dim=0) for x, y in pairs]
+            merged_decoder = merge_layers(self.decoder, merge)
+            layers_above = range(merge.layer, merged_decoder.config.layers)
+            last_rows = [through(merged_decoder, layers_above, rows[merge.layer])[-1] for rows in self._rows]
+            pairs = zip(self._last_rows, map(self._normalize, last_rows), strict=True)
+            cosines = [F.cosine_similarity(x.flatten(), reference.flatten(), dim=0) for x, reference in pairs]
             self._similarities[merge] = float(torch.stack(cosines).mean())
         return self._similarities[merge]
 
     def keep(self, merge: Merge) -> None:
         """Apply a merge."""
-        at, decoder = merge.at, merge_layers(self.decoder, merge)
-        above = range(at, decoder.config.layers)
-        self._rows = [[*rows[:at], *through(decoder, above, rows[at])] for rows in self._rows]
+        base, decoder = merge.layer, merge_layers(self.decoder, merge)
+        layers_above = range(base, decoder.config.layers)
+        self._rows = [[*rows[:base], *through(decoder, layers_above, rows[base])] for rows in self._rows]
         self.decoder, self._similarities = decoder, {}
 
     def _normalize(self, rows: Tensor) -> Tensor:
@@ -142,18 +142,18 @@ class _Trials:
 def merge_layers(decoder: Decoder, merge: Merge) -> Decoder:
     """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
     layers = decoder.resident_layers()
-    base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
+    base, above = layers[merge.layer], layers[merge.layer + 1 : merge.layer + 1 + merge.layers_above]
     sums = {part: _sum(getattr(base, part), [getattr(layer, part) for layer in above]) for part in PARTS}
-    layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]
-    absorbed = range(merge.at + 1, merge.at + 1 + merge.above)
-    remaining = [i for i in range(len(layers)) if i not in absorbed]
-    return of_layers(decoder.with_layers(layers), remaining)
+    layers[merge.layer] = replace(base, **sums)  # type: ignore[arg-type]
+    absorbed_layers = range(merge.layer + 1, merge.layer + 1 + merge.layers_above)
+    remaining_layers = [i for i in range(len(layers)) if i not in absorbed_layers]
+    return of_layers(decoder.with_layers(layers), remaining_layers)
 
 
-def _sum(base: Linear, above: Sequence[Linear]) -> Linear:
+def _sum(base: Linear, linears: Sequence[Linear]) -> Linear:
     """A linear plus the sum of the others' differences to it."""
     tensors = base.tensors()
     differences = {
-        name: sum(linear.tensors()[name] - tensor for linear in above) for name, tensor in tensors.items()
+        name: sum(linear.tensors()[name] - tensor for linear in linears) for name, tensor in tensors.items()
     }
     return base.with_tensors({name: tensor + differences[name] for name, tensor in tensors.items()})

@@ -60,10 +60,10 @@ class LLMPruner:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         count = decoder.config.layers
-        locked = [i for i in range(count) if i < self.spare_first or i >= count - self.spare_last]
+        locked_layers = [i for i in range(count) if i < self.spare_first or i >= count - self.spare_last]
         ranking = rank_units(decoder, corpus, self.order, Measure(self.aggregate))
-        sizes = sizes_at(decoder.config, self.level, locked)
-        sub = cut(decoder, ranking, sizes, "llm_pruner", self.level, self.lora)
+        sizes = sizes_at(decoder.config, self.level, locked_layers)
+        model = cut(decoder, ranking, sizes, "llm_pruner", self.level, self.lora)
         return Compressed(
-            dense_copy(merge_adapters(sub.decoder)), figures(decoder.config, ranking, sub, locked)
+            dense_copy(merge_adapters(model.decoder)), figures(decoder.config, ranking, model, locked_layers)
         )

@@ -58,5 +58,5 @@ class ShortGpt:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        pruned = most_important(decoder, block_influences(decoder, corpus), self.level)
-        return Compressed(pruned, figures_of(pruned, decoder))
+        pruned_decoder = most_important(decoder, block_influences(decoder, corpus), self.level)
+        return Compressed(pruned_decoder, figures_of(pruned_decoder, decoder))

@@ -35,12 +35,12 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, as_plain
 
-GRID = 20
+GRID_STEPS = 20
 """Grid steps: exponents of the scales, and fractions by which a range is clipped."""
-MOST_SHRUNK = GRID // 2
-CHUNK = 1 << 18
+SHRINK_STEPS = GRID_STEPS // 2
+CHUNK_WEIGHTS = 1 << 18
 """Weights quantized at a time, to fit in a core's cache."""
-UNCLIPPED = ("q", "k")
+UNCLIPPED_PARTS = ("q", "k")
 """Matrices that are not clipped: clipping harms the product of queries and keys."""
 
 
@@ -73,71 +73,71 @@ class Awq:
     @torch.no_grad()
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        by_place = samples(decoder, corpus, self.rows)
+        samples_by_linear = samples(decoder, corpus, self.rows)
         config, layers = decoder.config, decoder.resident_layers()
         linears: dict[LinearId, BlockLinear] = {}
         for i, layer in enumerate(layers):
             scaled, inputs = self.scale_layer(
-                config, layer, {part: by_place[LinearId(i, part)] for part in PARTS}
+                config, layer, {part: samples_by_linear[LinearId(i, part)] for part in PARTS}
             )
             layers[i] = scaled
             for part in PARTS:
                 linears[LinearId(i, part)] = self._quantize(config, part, getattr(scaled, part), inputs[part])
-        compressed = with_linears(decoder.with_layers(layers), linears)
-        return Compressed(compressed, {"bits_per_weight": bits_per_weight(linears.values())})
+        quantized_decoder = with_linears(decoder.with_layers(layers), linears)
+        return Compressed(quantized_decoder, {"bits_per_weight": bits_per_weight(linears.values())})
 
     def scale_layer(
         self, config: DecoderConfig, layer: LayerWeights, inputs: Mapping[str, Sample]
     ) -> tuple[LayerWeights, dict[str, Sample]]:
         """An equivalent layer with scaled weights, and the scaled inputs of its linears by part."""
-        scaled, inputs_by_part = layer, dict(inputs)
+        scaled_layer, inputs_by_part = layer, dict(inputs)
         for norm, parts in feeds(config).items():
             scales = self._scales(layer, parts, inputs)
-            scaled = fold_scales(scaled, norm, parts, scales)
+            scaled_layer = fold_scales(scaled_layer, norm, parts, scales)
             inputs_by_part |= {part: inputs[part].over(scales) for part in parts}
         for producer, part in (("qkv", "out"), ("up", "down")):
-            first = _first_scalable_output(config, producer)
-            if first is not None:
+            first_output = _first_scalable_output(config, producer)
+            if first_output is not None:
                 scales = self._scales(layer, (part,), inputs)
-                inverse = F.pad(1.0 / scales, (first, 0), value=1.0)
-                linears = {producer: scaled_outputs(getattr(scaled, producer), inverse)}
-                linears[part] = scaled_inputs(getattr(scaled, part), scales)
-                scaled = replace(scaled, **linears)  # type: ignore[arg-type]
+                inverse = F.pad(1.0 / scales, (first_output, 0), value=1.0)
+                linears = {producer: scaled_outputs(getattr(scaled_layer, producer), inverse)}
+                linears[part] = scaled_inputs(getattr(scaled_layer, part), scales)
+                scaled_layer = replace(scaled_layer, **linears)  # type: ignore[arg-type]
                 inputs_by_part[part] = inputs[part].over(scales)
-        return scaled, inputs_by_part
+        return scaled_layer, inputs_by_part
 
     def _scales(self, layer: LayerWeights, parts: tuple[str, ...], inputs: Mapping[str, Sample]) -> Tensor:
         """Scales of the input columns of linears that share their inputs, fp32 `[inputs]`."""
         sample = inputs[parts[0]]
         weight = torch.cat([as_plain(getattr(layer, part)).weight for part in parts])
-        best, least = torch.ones_like(sample.magnitude), float("inf")
-        for step in range(GRID):
-            scales = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
+        best_scales, least_error = torch.ones_like(sample.magnitude), float("inf")
+        for step in range(GRID_STEPS):
+            scales = sample.magnitude.pow(step / GRID_STEPS).clamp_min(1e-4)
             scales = scales / (scales.max() * scales.min()).sqrt()
             error = self._error(weight, sample.rows, scales)
-            if error < least:
-                best, least = scales, error
-        return best
+            if error < least_error:
+                best_scales, least_error = scales, error
+        return best_scales
 
     def _error(self, weight: Tensor, rows: Tensor, scales: Tensor) -> float:
         """Summed squared error of the outputs of a scaled and quantized weight."""
         error = 0.0
-        for chunk in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
-            delta = asymmetric(chunk * scales, self.bits, self.group).div_(scales).sub_(chunk)
-            error += float(F.linear(rows, delta).square_().sum())
+        for chunk in torch.split(weight, max(CHUNK_WEIGHTS // weight.shape[1], 1)):
+            difference = asymmetric(chunk * scales, self.bits, self.group).div_(scales).sub_(chunk)
+            error += float(F.linear(rows, difference).square_().sum())
         return error
 
     def _quantize(self, config: DecoderConfig, part: str, linear: Linear, sample: Sample) -> BlockLinear:
-        dense, outputs = as_plain(linear), matrices(config, part)
+        dense_linear, outputs = as_plain(linear), matrices(config, part)
         names = ("q", "k", "v") if part == "qkv" else (part,) * len(outputs)
         pieces = [
-            self.clip_weight(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
-            for name, piece in zip(names, torch.split(dense.weight, list(outputs)), strict=True)
+            self.clip_weight(piece, sample.rows) if self.clip and name not in UNCLIPPED_PARTS else piece
+            for name, piece in zip(names, torch.split(dense_linear.weight, list(outputs)), strict=True)
         ]
         weight = asymmetric(torch.cat(pieces), self.bits, self.group)
         inputs = weight.shape[1]
         bits = self.bits + (SCALE_BITS + self.bits) * groups_of(inputs, self.group) / inputs
-        return BlockLinear(weight, bits, None, dense.bias)
+        return BlockLinear(weight, bits, None, dense_linear.bias)
 
     def clip_weight(self, weight: Tensor, rows: Tensor) -> Tensor:
         """Clip each group of a weight at the limit that minimizes the error of its partial output.
@@ -150,22 +150,22 @@ class Awq:
         x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
         # sum over rows of (x . delta)^2 = delta . (x^T x) . delta, so the loop needs only the Gram matrix.
         gram = x.permute(1, 2, 0) @ x.transpose(0, 1)
-        chunks = torch.split(groups, max(CHUNK // groups[0].numel(), 1))
+        chunks = torch.split(groups, max(CHUNK_WEIGHTS // groups[0].numel(), 1))
         clipped_chunks = [self._clip_groups(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
         return torch.cat(clipped_chunks, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
 
     def _clip_groups(self, groups: Tensor, gram: Tensor) -> Tensor:
         """Clip groups `[groups, outputs, group]` at the limit of least error; `gram` is x^T x per group."""
-        largest = groups.abs().amax(2, keepdim=True)
-        best, least = largest, torch.full_like(largest, float("inf"))
-        for step in range(MOST_SHRUNK):
-            limit = largest * (1.0 - step / GRID)
-            cut = groups.clamp(-limit, limit)
-            delta = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
+        magnitudes = groups.abs().amax(2, keepdim=True)
+        limits, errors = magnitudes, torch.full_like(magnitudes, float("inf"))
+        for step in range(SHRINK_STEPS):
+            limit = magnitudes * (1.0 - step / GRID_STEPS)
+            clip = groups.clamp(-limit, limit)
+            delta = asymmetric(clip.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
             error = (delta @ gram).mul_(delta).sum(2, keepdim=True)
-            better = error < least
-            best, least = torch.where(better, limit, best), torch.where(better, error, least)
-        return groups.clamp(-best, best)
+            is_better = error < errors
+            limits, errors = torch.where(is_better, limit, limits), torch.where(is_better, error, errors)
+        return groups.clamp(-limits, limits)
 
 
 def _first_scalable_output(config: DecoderConfig, producer: str) -> int | None:

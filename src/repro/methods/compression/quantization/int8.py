@@ -64,22 +64,22 @@ class SmoothQuant:
                 f"smooth_quant needs norms that feed linears alone, and a decoder whose block is "
                 f"{decoder.config.block!r} has none; choose w8a8, llm_int8 or shadow"
             )
-        largest = largest_by_channel(decoder, corpus)
-        scales = smoothing(decoder, largest, self.alpha)
+        magnitudes = largest_by_channel(decoder, corpus)
+        scales = smoothing(decoder, magnitudes, self.alpha)
         # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
-        inputs = {place: maxima / scales.get(place, 1.0) for place, maxima in largest.items()}
-        steps = {place: float(maxima.max()) / HIGH for place, maxima in inputs.items()}
+        inputs = {name: maxima / scales.get(name, 1.0) for name, maxima in magnitudes.items()}
+        steps = {name: float(maxima.max()) / HIGH for name, maxima in inputs.items()}
         return Compressed(quantize_static(smooth(decoder, scales), steps), {"bits_per_weight": 8})
 
 
-def smoothing(decoder: Decoder, largest: Mapping[LinearId, Tensor], alpha: float) -> dict[LinearId, Tensor]:
+def smoothing(decoder: Decoder, maxima: Mapping[LinearId, Tensor], alpha: float) -> dict[LinearId, Tensor]:
     """Divisors of the inputs of linears after a norm: `max|X_j|^alpha / max|W_j|^(1 - alpha)`.
 
     Linears after the same norm share their scales, from the joint maximum of weights (SmoothQuant Eq. 4).
 
     Args:
         decoder: dense linears.
-        largest: largest magnitude of every input by linear, fp32 `[inputs]`.
+        maxima: largest magnitude of every input by linear, fp32 `[inputs]`.
         alpha: migration strength, 0 to 1.
     """
     scales: dict[LinearId, Tensor] = {}
@@ -87,7 +87,7 @@ def smoothing(decoder: Decoder, largest: Mapping[LinearId, Tensor], alpha: float
         for parts in feeds(decoder.config).values():
             weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
             weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
-            scale = largest[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
+            scale = maxima[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
             scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
     return scales
 

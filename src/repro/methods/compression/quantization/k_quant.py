@@ -15,7 +15,7 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
-from repro.models.quantization.ggml_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
+from repro.models.quantization.ggml_formats import FORMATS, LARGE_BLOCK, fitting, round_q8_0, round_q8_k
 from repro.models.quantization.grouped import BlockLinear, bits_per_weight
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -43,8 +43,7 @@ class KQuant:
         """See `Compression`."""
         config = decoder.config
         linears = {
-            place: _quantize(config, place, as_plain(linear), self.mix)
-            for place, linear in linears_of(decoder)
+            name: _quantize(config, name, as_plain(linear), self.mix) for name, linear in linears_of(decoder)
         }
         return Compressed(
             with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
@@ -61,8 +60,8 @@ def _q4_k_m(matrix: str, layer: int, layers: int) -> str:
 
 
 def _q4_k_s(matrix: str, layer: int, layers: int) -> str:
-    early = (matrix == "v" and layer < 4) or (matrix == "down" and layer < layers // 8)
-    return "q5_k" if early else "q4_k"
+    needs_more_bits = (matrix == "v" and layer < 4) or (matrix == "down" and layer < layers // 8)
+    return "q5_k" if needs_more_bits else "q4_k"
 
 
 MIXES: Mapping[str, Callable[[str, int, int], str]] = {
@@ -74,14 +73,14 @@ MIXES: Mapping[str, Callable[[str, int, int], str]] = {
 """Mix -> format of a matrix (`v`, `down` or another) of a layer, as in `llama_tensor_get_type`."""
 
 
-def _quantize(config: DecoderConfig, place: LinearId, linear: PlainLinear, mix: str) -> BlockLinear:
+def _quantize(config: DecoderConfig, linear_id: LinearId, linear: PlainLinear, mix: str) -> BlockLinear:
     """Quantize a fused linear, each original matrix (q, k, v; gate, up) in its own format."""
-    outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
-    names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)
-    formats = [FORMATS[fitting(MIXES[mix](name, place.layer, config.layers), inputs)] for name in names]
+    outputs, inputs = matrices(config, linear_id.part), linear.weight.shape[1]
+    names = ("q", "k", "v") if linear_id.part == "qkv" else (linear_id.part,) * len(outputs)
+    formats = [FORMATS[fitting(MIXES[mix](name, linear_id.layer, config.layers), inputs)] for name in names]
     pieces = torch.split(linear.weight, list(outputs))
-    weight = torch.cat([form(piece) for form, piece in zip(formats, pieces, strict=True)])
-    bits = sum(form.bits * rows for form, rows in zip(formats, outputs, strict=True)) / sum(outputs)
+    weight = torch.cat([quantize(piece) for quantize, piece in zip(formats, pieces, strict=True)])
+    bits = sum(quantize.bits * rows for quantize, rows in zip(formats, outputs, strict=True)) / sum(outputs)
     # All matrices of a fused linear have the same row length, so its activations are quantized once.
-    rounding = round_q8_k if formats[0].block == LARGE else round_q8_0
+    rounding = round_q8_k if formats[0].block == LARGE_BLOCK else round_q8_0
     return BlockLinear(weight, bits, rounding, linear.bias)

@@ -48,7 +48,7 @@ class PerGroup:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        linears = {place: self._quantize(as_plain(linear)) for place, linear in linears_of(decoder)}
+        linears = {name: self._quantize(as_plain(linear)) for name, linear in linears_of(decoder)}
         return Compressed(
             with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
         )

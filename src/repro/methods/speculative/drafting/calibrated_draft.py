@@ -26,7 +26,7 @@ COLDEST, WARMEST = 0.02, 20.0
 ACCURACY = 1e-3
 """Largest error of a temperature's logarithm."""
 
-BINS = 10
+BIN_COUNT = 10
 """Equal parts of the confidences over which a calibration error is taken."""
 
 ROUNDING = 1e-6
@@ -43,11 +43,11 @@ class MatchedNetwork:
     """
 
     def __init__(
-        self, draft: Network, oracle: Network, probability: float, seed: int, temperature: float = 1.0
+        self, draft: Network, target: Network, probability: float, seed: int, temperature: float = 1.0
     ) -> None:
-        """`oracle` is the target with a separate cache; it runs only in the selected contexts."""
+        """`target` has a separate cache; it runs only in the selected contexts."""
         self._draft, self._temperature = draft, temperature
-        self._oracle = oracle
+        self._oracle = target
         self._probability = probability
         self._seed = seed
         self.depth = draft.depth
@@ -57,11 +57,11 @@ class MatchedNetwork:
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the draft; the oracle runs when the logits are read."""
-        swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
-        step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, partial(self._rewrite, swapped))
+        swap_contexts = [context for context in prefixes if coin(context, self._seed) < self._probability]
+        step = self._draft.begin(prefixes, branches)
+        return RewrittenStep(step, prefixes, partial(self._rewrite, swap_contexts))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
@@ -69,11 +69,11 @@ class MatchedNetwork:
         self._oracle.keep(text)
 
     def _rewrite(
-        self, swapped: Sequence[Prefix], contexts: Sequence[Prefix], rows: list[Logits]
+        self, swap_contexts: Sequence[Prefix], contexts: Sequence[Prefix], rows: list[Logits]
     ) -> list[Logits]:
         """The draft's rows with the target's choice first in swapped contexts, all at the temperature."""
-        if swapped:
-            oracle_rows = zip(swapped, rows_of(self._oracle, swapped), strict=True)
+        if swap_contexts:
+            oracle_rows = zip(swap_contexts, rows_of(self._oracle, swap_contexts), strict=True)
             choices = {context: row.choice for context, row in oracle_rows}
             pairs = zip(contexts, rows, strict=True)
             rows = [with_first(row, choices[at]) if at in choices else row for at, row in pairs]
@@ -84,8 +84,8 @@ class MatchedNetwork:
 
 def coin(context: Prefix, *seeds: int) -> float:
     """A pseudorandom number in [0, 1) from a context's tokens and one or more seeds."""
-    hashed = blake2b(b"".join(b"%d " % seed for seed in seeds) + context.digest, digest_size=8).digest()
-    return int.from_bytes(hashed, "little") / 2**64
+    digest = blake2b(b"".join(b"%d " % seed for seed in seeds) + context.digest, digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
 
 
 def with_first(row: Logits, token: int) -> Logits:
@@ -96,7 +96,7 @@ def with_first(row: Logits, token: int) -> Logits:
     tokens, logps = row.top_ranks()
     if tokens[0] == token:
         return row
-    order = [tokens[0] if other == token else other for other in tokens]
+    order = [tokens[0] if ranked_token == token else ranked_token for ranked_token in tokens]
     return Logits(None, ([token, *order[1:]], logps))
 
 
@@ -106,11 +106,11 @@ def temper(row: Logits, temperature: float) -> Logits:
     Tokens beyond the kept ranks are taken to be as probable as the last of these.
     """
     tokens, logps = row.top_ranks()
-    first = logps[0]
-    last = math.exp(logps[-1] - first)
-    beyond = max(0.0, 1.0 - ROUNDING - sum(map(math.exp, logps))) * math.exp(-first) / last if last else 0.0
-    powers = [(logp - first) / temperature for logp in logps]
-    total = math.log(sum(map(math.exp, powers)) + beyond * math.exp(powers[-1]))
+    top_logp = logps[0]
+    last = math.exp(logps[-1] - top_logp)
+    rest = max(0.0, 1.0 - ROUNDING - sum(map(math.exp, logps))) * math.exp(-top_logp) / last if last else 0.0
+    powers = [(logp - top_logp) / temperature for logp in logps]
+    total = math.log(sum(map(math.exp, powers)) + rest * math.exp(powers[-1]))
     return Logits(None, (tokens, [power - total for power in powers]))
 
 
@@ -119,18 +119,18 @@ def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
     return sum(math.exp(temper(row, temperature).top_ranks()[1][0]) for row in rows) / len(rows)
 
 
-def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature: float) -> float:
-    """The expected calibration error of first choices: |share right - mean confidence| over `BINS` bins.
+def calibration_error(rows: Sequence[Logits], hits: Sequence[bool], temperature: float) -> float:
+    """The expected calibration error of first choices: |share right - mean confidence| over `BIN_COUNT` bins.
 
     Args:
         rows: what the draft said.
-        right: whether each row's first choice is the target's.
+        hits: whether each row's first choice is the target's.
         temperature: of the rows.
     """
     bins: dict[int, list[float]] = {}
-    for row, hit in zip(rows, right, strict=True):
+    for row, is_right in zip(rows, hits, strict=True):
         confidence = math.exp(temper(row, temperature).top_ranks()[1][0])
-        bins.setdefault(min(int(confidence * BINS), BINS - 1), []).append(hit - confidence)
+        bins.setdefault(min(int(confidence * BIN_COUNT), BIN_COUNT - 1), []).append(is_right - confidence)
     return sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows)
 
 
@@ -153,28 +153,29 @@ def temperature_for(rows: Sequence[Logits], confidence: float) -> float:
     return math.exp((low + high) / 2)
 
 
-def swap_probability(native: float, agreement: float, error: float = 0.0) -> float:
-    """The swap probability that raises an agreement of `native` to `agreement`.
+def swap_probability(own_agreement: float, agreement: float, error: float = 0.0) -> float:
+    """The swap probability that raises an agreement of `own_agreement` to `agreement`.
 
     A swap changes nothing where the draft already agrees, so native + (1 - native) p = agreement. Nothing is
     swapped in a draft that agrees more often by no more than two standard errors.
 
     Args:
-        native: share of contexts in which the draft's own top token is the target's.
+        own_agreement: share of contexts in which the draft's own top token is the target's.
         agreement: the share to reach.
-        error: standard error of `native`.
+        error: standard error of `own_agreement`.
 
     Raises:
         InputError: the draft already agrees more often than wanted.
     """
-    if agreement < native <= agreement + 2 * error:
+    if agreement < own_agreement <= agreement + 2 * error:
         return 0.0
-    if native > agreement:
+    if own_agreement > agreement:
         raise InputError(
-            f"the draft agrees with its target in {native:.1%} of the calibration tokens, more than the "
-            f"{agreement:.1%} that it is to be matched to; choose a weaker draft, or calibrate_draft_to=null"
+            f"the draft agrees with its target in {own_agreement:.1%} of the calibration tokens, more than "
+            f"the {agreement:.1%} that it is to be matched to; choose a weaker draft, or "
+            "calibrate_draft_to=null"
         )
-    return 0.0 if native == agreement else (agreement - native) / (1 - native)
+    return 0.0 if own_agreement == agreement else (agreement - own_agreement) / (1 - own_agreement)
 
 
 class MatchedHeads:

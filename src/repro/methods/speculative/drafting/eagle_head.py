@@ -26,7 +26,7 @@ from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
-from repro.models.forward.network import RANKED, Features, Logits, Step
+from repro.models.forward.network import RANK_COUNT, Features, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import families
@@ -43,9 +43,9 @@ from repro.records.provenance import count_layers
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""
 
-IDS = "eagle_aux_hidden_state_layer_ids"
-BEFORE = "norm_before_residual"
-OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS, BEFORE)
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+NORM_KEY = "norm_before_residual"
+OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
 """Entries of a head's `config.json` beside those of its layer."""
 
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -70,7 +70,7 @@ PREFIXES = ("", "model.")
 NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
 UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
-OUTPUTS = 3
+OUTPUT_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class EagleConfig:
     @property
     def features(self) -> int:
         """Width of the concatenated target features."""
-        return self.target_hidden * (OUTPUTS if self.outputs is None else len(self.outputs))
+        return self.target_hidden * (OUTPUT_COUNT if self.outputs is None else len(self.outputs))
 
     @property
     def max_positions(self) -> int | None:
@@ -116,57 +116,57 @@ class EagleConfig:
         if not all(0 <= output < layers for output in outputs):
             raise InputError(
                 f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
-                f"eagle_config.{IDS} in its config.json names others"
+                f"eagle_config.{IDS_KEY} in its config.json names others"
             )
         return tuple(output + 1 for output in outputs)
 
 
-def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
+def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
     """The configuration in a `config.json`, or `None` if the model is not an EAGLE-3 head.
 
     Raises:
         InputError: an unsupported head: more than one layer, biases, another activation, or an entry that is
             not read.
     """
-    architectures = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
-    if not architectures and raw.get("draft_vocab_size") is None:
+    architectures = set(config_json.get("architectures") or ()).intersection(ARCHITECTURES)
+    if not architectures and config_json.get("draft_vocab_size") is None:
         return None
-    nested = raw.get("eagle_config") or {}
+    nested = config_json.get("eagle_config") or {}
     if not isinstance(nested, Mapping):
         raise InputError(f"config.json has eagle_config={nested!r}; it must be a mapping")
-    for name, value in (*raw.items(), *nested.items()):
+    for name, value in (*config_json.items(), *nested.items()):
         if value is not None and value not in ONLY.get(name, (value,)):
             raise InputError(
                 f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
             )
-    if unread := [name for name in nested if name not in (IDS, *ONLY) and nested[name] not in NOTHING]:
+    if unread := [name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING]:
         raise InputError(
             f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
         )
-    decoder = {name: value for name, value in raw.items() if name not in (*OURS, *ONLY, *HARMLESS)}
+    decoder = {name: value for name, value in config_json.items() if name not in (*OURS, *ONLY, *HARMLESS)}
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
             f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
             f"{layer.layers}, hidden_act={layer.activation}, biases={layer.qkv_bias or layer.mlp_bias}"
         )
-    if type(raw.get(BEFORE) or False) is not bool:
-        raise InputError(f"config.json has {BEFORE}={raw[BEFORE]!r}; it must be true or false")
+    if type(config_json.get(NORM_KEY) or False) is not bool:
+        raise InputError(f"config.json has {NORM_KEY}={config_json[NORM_KEY]!r}; it must be true or false")
     return EagleConfig(
-        layer=replace(layer, vocab=raw.get("draft_vocab_size") or layer.vocab),
+        layer=replace(layer, vocab=config_json.get("draft_vocab_size") or layer.vocab),
         target_vocab=layer.vocab,
-        target_hidden=raw.get("target_hidden_size") or layer.hidden,
-        outputs=_outputs(raw.get(IDS), nested.get(IDS)),
-        norm_before_residual=raw.get(BEFORE) or False,
+        target_hidden=config_json.get("target_hidden_size") or layer.hidden,
+        outputs=_outputs(config_json.get(IDS_KEY), nested.get(IDS_KEY)),
+        norm_before_residual=config_json.get(NORM_KEY) or False,
     )
 
 
-def _outputs(*named: Any) -> tuple[int, ...] | None:
+def _outputs(*entries: Any) -> tuple[int, ...] | None:
     """The target layers that a head names in either of two places; InputError for other values."""
-    lists = [ids for ids in named if ids]
+    lists = [ids for ids in entries if ids]
     for ids in lists:
         if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
-            raise InputError(f"config.json has {IDS}={ids!r}; it must be one list of layers, not {lists}")
+            raise InputError(f"config.json has {IDS_KEY}={ids!r}; it must be one list of layers, not {lists}")
     return tuple(lists[0]) if lists else None
 
 
@@ -380,7 +380,7 @@ class DraftRow(Logits):
     def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
+            best = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
             logps = best.values - self._draft_logits.logsumexp(dim=-1)
             self._ranked = self._targets[best.indices].tolist(), logps.tolist()
         return self._ranked

@@ -25,7 +25,7 @@ from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import RANKED, Features, Network
+from repro.models.forward.network import RANK_COUNT, Features, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.tokens.prefix import Prefix
@@ -46,23 +46,23 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
     billed_kind = config.shape and _kind_of_shape(config.shape)
     if config.checkpoint and billed_kind and billed_kind is not kind:
         raise InputError(
-            f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[kind]}, and the shape that is "
-            f"billed is {KINDS[billed_kind]}"
+            f"{config.name}: checkpoint {config.checkpoint.name} is {KIND_NAMES[kind]}, and the shape that "
+            f"is billed is {KIND_NAMES[billed_kind]}"
         )
     return kind(config, embeddings_from, host, folder)
 
 
-def _kind_of(raw: Mapping[str, Any]) -> type[Model]:
+def _kind_of(config: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.NAMED in raw:
+    if medusa_head.HEADS in config:
         return MedusaModel
-    return EagleModel if raw and eagle_head.config_of(raw) else Model
+    return EagleModel if config and eagle_head.config_of(config) else Model
 
 
-def _require_built(raw: Mapping[str, Any]) -> None:
+def _require_built(config: Mapping[str, Any]) -> None:
     """InputError for a `config.json` of a model that cannot be computed here."""
-    if _kind_of(raw) is Model and not encdec.config_of(raw):
-        family_of(raw)
+    if _kind_of(config) is Model and not encdec.config_of(config):
+        family_of(config)
 
 
 def _kind_of_shape(shape: Shape) -> type[Model]:
@@ -76,9 +76,9 @@ def align_vocabularies(models: Sequence[Model]) -> None:
 
     To be called before weights are loaded; draft heads have their target's ids.
     """
-    padded = [model for model in models if model.folder and not isinstance(model, HeadModel)]
-    if len({model.own_shape.vocab for model in padded}) > 1:
-        for model in padded:
+    full_models = [model for model in models if model.folder and not isinstance(model, HeadModel)]
+    if len({model.own_shape.vocab for model in full_models}) > 1:
+        for model in full_models:
             model.tokens = max(model.tokenizer.vocabulary.values()) + 1
 
 
@@ -166,7 +166,7 @@ class HeadModel(Model):
         target = self.target
         return super().outputs_key(f"{variant}-{target.digest[:24]}-{target.config.dtype}")
 
-    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+    def network(self, memo: LogitCache | None = None, ranks: int = RANK_COUNT) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
         network = self._reading(CachedFeatures(self._depths, self.target.decoder, memo))
         return MemoNetwork(network, memo, ranks) if memo else network
@@ -206,8 +206,8 @@ class EagleModel(HeadModel):
     def digest(self) -> str:
         """See `Model`; heads with an entry that was not read before are others than those of that time."""
         assert self.folder is not None
-        raw = read_config(self.folder)
-        entries = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
+        config = read_config(self.folder)
+        entries = [name for name in (eagle_head.IDS_KEY, eagle_head.NORM_KEY) if config.get(name)]
         return content_hash([*entries, super().digest]) if entries else super().digest
 
     def _reading(self, features: Features) -> Network:
@@ -228,19 +228,19 @@ class MedusaModel(HeadModel):
 
     def _require_sound(self) -> None:
         """See `HeadModel`: no more heads are costed than the checkpoint has."""
-        billed, stored = self.model_cost.shape.medusa, self.head_config.heads
-        if billed > stored:
+        billed_heads, stored_heads = self.model_cost.shape.medusa, self.head_config.heads
+        if billed_heads > stored_heads:
             raise InputError(
-                f"{self.config.name} bills {billed} Medusa heads, and its checkpoint has {stored}; "
-                "bill no more than there are"
+                f"{self.config.name} bills {billed_heads} Medusa heads, and its checkpoint has "
+                f"{stored_heads}; bill no more than there are"
             )
 
     @cached_property
     def head_config(self) -> MedusaConfig:
         """Configuration of the checkpoint."""
         assert self.folder is not None
-        raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
-        return medusa_head.config_of(self.folder, raw, vocab)
+        config, vocab = read_config(self.folder), self.target.decoder_config.vocab
+        return medusa_head.config_of(self.folder, config, vocab)
 
     def _reading(self, features: Features) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features)
@@ -248,7 +248,7 @@ class MedusaModel(HeadModel):
     @cached_property
     def ranks(self) -> Path | None:
         """The file of the heads' recorded ranks, if there is one."""
-        path = self.folder / head_ranks.FILE if self.folder else None
+        path = self.folder / head_ranks.RANKS_FILE if self.folder else None
         return path if path and path.is_file() else None
 
     def _beside(self, placement: Placement) -> object | None:
@@ -265,7 +265,7 @@ class MedusaModel(HeadModel):
         return medusa_head.load(self.folder, self.head_config, self.config.dtype, ends, self._host)
 
 
-KINDS: dict[type[Model], str] = {
+KIND_NAMES: dict[type[Model], str] = {
     Model: "no head that reads its target",
     EagleModel: "an EAGLE-3 head",
     MedusaModel: "Medusa heads",

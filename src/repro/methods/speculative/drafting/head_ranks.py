@@ -15,10 +15,10 @@ from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 
-FILE = "ranks.safetensors"
+RANKS_FILE = "ranks.safetensors"
 """File name of a record in the heads' checkpoint folder."""
 
-TOP = 10
+TOP_RANKS = 10
 """Top tokens per head that trees may use, as in Medusa's own trees."""
 
 
@@ -31,7 +31,7 @@ class HeadRanks:
 
     Attributes:
         ranks: int16 `[positions, heads]`: rank (from 0) in head k's logits of the token k + 1 places after
-            the position; `RANKED` if the token is not in the top `RANKED` or the answer has ended.
+            the position; `RANK_COUNT` if the token is not in the top `RANK_COUNT` or the answer has ended.
         begins: first position of each answer, ascending from 0.
     """
 
@@ -40,10 +40,10 @@ class HeadRanks:
 
     def __post_init__(self) -> None:
         if self.ranks.ndim != 2 or self.ranks.dtype != torch.int16 or not self.ranks.numel():
-            form = f"{self.ranks.dtype} {list(self.ranks.shape)}"
-            raise InputError(f"ranks of heads are {form}; they must be int16 [positions, heads]")
+            type_and_shape = f"{self.ranks.dtype} {list(self.ranks.shape)}"
+            raise InputError(f"ranks of heads are {type_and_shape}; they must be int16 [positions, heads]")
         ends = (*self.begins, self.positions)
-        if not self.begins or self.begins[0] or any(a >= b for a, b in pairwise(ends)):
+        if not self.begins or self.begins[0] or any(begin >= end for begin, end in pairwise(ends)):
             raise InputError(
                 f"the answers of {self.positions} ranked positions begin at {list(self.begins)}; "
                 "they must begin at 0 and ascend"
@@ -62,15 +62,15 @@ class HeadRanks:
     @cached_property
     def ends(self) -> Tensor:
         """For each position, the end (exclusive) of its answer, int64 `[positions]`."""
-        after = torch.tensor([*self.begins[1:], self.positions])
-        lengths = after - torch.tensor(self.begins)
-        return after.repeat_interleave(lengths)
+        answer_ends = torch.tensor([*self.begins[1:], self.positions])
+        lengths = answer_ends - torch.tensor(self.begins)
+        return answer_ends.repeat_interleave(lengths)
 
     def first(self, heads: int) -> HeadRanks:
         """The record of the first `heads` heads only."""
         return HeadRanks(self.ranks[:, :heads].contiguous(), self.begins)
 
-    def accuracies(self, ranks: int = TOP) -> list[list[float]]:
+    def accuracies(self, ranks: int = TOP_RANKS) -> list[list[float]]:
         """`[head][rank]`: share of positions where the head's token at that rank is the target's.
 
         Positions whose answer ends before the head's token are left out.
@@ -78,28 +78,28 @@ class HeadRanks:
         Raises:
             InputError: no answer is long enough for the last head.
         """
-        out = []
+        accuracies = []
         for head in range(self.heads):
-            inside = torch.arange(self.positions) + head < self.ends
-            count = int(inside.sum())
+            is_inside = torch.arange(self.positions) + head < self.ends
+            count = int(is_inside.sum())
             if not count:
                 raise InputError(
                     f"no recorded answer has a token {head + 1} places after its first; record longer ones"
                 )
-            column = self.ranks[inside, head]
-            out.append([int((column == rank).sum()) / count for rank in range(ranks)])
-        return out
+            column = self.ranks[is_inside, head]
+            accuracies.append([int((column == rank).sum()) / count for rank in range(ranks)])
+        return accuracies
 
-    def save(self, path: Path, about: Mapping[str, str]) -> None:
-        """Write a safetensors file with `about` as metadata."""
-        write_tensors(path, {"ranks": self.ranks, "begins": torch.tensor(self.begins)}, about)
+    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
+        """Write a safetensors file with `metadata`."""
+        write_tensors(path, {"ranks": self.ranks, "begins": torch.tensor(self.begins)}, metadata)
 
     @classmethod
     def load(cls, path: Path) -> HeadRanks:
         """Load the record in a file; InputError if it holds none."""
         tensors = read_tensors(path)
-        if missing := {"ranks", "begins"} - tensors.keys():
-            raise InputError(f"{path} holds no ranks of heads: it lacks {', '.join(sorted(missing))}")
+        if missing_names := {"ranks", "begins"} - tensors.keys():
+            raise InputError(f"{path} holds no ranks of heads: it lacks {', '.join(sorted(missing_names))}")
         return cls(tensors["ranks"], tuple(tensors["begins"].tolist()))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.speculative.drafting.head_ranks import TOP
+from repro.methods.speculative.drafting.head_ranks import TOP_RANKS
 from repro.methods.speculative.drafting.verification_tree import (
     Accuracies,
     estimate_tree,
@@ -28,11 +28,11 @@ VERSION = 1
 WIDTHS = (2, 4)
 """Widths of the trees whose acceptance lengths are fitted."""
 
-MODEL = "vicuna-7b-v1.3"
-STEEPEST = 12.0
+MODEL_NAME = "vicuna-7b-v1.3"
+STEEPEST_SLOPE = 12.0
 """Bound on the absolute slope; at 12 the odds change by a factor e^12 from one head to the next."""
 
-PRINTED = 5
+PRINTED_RANKS = 5
 """Number of ranks whose accuracies are published."""
 
 
@@ -57,7 +57,7 @@ class FittedHeads:
     @property
     def request(self) -> dict[str, Any]:
         """What the fit is made of, for keys: its outcome has other last digits under another Python."""
-        return {"cells": [*self.cells], "published": [*self.published], "model": MODEL}
+        return {"cells": [*self.cells], "published": [*self.published], "model": MODEL_NAME}
 
 
 @cache
@@ -83,42 +83,42 @@ def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedH
 
 
 def published_accuracies() -> list[list[float]]:
-    """`[head][n - 1]`: published top-n accuracy of `MODEL`'s heads."""
+    """`[head][n - 1]`: published top-n accuracy of `MODEL_NAME`'s heads."""
     path = conf_dir() / "reference" / "head_accuracies.csv"
     with path.open(newline="", encoding="utf-8") as file:
-        heads = [row for row in csv.DictReader(file) if row["model"] == MODEL]
+        heads = [row for row in csv.DictReader(file) if row["model"] == MODEL_NAME]
     heads.sort(key=lambda row: int(row["head"]))
-    return [[float(row[f"top{n}"]) for n in range(1, PRINTED + 1)] for row in heads]
+    return [[float(row[f"top{n}"]) for n in range(1, PRINTED_RANKS + 1)] for row in heads]
 
 
-def cumulative(heads: Accuracies) -> list[list[float]]:
-    """Extrapolate cumulative accuracies to `TOP` ranks.
+def cumulative(accuracies: Accuracies) -> list[list[float]]:
+    """Extrapolate cumulative accuracies to `TOP_RANKS` ranks.
 
     Deviation: no accuracy is published beyond rank 5. The accuracy that a rank adds is extrapolated as a
     power of the rank, with the exponent given by the published ranks 2 and 5.
     """
-    out = []
-    for head in heads:
+    sums_by_head = []
+    for head in accuracies:
         gains = steps(head)
         power = math.log(gains[1] / gains[-1]) / math.log(len(head) / 2)
         sums = list(head)
-        while len(sums) < TOP:
+        while len(sums) < TOP_RANKS:
             sums.append(sums[-1] + gains[-1] * (len(head) / (len(sums) + 1)) ** power)
-        out.append(sums)
-    return out
+        sums_by_head.append(sums)
+    return sums_by_head
 
 
-def raise_odds(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
+def raise_odds(accuracies: Accuracies, level: float, slope: float) -> list[list[float]]:
     """Accuracies by rank after adding level + slope * head to the log-odds of the cumulative ones."""
     return [
         steps([1 / (1 + math.exp(-(log_odds(share) + level + slope * head))) for share in shares])
-        for head, shares in enumerate(heads)
+        for head, shares in enumerate(accuracies)
     ]
 
 
 def steps(sums: Sequence[float]) -> list[float]:
     """Differences of consecutive cumulative values, the first one included."""
-    return [sums[0], *(after - before for before, after in pairwise(sums))]
+    return [sums[0], *(later - earlier for earlier, later in pairwise(sums))]
 
 
 def log_odds(share: float) -> float:
@@ -128,7 +128,7 @@ def log_odds(share: float) -> float:
 
 def _solve(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
     """Solve `acceptance(slope) == published` for an increasing function by bisection."""
-    low, high = -STEEPEST, STEEPEST
+    low, high = -STEEPEST_SLOPE, STEEPEST_SLOPE
     if not acceptance(low) < published < acceptance(high):
         raise InputError(
             f"match: heads with the acceptance length of {cells[0]} have between {acceptance(low):.3f} and "

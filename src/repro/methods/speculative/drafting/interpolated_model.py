@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.libraries import np, torch
 from repro.methods.speculative.drafting.head_model import HeadModel
 from repro.models.quantization.dictionary_rounding import packed_layer, require_dense
-from repro.models.runtime.model import STORED, Model, WeightsKind
+from repro.models.runtime.model import PRECISION_OF_DTYPE, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
@@ -39,17 +39,17 @@ class InterpolatedModel(Model):
         seed: of P.
     """
 
-    def __init__(self, target: Model, billed: Model, share: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, target: Model, draft: Model, share: float = 0.0, seed: int = 0) -> None:
         """See the class.
 
         Raises:
             InputError: the target is no decoder of dense, unrounded weights, or the draft is a head.
         """
-        self.target, self.billed, self.share, self.seed = target, billed, share, seed
+        self.target, self.billed, self.share, self.seed = target, draft, share, seed
         role = f"a draft of interpolated weights has {target.config.name}'s weights"
-        if isinstance(billed, HeadModel):
+        if isinstance(draft, HeadModel):
             raise InputError(
-                f"{role}, and {billed.config.name} is a draft head; choose another model@draft, or "
+                f"{role}, and {draft.config.name} is a draft head; choose another model@draft, or "
                 "draft_calibration=true"
             )
         if target.encoder_decoder:
@@ -57,12 +57,12 @@ class InterpolatedModel(Model):
         if target.config.rounded:
             raise InputError(f"{role}, and they are rounded; choose target.rounded=null")
         require_dense(target.config.dtype)
-        billed_config = billed.config
+        billed_config = draft.config
         config = replace(
             target.config,
             name=billed_config.name,
-            shape=billed_config.shape or billed.own_shape,
-            precision=billed_config.precision or STORED[billed_config.dtype],
+            shape=billed_config.shape or draft.own_shape,
+            precision=billed_config.precision or PRECISION_OF_DTYPE[billed_config.dtype],
         )
         super().__init__(config, host=target._host)
         self.tokens = target.tokens
@@ -108,11 +108,11 @@ def interpolate(layer: LayerWeights, share: float, seed: Sequence[int]) -> Layer
     generator = np.random.default_rng(list(seed))
 
     def mix(linear: Linear) -> Linear:
-        dense = as_plain(linear)
-        weight = dense.weight.float()
+        dense_linear = as_plain(linear)
+        weight = dense_linear.weight.float()
         noise = torch.from_numpy(generator.standard_normal(tuple(weight.shape), dtype=np.float32))
         noise = noise.to(weight.device)
         noise *= weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
-        return replace(dense, weight=torch.lerp(weight, noise, share).to(dense.weight.dtype))
+        return replace(dense_linear, weight=torch.lerp(weight, noise, share).to(dense_linear.weight.dtype))
 
     return layer.map(mix)

@@ -20,10 +20,10 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
-from repro.methods.speculative.drafting.head_ranks import FILE as RANKS
+from repro.methods.speculative.drafting.head_ranks import RANKS_FILE as RANKS
 from repro.models.checkpoints.config_settings import HARMLESS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
-from repro.models.checkpoints.validate import MEDUSA
+from repro.models.checkpoints.validate import MEDUSA_FILE
 from repro.models.checkpoints.weight_files import NOTHING
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
@@ -37,14 +37,14 @@ from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
-NAMED, LAYERS = "medusa_num_heads", "medusa_num_layers"
+HEADS, LAYERS = "medusa_num_heads", "medusa_num_layers"
 """Entries of a `config.json` of Medusa heads, which has the first one."""
 
 OTHERS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
 
-OF_RANKS = re.compile("ranks|begins")
+RANK_NAMES = re.compile("ranks|begins")
 """Tensors of the heads' recorded ranks (`head_ranks`), which may lie beside theirs."""
 
 
@@ -80,30 +80,30 @@ class MedusaConfig:
         return (layers,)
 
 
-def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
+def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> MedusaConfig:
     """The configuration of the heads in a folder.
 
     Args:
         folder: folder of the tensors.
-        raw: contents of its `config.json`.
+        config_json: contents of its `config.json`.
         vocab: vocabulary size of the target, for heads that use its output projection.
 
     Raises:
         InputError: the folder has no heads, or not the tensors of each, or others; `config.json` names other
             numbers of blocks, more heads, or has an entry that is not read.
     """
-    for name in (NAMED, LAYERS):
-        if name in raw and (type(raw[name]) is not int or raw[name] < 1):
-            raise InputError(f"{name} is {raw[name]!r} in {folder}; it must be 1 or more")
+    for name in (HEADS, LAYERS):
+        if name in config_json and (type(config_json[name]) is not int or config_json[name] < 1):
+            raise InputError(f"{name} is {config_json[name]!r} in {folder}; it must be 1 or more")
     tensors = _tensors(folder)
     heads = next(k for k in count() if f"{k}.0.linear.weight" not in tensors)
     layers = next(j for j in count() if f"0.{j}.linear.weight" not in tensors)
     if not heads:
         raise InputError(f"{folder} holds no tensor 0.0.linear.weight, as Medusa heads have")
-    if layers != raw.get(LAYERS, layers) or heads < raw[NAMED]:
+    if layers != config_json.get(LAYERS, layers) or heads < config_json[HEADS]:
         raise InputError(
             f"{folder} has tensors of {heads} heads with {layers} blocks each, and its config.json names "
-            f"{NAMED}={raw[NAMED]}, {LAYERS}={raw.get(LAYERS, 'nothing')}"
+            f"{HEADS}={config_json[HEADS]}, {LAYERS}={config_json.get(LAYERS, 'nothing')}"
         )
     untied = f"0.{layers}.weight" in tensors
     width = tensors.shape("0.0.linear.weight")[0]
@@ -119,19 +119,19 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
     shapes |= {f"{block}.bias": (width,) for block in blocks}
     if untied:
         shapes |= {f"{k}.{layers}.weight": (config.target_vocab, width) for k in range(heads)}
-    tensors.require(shapes, OF_RANKS)
-    _require_entries(raw, config)
+    tensors.require(shapes, RANK_NAMES)
+    _require_entries(config_json, config)
     return config
 
 
-def _require_entries(raw: Mapping[str, Any], config: MedusaConfig) -> None:
+def _require_entries(config_json: Mapping[str, Any], config: MedusaConfig) -> None:
     """InputError for the first entry of a `config.json` that is not read, or says what the tensors do not."""
-    expected = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
-    for name, value in raw.items():
-        if value in NOTHING or name in (NAMED, LAYERS, *OTHERS, *HARMLESS) or value == expected.get(name):
+    sizes = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
+    for name, value in config_json.items():
+        if value in NOTHING or name in (HEADS, LAYERS, *OTHERS, *HARMLESS) or value == sizes.get(name):
             continue
-        why = f"; its tensors have {expected[name]}" if name in expected else ", which is not read here"
-        raise InputError(f"config.json of Medusa heads has {name}={value!r}{why}")
+        reason = f"; its tensors have {sizes[name]}" if name in sizes else ", which is not read here"
+        raise InputError(f"config.json of Medusa heads has {name}={value!r}{reason}")
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ def load(
 
     def linear(weight: str, outputs: int, bias: str = "") -> Linear:
         matrix = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
-        offset = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
-        return fastest_linear(PlainLinear(matrix, offset))
+        vector = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+        return fastest_linear(PlainLinear(matrix, vector))
 
     blocks = [
         [linear(f"{k}.{layer}.linear.weight", width, f"{k}.{layer}.linear.bias") for k in range(c.heads)]
@@ -210,7 +210,7 @@ def _tensors(folder: Path) -> Tensors:
     """The weights from safetensors if any exist (the rank record does not count), else from the pickle."""
     if any(path.name != RANKS for path in folder.glob("*.safetensors")):
         return StoredTensors(folder)
-    return PickledTensors(folder / MEDUSA)
+    return PickledTensors(folder / MEDUSA_FILE)
 
 
 class MedusaNetwork:

@@ -49,82 +49,82 @@ class Replay:
         Returns:
             `None` if no exchange saves a verification.
         """
-        nodes, present = [(), *paths], set(paths)
-        inner = {path[:-1] for path in paths}
-        leaves = [i for i, node in enumerate(nodes) if node and node not in inner]
+        nodes, paths_in_tree = [(), *paths], set(paths)
+        parent_paths = {path[:-1] for path in paths}
+        leaves = [i for i, node in enumerate(nodes) if node and node not in parent_paths]
         additions = [
             (parent, rank)
             for parent, node in sorted(enumerate(nodes), key=lambda item: (len(item[1]), item[1]))
             if len(node) < self._ranks.shape[1]
             for rank in range(ranks)
-            if (*node, rank) not in present
+            if (*node, rank) not in paths_in_tree
         ]
-        depths, last = self._accept(paths)
+        depths, last_nodes = self._accept(paths)
         slots = np.full((len(nodes), ranks), -1, dtype=np.int64)
-        for j, slot in enumerate(additions):
-            slots[slot] = j
+        for slot_number, slot in enumerate(additions):
+            slots[slot] = slot_number
         leaf_of = np.full(len(nodes), -1, dtype=np.int64)
         leaf_of[leaves] = np.arange(len(leaves))
-        gains, firsts = _group(self._missing_slots(depths, last, slots), len(additions))
-        lost, lasts = _group(leaf_of[last], len(leaves))
+        gain_positions, gain_starts = _group(self._missing_slots(depths, last_nodes, slots), len(additions))
+        loss_positions, loss_starts = _group(leaf_of[last_nodes], len(leaves))
         parents = np.array([parent for parent, _ in additions], dtype=np.int64)
-        _, leaf, best = _best_exchange(
+        _, leaf, best_slot = _best_exchange(
             depths,
-            gains,
-            firsts,
-            lost,
-            lasts,
+            gain_positions,
+            gain_starts,
+            loss_positions,
+            loss_starts,
             self._begins,
             self._ends,
             parents,
             np.array(leaves, dtype=np.int64),
         )
-        if best < 0:
+        if best_slot < 0:
             return None
-        parent, rank = additions[best]
+        parent, rank = additions[best_slot]
         return nodes[leaves[leaf]], (*nodes[parent], rank)
 
-    def _missing_slots(self, depths: Integers, last: Integers, slots: Integers) -> Integers:
+    def _missing_slots(self, depths: Integers, last_nodes: Integers, slots: Integers) -> Integers:
         """Per position, the free place whose node would also be accepted; -1 for none."""
         heads = self._ranks.shape[1]
-        following = self._ranks[np.arange(len(depths)), np.minimum(depths, heads - 1)]
-        in_table = (depths < heads) & (following < slots.shape[1])
-        return np.where(in_table, slots[last, np.where(in_table, following, 0)], -1)
+        next_ranks = self._ranks[np.arange(len(depths)), np.minimum(depths, heads - 1)]
+        in_table = (depths < heads) & (next_ranks < slots.shape[1])
+        return np.where(in_table, slots[last_nodes, np.where(in_table, next_ranks, 0)], -1)
 
     def _accept(self, paths: Sequence[Node]) -> tuple[Integers, Integers]:
         """Per position, the number of accepted draft tokens and the last accepted node."""
         index = {(): 0} | {path: i for i, path in enumerate(paths, 1)}
-        most = 1 + max((path[-1] for path in paths), default=0)
-        children = np.full((len(index), most), -1, dtype=np.int64)
+        rank_count = 1 + max((path[-1] for path in paths), default=0)
+        children = np.full((len(index), rank_count), -1, dtype=np.int64)
         for path in paths:
             children[index[path[:-1]], path[-1]] = index[path]
-        depths, last = _walk(children, self._ranks)
-        return depths, last
+        depths, last_nodes = _walk(children, self._ranks)
+        return depths, last_nodes
 
 
 @compile_loop
 def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
     positions, heads = ranks.shape
-    depths, last = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
-    for at in range(positions):
+    depths, last_nodes = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
+    for position in range(positions):
         node = 0
         for head in range(heads):
-            rank = ranks[at, head]
+            rank = ranks[position, head]
             if rank >= children.shape[1] or children[node, rank] < 0:
                 break
             node = children[node, rank]
-            depths[at] += 1
-        last[at] = node
-    return depths, last
+            depths[position] += 1
+        last_nodes[position] = node
+    return depths, last_nodes
 
 
 @compile_loop
-def _rounds(depths: Integers, begins: Integers, ends: Integers) -> int:
+def _rounds(depths: Integers, answer_starts: Integers, answer_ends: Integers) -> int:
     count = 0
-    for begin in begins:
-        at, end = begin, ends[begin]
-        while at < end:
-            at += depths[at] + 1
+    for start in answer_starts:
+        position, end = start, answer_ends[start]
+        while position < end:
+            position += depths[position] + 1
             count += 1
     return count
 
@@ -132,39 +132,40 @@ def _rounds(depths: Integers, begins: Integers, ends: Integers) -> int:
 @compile_loop
 def _best_exchange(
     depths: Integers,
-    gains: Integers,
-    firsts: Integers,
-    lost: Integers,
-    lasts: Integers,
-    begins: Integers,
-    ends: Integers,
+    gain_positions: Integers,
+    gain_starts: Integers,
+    loss_positions: Integers,
+    loss_starts: Integers,
+    answer_starts: Integers,
+    answer_ends: Integers,
     parents: Integers,
     leaves: Integers,
 ) -> tuple[int, int, int]:
     """Verifications with the best exchange, its leaf and its place (-1 for none); ties go to the first.
 
-    Positions `gains[firsts[j] : firsts[j + 1]]` would accept a node at place j, below node `parents[j]`;
-    positions `lost[lasts[i] : lasts[i + 1]]` accept leaf i, which is node `leaves[i]`, now.
+    Positions `gain_positions[gain_starts[j] : gain_starts[j + 1]]` would accept a node at place j, below node
+    `parents[j]`; positions `loss_positions[loss_starts[i] : loss_starts[i + 1]]` accept leaf i, which is node
+    `leaves[i]`, now.
     """
-    fewest, best_leaf, best_slot = _rounds(depths, begins, ends), -1, -1
-    trial = depths.copy()
+    least_rounds, best_leaf, best_slot = _rounds(depths, answer_starts, answer_ends), -1, -1
+    trial_depths = depths.copy()
     for i in range(len(leaves)):
-        for at in lost[lasts[i] : lasts[i + 1]]:
-            trial[at] -= 1
+        for position in loss_positions[loss_starts[i] : loss_starts[i + 1]]:
+            trial_depths[position] -= 1
         for j in range(len(parents)):
-            gained = gains[firsts[j] : firsts[j + 1]]
-            if parents[j] == leaves[i] or not len(gained):
+            new_positions = gain_positions[gain_starts[j] : gain_starts[j + 1]]
+            if parents[j] == leaves[i] or not len(new_positions):
                 continue
-            for at in gained:
-                trial[at] += 1
-            count = _rounds(trial, begins, ends)
-            if count < fewest:
-                fewest, best_leaf, best_slot = count, i, j
-            for at in gained:
-                trial[at] -= 1
-        for at in lost[lasts[i] : lasts[i + 1]]:
-            trial[at] += 1
-    return fewest, best_leaf, best_slot
+            for position in new_positions:
+                trial_depths[position] += 1
+            count = _rounds(trial_depths, answer_starts, answer_ends)
+            if count < least_rounds:
+                least_rounds, best_leaf, best_slot = count, i, j
+            for position in new_positions:
+                trial_depths[position] -= 1
+        for position in loss_positions[loss_starts[i] : loss_starts[i + 1]]:
+            trial_depths[position] += 1
+    return least_rounds, best_leaf, best_slot
 
 
 def _group(groups: Integers, count: int) -> tuple[Integers, Integers]:

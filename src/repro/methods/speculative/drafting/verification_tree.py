@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP_RANKS, Calibration, HeadRanks
 
 Path = tuple[int, ...]
 """A node as its path of ranks: first the rank in head 0's logits, then in head 1's, and so on."""
@@ -58,8 +58,8 @@ class VerificationTree:
 
     def leaves(self) -> Iterator[Path]:
         """Nodes without children, in the order of `paths`."""
-        inner = {path[:-1] for path in self.paths}
-        return (path for path in self.paths if path not in inner)
+        parents = {path[:-1] for path in self.paths}
+        return (path for path in self.paths if path not in parents)
 
     def __str__(self) -> str:
         return ";".join(map(_text, self.paths))
@@ -115,20 +115,20 @@ def estimate_tree(accuracies: Accuracies, width: int) -> VerificationTree:
         InputError: the heads have fewer nodes than the width requires.
     """
     _require_width(width)
-    reach: list[tuple[float, int, Path]] = [(-accuracies[0][0], 1, (0,))]
+    frontier: list[tuple[float, int, Path]] = [(-accuracies[0][0], 1, (0,))]
     paths: list[Path] = []
     while len(paths) < width - 1:
-        if not reach:
+        if not frontier:
             raise InputError(
                 f"a width of {width} is beyond {len(accuracies)} heads of {len(accuracies[0])} ranks, "
                 f"which make {len(paths) + 1} nodes with the root"
             )
-        _, _, path = heapq.heappop(reach)
+        _, _, path = heapq.heappop(frontier)
         paths.append(path)
         sibling, child = (*path[:-1], path[-1] + 1), (*path, 0)
         for node in (sibling, child):
             if len(node) <= len(accuracies) and node[-1] < len(accuracies[len(node) - 1]):
-                heapq.heappush(reach, (-value(node, accuracies), len(node), node))
+                heapq.heappush(frontier, (-value(node, accuracies), len(node), node))
     return VerificationTree.of(paths)
 
 
@@ -156,7 +156,7 @@ def refine(
 ) -> VerificationTree:
     """Brute-force local search around a tree: exchange nodes while that saves verifications.
 
-    An exchange removes a leaf and adds a node at any free place among the first `TOP` ranks of the remaining
+    An exchange removes a leaf and adds a node at any free place among the first `TOP_RANKS` of the remaining
     nodes. Each step tries all exchanges and makes the one that saves the most verifications of the recorded
     answers (ties go to the first: leaves in the tree's order, places by level and ranks), until none does.
 
@@ -170,7 +170,7 @@ def refine(
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:
         report(exchanges)
-        exchange = replay.exchange(paths, TOP)
+        exchange = replay.exchange(paths, TOP_RANKS)
         if exchange is None:
             return VerificationTree.of(paths)
         leaf, node = exchange
