@@ -35,11 +35,7 @@ from repro.scenarios.registry import made
 from tiny_project import composed
 
 GUIDE = "src/repro/experiments/guide"
-WRONG = {
-    "docs/changes.md",
-    f"{GUIDE}/explaining.py",
-    f"{GUIDE}/completing.py",
-}
+WRONG = {"docs/changes.md", f"{GUIDE}/explaining.py", f"{GUIDE}/completing.py"}
 """They name what was replaced, is wrong or half typed; `test_guide` holds the answers."""
 RIGHT = ("python -m repro --help", "model/checkpoint@target.checkpoint=NAME")
 """What is to be taken of these all the same."""
