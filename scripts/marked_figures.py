@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.records.record import write_atomically
-from repro.reports.fidelity.marked import FigureSources, marked, updated
+from repro.reports.fidelity.marked import FigureSources, correct_figures, marked_figures
 from repro.reports.reference.reference import load_cells
 
 
@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for page in pages(project_root()):
             text = page.read_text(encoding="utf-8")
-            for one in marked(text, sources):
-                if not one.agrees:
+            for figure in marked_figures(text, sources):
+                if not figure.agrees:
                     differ += 1
-                    print(f"{page.name}: {one.stands} is {one.written} in {one.place}")
-            if options.update and (new := updated(text, sources)) != text:
+                    print(f"{page.name}: {figure.stands} is {figure.true_text} in {figure.address}")
+            if options.update and (new := correct_figures(text, sources)) != text:
                 write_atomically(page, new)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

@@ -15,7 +15,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.safetensors_io import unpickled
+from repro.models.checkpoints.safetensors_io import unpickle_tensors
 
 PICKLED, SAFE = "pytorch_model.bin", "model.safetensors"
 
@@ -44,7 +44,7 @@ def unpickle(folder: Path) -> int:
         raise InputError(f"{folder} has no {PICKLED}")
     if target.exists():
         raise InputError(f"{target} is there already; remove it to write it anew")
-    found = unpickled(source)
+    found = unpickle_tensors(source)
     # safetensors does not store tensors that share memory, so they are copied.
     save_file({name: value.clone().contiguous() for name, value in found.items()}, target)
     return len(found)

@@ -16,6 +16,8 @@ from pathlib import Path
 from repro.core.paths import project_root
 
 ROOT = project_root()
+FURTHER = (ROOT / "results" / "errata.md", *ROOT.glob("workshop/**/README.md"))
+"""Pages beside those at the top and in docs/."""
 FENCED = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 STARTS = (
@@ -52,7 +54,7 @@ class Written:
 def written_commands() -> list[Written]:
     """All commands, each once a file."""
     found = []
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "workshop" / "studies" / "README.md"):
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *FURTHER):
         found += [Written(text, path) for text in _of_page(path.read_text(encoding="utf-8"))]
     for path in ROOT.glob("conf/**/*.yaml"):
         comments = re.findall(r"(?:^|\s)# ?(.*)", path.read_text(encoding="utf-8"))

@@ -28,6 +28,22 @@ def test_each_question_stands_once() -> None:
         assert wanted in questions
 
 
+def test_each_question_is_answered_by_a_file_that_is_there() -> None:
+    section = HOUSE.partition("## Where would I look?")[2].partition("\n## ")[0]
+    answers = re.findall(r"^\| (?!question|---)([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    assert len(answers) == 11
+    for question, answer in answers:
+        first = re.findall(r"`([\w/]+\.\w+)`", answer)[0]
+        assert (there := place(first)) is not None, question
+        assert there.is_file(), question
+
+
+def test_the_page_names_no_file_that_is_gone() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", HOUSE))
+    assert len(named) > 30
+    assert [path for path in sorted(named) if place(path) is None] == []
+
+
 @pytest.mark.parametrize(("what", "where", "more"), ROWS, ids=[row[0] for row in ROWS])
 def test_the_answer_is_a_place_that_has_such_things(what: str, where: str, more: str) -> None:
     paths = [path for path in re.findall(r"`([^`]+)`", where) if "/" in path]

@@ -252,7 +252,7 @@ def test_a_public_class_is_defined_once() -> None:
 
 
 def test_classes_have_the_field_s_words() -> None:
-    """Names that docs/changes.md says were replaced do not come back."""
+    """Names that were replaced by the field's do not come back."""
     gone = {"Flight", "Halt", "Sight", "Bill", "Writing", "Ask", "Unmet", "Respondents", "DenseCell"}
     nodes = [(name(path), node) for path in FILES for node in statements(tree(path))]
     assert [(where, n.name) for where, n in nodes if isinstance(n, ast.ClassDef) and n.name in gone] == []

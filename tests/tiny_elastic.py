@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from repro.methods.elastilm.submodels import Kept, Order
+from repro.methods.elastilm.submodels import LayerSizes, Order
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import PlainLinear, as_plain
 
 TOKENS = torch.arange(40) * 7 % 131
 
@@ -30,13 +30,13 @@ def order_of(made: Decoder, seed: int = 0) -> Order:
     return Order(units, neurons)
 
 
-def uneven(made: Decoder) -> Kept:
+def uneven(made: Decoder) -> LayerSizes:
     """Half the units and a third of the neurons, but the second layer whole."""
     c = made.config
     counts = [(max(1, c.kv_heads // 2), c.intermediate // 3)] * c.layers
     counts[1] = (c.kv_heads, c.intermediate)
     units, neurons = zip(*counts, strict=True)
-    return Kept(units, neurons)
+    return LayerSizes(units, neurons)
 
 
 def logits(made: Decoder, tokens: Tensor = TOKENS) -> Tensor:
@@ -47,18 +47,20 @@ def logits(made: Decoder, tokens: Tensor = TOKENS) -> Tensor:
     return torch.cat([made.forward(tokens[part], at[part], None, cache) for part in parts])
 
 
-def masked(made: Decoder, order: Order, kept: Kept) -> Decoder:
+def masked(made: Decoder, order: Order, kept: LayerSizes) -> Decoder:
     """The original with zeros where the outputs of all other units are read: the independent truth."""
     c, layers = made.config, []
     width = c.groups * c.head_dim
     for i, w in enumerate(made.layers):
         assert w is not None
-        out, down = plain(w.out).weight.clone(), plain(w.down).weight.clone()
+        out, down = as_plain(w.out).weight.clone(), as_plain(w.down).weight.clone()
         for unit in order.units[i][kept.units[i] :].tolist():
             out[:, unit * width : (unit + 1) * width] = 0
         down[:, order.neurons[i][kept.neurons[i] :]] = 0
         layers.append(
-            replace(w, out=PlainLinear(out, plain(w.out).bias), down=PlainLinear(down, plain(w.down).bias))
+            replace(
+                w, out=PlainLinear(out, as_plain(w.out).bias), down=PlainLinear(down, as_plain(w.down).bias)
+            )
         )
     return Decoder(c, layers, made.ends)
 

@@ -1,6 +1,6 @@
 """repro: research on running language models on phones and boards, reproduced and compared.
 
-`run`, `sweep`, `cells` and `table` are the command's work from Python; docs/python.md shows them.
+`run`, `sweep`, `cells` and `table` are the command's work from Python; docs/run.md shows them.
 """
 
 from __future__ import annotations

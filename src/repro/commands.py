@@ -156,7 +156,7 @@ def table(
     samples, errors = Samples(store), dict[str, None]()
     for name in tables_of(tables, store):
         try:
-            with nullcontext() if out else store.locked():
+            with nullcontext() if out else store.lock():
                 show(screen(), *remake(name, store, samples, out or store.root, formats, paper, over))
         except InputError as wrong:  # the other tables do not need this one
             errors[str(wrong)] = None
@@ -176,10 +176,10 @@ def errors(papers: Sequence[str], results: Path, out: Path | None) -> None:
     """List a paper's predicted values with their errors over all existing tables, worst first.
 
     repro errors edgellm             of one paper
-    repro errors --results results   of all papers, and the page over them, fidelity.md
+    repro errors --results results   of all papers, and the pages over them
 
-    Reads the tables' CSV files and conf/reference/; writes <results>/<paper>/errors/ and
-    <results>/fidelity.md.
+    Reads the tables' CSV files and conf/reference/; writes <results>/<paper>/errors/, <results>/fidelity.md
+    and <results>/errata.md.
     """
     from repro.experiments.recorded_tables import write_errors
 
@@ -200,7 +200,7 @@ def cells(results: Path, experiment: str | None, out: Path) -> None:
     repro cells --experiment lever/fig10               those of an experiment, a paper or a sweep's table
     repro cells --out cells.csv                        as CSV, without units
 
-    One row a cell: labels, values and their units, settings (docs/python.md); `repro.cells()` is the same
+    One row a cell: labels, values and their units, settings (docs/run.md); `repro.cells()` is the same
     frame.
     """
     from repro.experiments.python_interface import cells as all_cells
@@ -240,12 +240,12 @@ def show(cell: str | None, compute: bool, full: bool, data: str | None, results:
     argument("a", metavar="A", help="a record's key or its beginning, a table's CSV, a folder of results"),
     argument("b", metavar="B", help="the same kind of thing"),
     argument("--results", type=Path, default=OUTPUTS, help="folder of the records"),
-    argument("--all", action="store_true", dest="whole", help="also print figures that are equal"),
+    argument("--all", action="store_true", dest="show_all", help="also print figures that are equal"),
     argument(
         "--worse-than", metavar="5%", help="exit with 1 if a figure is worse by more than that, or gone"
     ),
 )
-def compare(a: str, b: str, results: Path, whole: bool, worse_than: str | None) -> int:
+def compare(a: str, b: str, results: Path, show_all: bool, worse_than: str | None) -> int:
     """Compare two records, two tables or two folders of results, figure by figure.
 
     repro compare 3f9a21 b0c4d7                    two records, by the beginnings of their keys
@@ -263,7 +263,7 @@ def compare(a: str, b: str, results: Path, whole: bool, worse_than: str | None) 
     share = None if worse_than is None else comparing.share_of(worse_than)
     if Path(a).exists() and Path(b).exists():
         compared = comparing.compare_tables(Path(a), Path(b))
-        comparing.show_tables(screen(), compared, whole)
+        comparing.show_tables(screen(), compared, show_all)
     else:
         compared = comparing.show_records(screen(), open_results(results), (a, b))
     return 0 if share is None else comparing.show_worse(screen(), compared, share)
@@ -359,7 +359,7 @@ def fetch(
 
     The exit status is 1 if a checkpoint could not be obtained.
     """
-    from repro.models.checkpoints.fetching import fetched, places
+    from repro.models.checkpoints.fetching import fetch_line, source_lines
     from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 
     if experiment:
@@ -373,14 +373,14 @@ def fetch(
         for name in names:
             require_choice("checkpoint", name, files)
         if listed:
-            print(*places([Checkpoint.from_yaml(path) for path in files.values()]), sep="\n")
+            print(*source_lines([Checkpoint.from_yaml(path) for path in files.values()]), sep="\n")
         elif not names:
             raise InputError("name at least one checkpoint, or --list them")
         checkpoints = [Checkpoint.from_yaml(files[name]) for name in names]
     status = 0
     for checkpoint in () if listed else checkpoints:
         try:
-            print(fetched(checkpoint, cache, offline or None))
+            print(fetch_line(checkpoint, cache, offline or None))
         except InputError as wrong:  # such as a licence that was not accepted; the others are fetched
             status = tell(wrong, 1)
     return status
@@ -426,7 +426,7 @@ def calibrate(
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
-    docs/local.md explains the figures.
+    docs/emulator.md explains the figures.
     """
     from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
 

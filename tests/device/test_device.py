@@ -274,7 +274,7 @@ def test_memory_says_who_holds_what() -> None:
     memory = Memory(10e9, "the phone")
     memory.reserve(6e9, "target weights")
     memory.reserve(3e9, "a window")
-    assert (memory.held, memory.free) == (9e9, 1e9)
+    assert (memory.in_use, memory.free) == (9e9, 1e9)
     with pytest.raises(InputError) as raised:
         memory.reserve(2e9, "draft weights")
     assert str(raised.value) == (
@@ -282,11 +282,11 @@ def test_memory_says_who_holds_what() -> None:
         "(held: target weights 6.00 GB, a window 3.00 GB)"
     )
     memory.release("a window")
-    assert (memory.held, memory.peak) == (6e9, 9e9)
+    assert (memory.in_use, memory.peak) == (6e9, 9e9)
     memory.release("target weights")
-    assert (memory.held, memory.peak) == (0.0, 9e9)
+    assert (memory.in_use, memory.peak) == (0.0, 9e9)
     memory.reserve(1e9, "less")
-    assert (memory.held, memory.peak) == (1e9, 9e9), "the most that was held, and not the last"
+    assert (memory.in_use, memory.peak) == (1e9, 9e9), "the most that was held, and not the last"
     memory.release("less")
     with pytest.raises(InputError, match="held: nothing"):
         memory.reserve(11e9, "everything")

@@ -15,7 +15,15 @@ from faults import dearer_launches, shorter_paths
 from repro import commands
 from repro.core.errors import InputError
 from repro.experiments import check as checking
-from repro.experiments.check import CheckedCell, beginning, beside_conf, check, differences, fixed, report
+from repro.experiments.check import (
+    CheckedCell,
+    beginning,
+    beside_conf,
+    check,
+    differences,
+    report,
+    select_cells,
+)
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import open_results
@@ -189,10 +197,12 @@ def test_cells_are_chosen_by_table_by_list_and_by_hash(
     results = project.out / "results"
     assert run(project, "quickstrat") == 2
     assert "there is no table with cells 'quickstrat'. Did you mean quickstart?" in capsys.readouterr().err
-    ((cell, prompts),) = fixed(results, [{"table": "quickstart", "where": {"method": "draft"}}]).values()
+    ((cell, prompts),) = select_cells(
+        results, [{"table": "quickstart", "where": {"method": "draft"}}]
+    ).values()
     assert (cell.labels["method"], prompts) == ("draft", None)
     with pytest.raises(InputError, match="finds no cell"):
-        fixed(results, [{"table": "quickstart", "where": {"method": "lever"}}])
+        select_cells(results, [{"table": "quickstart", "where": {"method": "lever"}}])
     assert run(project, "--sample", "0") == 2
     assert run(project, "--sample", "1") == 0
     assert "1 of 1 cells checked: 1 equal" in capsys.readouterr().out
@@ -205,7 +215,7 @@ def test_the_list_of_the_project_names_committed_cells() -> None:
     from repro.core.paths import conf_dir, project_root
 
     listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
-    assert len(fixed(project_root() / "results", listed)) > 50
+    assert len(select_cells(project_root() / "results", listed)) > 50
 
 
 def test_a_record_and_its_key_hold_no_folder_of_the_machine(project: Project) -> None:

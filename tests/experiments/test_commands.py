@@ -27,7 +27,7 @@ from repro.commands import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
-from repro.experiments.command_words import checked
+from repro.experiments.command_words import check_arguments
 from repro.experiments.guide.choices import names, option_names
 from repro.experiments.plan import plain, table_section
 from repro.reports.spec.experiment import experiment_file, grid_of
@@ -35,7 +35,10 @@ from repro.scenarios.registry import made
 from tiny_project import composed
 
 GUIDE = "src/repro/experiments/guide"
-WRONG = {"docs/changes.md", f"{GUIDE}/explaining.py", f"{GUIDE}/completing.py"}
+WRONG = {
+    f"{GUIDE}/explaining.py",
+    f"{GUIDE}/completing.py",
+}
 """They name what was replaced, is wrong or half typed; `test_guide` holds the answers."""
 RIGHT = ("python -m repro --help", "model/checkpoint@target.checkpoint=NAME")
 """What is to be taken of these all the same."""
@@ -157,7 +160,7 @@ def taken(arguments: list[str]) -> None:
     """
     if "-sc" in arguments:
         return
-    words = checked(arguments)
+    words = check_arguments(arguments)
     overrides = [word for word in words if re.match(r"\+{0,2}[a-z][^ ]*=|~", word)]
     assert [word for word in words if re.match("[+a-z].*[ =]", word) and word not in overrides] == []
     overrides = [

@@ -22,7 +22,7 @@ from repro.experiments.tables import asked_of, made_table, older_keys, overrides
 from repro.records.results import Results, open_results
 from repro.records.store import OF_A_WRITER
 from repro.reports.fidelity.index import write_index
-from repro.reports.files import write_all, written
+from repro.reports.files import table_names, write_all
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
@@ -174,7 +174,7 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
         encoding="utf-8"
     )
     assert same_text(text, before)
-    for name in written(RESULTS):
+    for name in table_names(RESULTS):
         assert f"[{name}]({name}/table.md)" in text
 
 

@@ -21,7 +21,7 @@ from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.composing import publish
-from repro.experiments.drift import drifted
+from repro.experiments.drift import find_drift
 from repro.experiments.plan import planning
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
@@ -50,14 +50,14 @@ def commands(table: str) -> str:
 
 @pytest.mark.slow
 def test_every_committed_cell_is_configured_as_conf_says_today() -> None:
-    assert drifted(committed()) == {}
+    assert find_drift(committed()) == {}
 
 
 def test_a_sample_and_what_changed_are_configured_as_conf_says_today() -> None:
     """The smallest table of each paper, and what differs from the commit before; the others take minutes."""
     changed = [table for table in committed().tables() if is_changed(table, commands(table))]
     chosen = new_keys().union(*map(keys, smallest_tables() + changed))
-    assert drifted(committed(), chosen) == {}
+    assert find_drift(committed(), chosen) == {}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     results.put(cell)
     results.set_members("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
     monkeypatch.setattr("repro.experiments.plan.instantiate", lambda *_: pytest.fail("it ran"))
-    said = drifted(results)[cell.key]
+    said = find_drift(results)[cell.key]
     assert "the command of a cell in these results s" in said
     with pytest.raises(InputError, match="the command of a cell in these results s"):
         overrides_of("paper/fig1@x", results.members("paper/fig1"))
@@ -108,7 +108,7 @@ def test_a_changed_file_is_found(
     assert before in text
     (conf / file).write_text(text.replace(before, after, 1), encoding="utf-8")
     affected, others = keys(table, **labels), keys("mllm_npu/fig13a")
-    found = drifted(committed(), affected | others, conf)
+    found = find_drift(committed(), affected | others, conf)
     assert found.keys() == affected
     assert all(said in reason for reason in found.values()), found
 
@@ -116,7 +116,7 @@ def test_a_changed_file_is_found(
 @pytest.mark.parametrize("table", ["quickstart", "ghidorah/engines"])
 def test_a_table_is_configured_as_conf_says_today(table: str) -> None:
     """Of a phone's device and an engine with forms, in seconds: the gate of faults of `conf/`."""
-    assert drifted(committed(), keys(table)) == {}
+    assert find_drift(committed(), keys(table)) == {}
 
 
 def settings_today(record: Record, **changes: object) -> Mapping[str, Any]:

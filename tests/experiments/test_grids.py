@@ -9,7 +9,7 @@ import pytest
 from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
 from repro.experiments.composing import with_sweep
-from repro.reports.spec.beside import carried
+from repro.reports.spec.beside import carry_all
 from repro.reports.spec.grid import ExperimentGrid
 
 
@@ -80,7 +80,7 @@ def test_a_sweep_without_cells_is_an_error(values: str) -> None:
 
 def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
     """Chain-SD drafts 8 tokens by itself."""
-    found = jobs(*carried(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
+    found = jobs(*carry_all(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
     assert found == [
         ["method=std"],
         ["method=chain_sd"],

@@ -14,7 +14,7 @@ from repro.commands import run
 from repro.core import registry
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide import choices, help
-from repro.experiments.guide.choices import completed
+from repro.experiments.guide.choices import completions
 from repro.experiments.guide.components import settings_of
 from repro.scenarios.sections import RunSettings
 
@@ -124,11 +124,11 @@ def test_listing_imports_nothing_heavy() -> None:
 
 class TestCompletion:
     def test_names_below_a_folder(self) -> None:
-        found = completed("repro -m experiment=lever/fig1")
+        found = completions("repro -m experiment=lever/fig1")
         assert found is not None
         assert "experiment=lever/fig10" in found
         assert all(one.startswith("experiment=lever/fig1") for one in found)
 
     def test_roles_and_sweeps(self) -> None:
-        assert completed("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
-        assert completed("repro method=std,chain_") == ["method=std,chain_sd"]
+        assert completions("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
+        assert completions("repro method=std,chain_") == ["method=std,chain_sd"]

@@ -12,7 +12,7 @@ import pytest
 
 from records import begun
 from repro.experiments import sweep
-from repro.experiments.interrupted import stopped, stopping
+from repro.experiments.interrupted import stop_message, stopping
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
 from tiny_project import Project
@@ -23,7 +23,7 @@ def test_what_is_kept_is_counted_and_the_command_is_named() -> None:
     for number, state in enumerate(("done", "cached", "failed")):
         watched.add({"method": state})
         watched.finish(number, Note("", {}, state, 0.0))
-    assert stopped(["/src/repro/__main__.py", "-m", "labels={a: b}"], watched).splitlines() == [
+    assert stop_message(["/src/repro/__main__.py", "-m", "labels={a: b}"], watched).splitlines() == [
         "stopped; 2 of 3 cells are done and kept",
         "go on with: python -m repro -m 'labels={a: b}'",
     ]

@@ -10,7 +10,6 @@ from functools import cache
 from itertools import product
 
 import pytest
-from workshop.studies.fit_mllm.closed_forms import FITTED
 
 from experiment_files import names, section, swept, table
 from repro.core.paths import conf_dir
@@ -19,6 +18,7 @@ from repro.reports.claims.claims import is_prose
 from repro.reports.hardware_facts.facts import read_settings
 from repro.reports.reference.reference import load_cells, select
 from tiny_project import composed
+from workshop.studies.fit_mllm.closed_forms import FITTED
 
 PAPERS = ("edgellm", "elastilm", "ghidorah", "lever", "mllm_npu")
 REPEATED = {"edgellm": 21, "mllm_npu": 4}

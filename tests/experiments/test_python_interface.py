@@ -26,7 +26,7 @@ def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(project_root() / "results")
     blocks = re.findall(
-        r"```python\n(.*?)```", (project_root() / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n(.*?)```", (project_root() / "docs" / "run.md").read_text(encoding="utf-8"), re.DOTALL
     )
     blocks = [block for block in blocks if "polars" not in block]
     assert len(blocks) == 4

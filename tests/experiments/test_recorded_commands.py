@@ -66,10 +66,10 @@ def require_again(project: Project, first: subprocess.CompletedProcess[str], typ
     tokens = shlex.split(recorded(page))
     assert tokens[:3] == ["python", "-m", "repro"]
     assert {*typed} <= {*tokens}
-    keys, before = project.store.finished(), page.read_text(encoding="utf-8")
+    keys, before = project.store.finished_keys(), page.read_text(encoding="utf-8")
     again = project.here(*tokens[3:])
     assert again.returncode == 0, again.stderr
-    assert project.store.finished() == keys
+    assert project.store.finished_keys() == keys
     assert {*states(again.stdout)} == {"cached"}
     name = page.parent.relative_to(results).as_posix()
     assert commands.run("table", [name, "--results", str(results)]) == 0

@@ -1,4 +1,4 @@
-"""Each command of docs/tour.md is taken; those that must compute something do so with tiny models."""
+"""Each command of the tour in docs/start.md is taken; those that must compute do so with tiny models."""
 
 import re
 import shlex
@@ -16,16 +16,17 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
-from repro.experiments.command_words import checked
+from repro.experiments.command_words import check_arguments
 from repro.experiments.plan import plain
 from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario
 from tiny_project import composed, write_project
 
-PAGE = project_root() / "docs" / "tour.md"
+PAGE = project_root() / "docs" / "start.md"
+TOUR = PAGE.read_text(encoding="utf-8").partition("\n## A tour\n")[2].partition("\n## ")[0]
 COMMANDS = [
     shlex.split(line)
-    for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", TOUR, re.DOTALL)
     for line in block.splitlines()
 ]
 CELLS = {"method=edgellm": 4, "service=elastilm": 1, "method=chain_sd": 10, "resident": 6, "FOLDER": 2}
@@ -54,7 +55,7 @@ def test_a_command_is_taken_by_names_alone(
     text = " ".join(command)
     if "my_board" in text:
         command = [word for word in command if "my_board" not in word]  # the next test has it
-    overrides = [word for word in checked(command) if word != "-m"]
+    overrides = [word for word in check_arguments(command) if word != "-m"]
     axes = [[f"{key}={value}" for value in values.split(",")] for key, values in map(_split, overrides)]
     made_cells = [made(plain(composed(*cell))) for cell in product(*axes)]
     word = next(word for word in ("resident", *CELLS) if word in text)

@@ -216,7 +216,7 @@ def test_a_token_beyond_the_ranks_has_at_most_the_last_rank_s_probability() -> N
     row, exact = Logits(logits), logits.log_softmax(-1)
     assert logp(row, 63) == pytest.approx(float(exact[63]))
     assert logp(row, 64) == logp(row, 199) == logp(row, 63) > float(exact[64])
-    remembered = Logits(None, row.ranked())
+    remembered = Logits(None, row.top_ranks())
     assert [logp(remembered, t) for t in (0, 63, 199)] == [logp(row, t) for t in (0, 63, 199)]
 
 

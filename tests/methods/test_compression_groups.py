@@ -17,10 +17,10 @@ from repro.methods.compression.quantization.awq import Awq
 from repro.methods.compression.quantization.k_quant import KQuant, more_bits
 from repro.methods.compression.quantization.per_group import PerGroup
 from repro.models.analysis.activations import Sample, samples
-from repro.models.analysis.hooks import PARTS, Place, places
+from repro.models.analysis.hooks import PARTS, LinearId, linears_of
 from repro.models.quantization.ggml_formats import FORMATS, round_q8_0
 from repro.models.quantization.grouped import asymmetric, symmetric
-from repro.models.quantization.scale_folding import feeds, folded
+from repro.models.quantization.scale_folding import feeds, fold_scales
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
@@ -50,7 +50,7 @@ def test_moving_scales_changes_no_logit(family: str) -> None:
     layers = list(made.layers)
     for i, layer in enumerate(layers):
         for norm, parts in feeds(made.config).items():
-            layer = folded(layer, norm, parts, spread(made.config.hidden, i))
+            layer = fold_scales(layer, norm, parts, spread(made.config.hidden, i))
         layers[i] = layer
     moved = Decoder(made.config, layers, made.ends)
     assert torch.allclose(alone(moved, TEXT), alone(made, TEXT), atol=1e-4, rtol=1e-4)
@@ -111,7 +111,7 @@ def test_fp16_rounds_every_matrix() -> None:
     compressed = Fp16().compress(made, []).decoder
     assert torch.equal(compressed.ends.embedding, made.ends.embedding.half().float())
     assert not torch.equal(compressed.ends.embedding, made.ends.embedding)
-    for (_, after), (_, before) in zip(places(compressed), places(made), strict=True):
+    for (_, after), (_, before) in zip(linears_of(compressed), linears_of(made), strict=True):
         assert isinstance(after, PlainLinear)
         assert torch.equal(after.weight, before.weight.half().float())
     assert torch.equal(compressed.ends.project_in.weight, made.ends.project_in.weight.half().float())
@@ -140,21 +140,21 @@ def test_layers_with_more_bits_are_those_of_llama_cpp() -> None:
 def test_a_joined_linear_is_rounded_matrix_by_matrix() -> None:
     made = decoder("llama-2")  # 64 inputs: no row is a whole block of 256
     compressed = KQuant().compress(made, []).decoder
-    linears, before = dict(places(compressed)), dict(places(made))
+    linears, before = dict(linears_of(compressed)), dict(linears_of(made))
     for layer, value in ((1, "q5_0"), (2, "q8_0")):
-        pieces = before[Place(layer, "qkv")].weight.split([64, 32, 32])
+        pieces = before[LinearId(layer, "qkv")].weight.split([64, 32, 32])
         expected = [FORMATS[name](piece) for name, piece in zip(("q5_0", "q5_0", value), pieces, strict=True)]
-        assert torch.equal(linears[Place(layer, "qkv")].weight, torch.cat(expected))
-        down = before[Place(layer, "down")].weight
-        assert torch.equal(linears[Place(layer, "down")].weight, FORMATS[value](down))
+        assert torch.equal(linears[LinearId(layer, "qkv")].weight, torch.cat(expected))
+        down = before[LinearId(layer, "down")].weight
+        assert torch.equal(linears[LinearId(layer, "down")].weight, FORMATS[value](down))
         assert torch.equal(
-            linears[Place(layer, "out")].weight, FORMATS["q5_0"](before[Place(layer, "out")].weight)
+            linears[LinearId(layer, "out")].weight, FORMATS["q5_0"](before[LinearId(layer, "out")].weight)
         )
 
 
 def test_inputs_are_rounded_before_the_product() -> None:
     made = decoder("llama-biased")
-    linear = dict(places(KQuant().compress(made, []).decoder))[Place(0, "qkv")]
+    linear = dict(linears_of(KQuant().compress(made, []).decoder))[LinearId(0, "qkv")]
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
     assert torch.equal(linear(x), torch.nn.functional.linear(round_q8_0(x), linear.weight, linear.bias))
     assert not torch.allclose(linear(x), torch.nn.functional.linear(x, linear.weight, linear.bias), atol=1e-5)
@@ -216,7 +216,9 @@ def test_awq_scales_change_no_logit(family: str) -> None:
     seen = samples(made, corpus(), 64)
     layers = []
     for i, layer in enumerate(made.layers):
-        scaled, _ = Awq(bits=3).scaled(made.config, layer, {part: seen[Place(i, part)] for part in PARTS})
+        scaled, _ = Awq(bits=3).scale_layer(
+            made.config, layer, {part: seen[LinearId(i, part)] for part in PARTS}
+        )
         layers.append(scaled)
     moved = Decoder(made.config, layers, made.ends)
     assert torch.allclose(alone(moved, TEXT), alone(made, TEXT), atol=1e-4, rtol=1e-4)
@@ -232,7 +234,7 @@ def unchanged(family: str) -> set[str]:
         for width in [getattr(made.layers[0], part).weight.shape[1]]
         for rows in [torch.randn(64, width, generator=generator) * spread(width).square()]
     }
-    scaled, inputs = Awq(bits=3).scaled(made.config, made.layers[0], sample)
+    scaled, inputs = Awq(bits=3).scale_layer(made.config, made.layers[0], sample)
     same = {part for part in PARTS if torch.equal(inputs[part].rows, sample[part].rows)}
     weights_same = {
         part
@@ -261,14 +263,14 @@ def test_awq_loses_less_where_it_was_calibrated() -> None:
     texts = corpus()
     seen = samples(made, texts, 512)
     layer = made.layers[1]
-    inputs = {part: seen[Place(1, part)] for part in PARTS}
+    inputs = {part: seen[LinearId(1, part)] for part in PARTS}
     searched = {}
     for clip in (False, True):
         awq = Awq(bits=3, group=32, clip=clip)
-        scaled, moved = awq.scaled(made.config, layer, inputs)
-        after = dict(places(awq.compress(made, texts).decoder))
+        scaled, moved = awq.scale_layer(made.config, layer, inputs)
+        after = dict(linears_of(awq.compress(made, texts).decoder))
         searched[clip] = [
-            lost(after[Place(1, part)].weight, getattr(scaled, part).weight, moved[part].rows)
+            lost(after[LinearId(1, part)].weight, getattr(scaled, part).weight, moved[part].rows)
             for part in ("up", "down")
         ]
     plainly = [
@@ -294,7 +296,7 @@ def test_clips_are_those_of_the_least_error_of_each_group() -> None:
             ]
             errors = [(x @ (asymmetric(cut[None], 3, 5)[0] - values)).square().sum() for cut in cuts]
             expected[output, first : first + 5] = cuts[int(torch.stack(errors).argmin())]
-    assert torch.allclose(Awq(bits=3, group=5).clipped(weight, rows), expected, atol=1e-6)
+    assert torch.allclose(Awq(bits=3, group=5).clip_weight(weight, rows), expected, atol=1e-6)
     assert not torch.equal(expected, weight)
 
 

@@ -12,11 +12,11 @@ from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.compression.quantization.llm_int8 import LlmInt8
-from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
+from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smooth, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow, important
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
-from repro.models.analysis.hooks import Place, matrices, places, read, watched
+from repro.models.analysis.hooks import LinearId, linears_of, matrices, read, with_observer
 from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear, scale_per_output
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits
@@ -53,13 +53,13 @@ def test_linears_are_rounded_and_all_else_is_as_it_was(name: str, family: str) -
     if (name, family) == ("smooth_quant", POST):
         return
     given = dense(family)
-    before = {place: linear.tensors()["weight"].clone() for place, linear in places(given)}
+    before = {place: linear.tensors()["weight"].clone() for place, linear in linears_of(given)}
     said = logits(given)
     found = compress(name, family)
     assert torch.equal(logits(given), said)
-    assert all(torch.equal(linear.tensors()["weight"], before[place]) for place, linear in places(given))
+    assert all(torch.equal(linear.tensors()["weight"], before[place]) for place, linear in linears_of(given))
     assert found.decoder.ends is given.ends
-    assert {linear.tensors()["weight"].dtype for _, linear in places(found.decoder)} == {torch.int8}
+    assert {linear.tensors()["weight"].dtype for _, linear in linears_of(found.decoder)} == {torch.int8}
     assert found.figures["bits_per_weight"] == 8
     assert 0 < error(found.decoder, family) < 0.5
     for old, new in zip(given.layers, found.decoder.layers, strict=True):
@@ -77,7 +77,7 @@ def test_smoothing_alone_changes_no_answer(family: str) -> None:
     given = dense(family)
     largest = largest_by_channel(given, CORPUS)
     scales = smoothing(given, largest, 0.5)
-    made = smoothed(given, scales)
+    made = smooth(given, scales)
     assert float((logits(made) - logits(given)).abs().max()) < 1e-4
     after = largest_by_channel(made, CORPUS)
     for place, most in largest.items():
@@ -90,11 +90,11 @@ def test_the_scales_are_the_papers(family: str, joined: tuple[str, ...]) -> None
     """alpha 0.5 makes inputs and weights equally large; linears of one norm count together."""
     given = dense(family)
     largest = largest_by_channel(given, CORPUS)
-    scale = smoothing(given, largest, 0.5)[Place(1, "qkv")]
-    weights = torch.cat([dict(places(given))[Place(1, part)].tensors()["weight"] for part in joined])
-    expected = largest[Place(1, "qkv")].sqrt() / weights.abs().amax(0).sqrt()
+    scale = smoothing(given, largest, 0.5)[LinearId(1, "qkv")]
+    weights = torch.cat([dict(linears_of(given))[LinearId(1, part)].tensors()["weight"] for part in joined])
+    expected = largest[LinearId(1, "qkv")].sqrt() / weights.abs().amax(0).sqrt()
     assert torch.allclose(scale, expected, rtol=1e-5)
-    assert torch.allclose(largest[Place(1, "qkv")] / scale, weights.abs().amax(0) * scale, rtol=1e-4)
+    assert torch.allclose(largest[LinearId(1, "qkv")] / scale, weights.abs().amax(0) * scale, rtol=1e-4)
 
 
 def test_smoothing_needs_a_norm_that_feeds_linears_alone() -> None:
@@ -104,28 +104,28 @@ def test_smoothing_needs_a_norm_that_feeds_linears_alone() -> None:
 
 def test_a_static_step_is_a_127th_of_the_corpus_largest() -> None:
     made, largest = compress("w8a8", "llama-2").decoder, largest_by_channel(dense("llama-2"), CORPUS)
-    for place, linear in places(made):
+    for place, linear in linears_of(made):
         assert isinstance(linear, W8A8Linear)
         assert not linear.shadow
         assert linear.step == pytest.approx(float(largest[place].max()) / 127)
 
 
 def test_each_published_matrix_has_one_scale() -> None:
-    made = dict(places(compress("w8a8", "llama-2").decoder))
+    made = dict(linears_of(compress("w8a8", "llama-2").decoder))
     for part, scales in {"qkv": 3, "out": 1, "up": 2, "down": 1}.items():
-        linear = made[Place(0, part)]
+        linear = made[LinearId(0, part)]
         assert isinstance(linear, W8A8Linear)
-        assert len(linear.held.scale.unique()) == scales
-    rowwise = dict(places(compress("llm_int8", "llama-2").decoder))[Place(0, "out")]
+        assert len(linear.weight.scale.unique()) == scales
+    rowwise = dict(linears_of(compress("llm_int8", "llama-2").decoder))[LinearId(0, "out")]
     assert isinstance(rowwise, RowwiseLinear)
-    assert len(rowwise.held.scale.unique()) > 32
+    assert len(rowwise.weight.scale.unique()) > 32
 
 
 @pytest.mark.parametrize("quantile", [0.9, 0.99, 1.0])
 def test_a_profile_is_exact(quantile: float) -> None:
     """Against all inputs held and sorted."""
-    seen: dict[Place, list[torch.Tensor]] = {}
-    read(watched(dense("gemma-2"), lambda place, x: seen.setdefault(place, []).append(x)), CORPUS)
+    seen: dict[LinearId, list[torch.Tensor]] = {}
+    read(with_observer(dense("gemma-2"), lambda place, x: seen.setdefault(place, []).append(x)), CORPUS)
     for place, found in profile(dense("gemma-2"), CORPUS, quantile).items():
         every = torch.cat([x.abs().flatten() for x in seen[place]]).sort(descending=True).values
         allowed = int((1 - quantile) * len(every) + 1e-6)
@@ -135,8 +135,8 @@ def test_a_profile_is_exact(quantile: float) -> None:
 
 def test_the_most_important_linears_keep_their_outliers() -> None:
     largest = {"a": 9.0, "b": 8.0, "c": 4.0, "d": 6.0}
-    profiles = {Place(0, part): OutlierProfile(2.0, most) for part, most in largest.items()}
-    assert important(profiles, 0.5) == {Place(0, "a"), Place(0, "b")}
+    profiles = {LinearId(0, part): OutlierProfile(2.0, most) for part, most in largest.items()}
+    assert important(profiles, 0.5) == {LinearId(0, "a"), LinearId(0, "b")}
     assert important(profiles, 1.0) == frozenset()
     assert important(profiles, 0.0) == set(profiles)
 
@@ -149,7 +149,7 @@ def test_what_becomes_of_the_others(rest: str, share: float) -> None:
     kept = important(profiles, share)
     assert found.figures["shadowed_linears"] == len(kept) == 16 - round(16 * share)
     assert found.figures["linears"] == 16
-    for place, linear in places(found.decoder):
+    for place, linear in linears_of(found.decoder):
         assert isinstance(linear, W8A8Linear)
         assert linear.shadow == (place in kept)
         one = profiles[place]
@@ -160,14 +160,14 @@ def test_what_becomes_of_the_others(rest: str, share: float) -> None:
 @pytest.mark.parametrize("weights", ["row", "matrix"])
 def test_the_scales_of_weights_are_rows_or_matrices(weights: str) -> None:
     made = Shadow(weights=weights, quantile=0.99).compress(dense("llama-2"), CORPUS)
-    for place, linear in places(made.decoder):
+    for place, linear in linears_of(made.decoder):
         assert isinstance(linear, W8A8Linear)
-        own = dict(places(dense("llama-2")))[place].tensors()["weight"]
+        own = dict(linears_of(dense("llama-2")))[place].tensors()["weight"]
         scales = scale_per_output(own)
         if weights == "matrix":
             sizes = list(matrices(made.decoder.config, place.part))
             scales = torch.cat([part.max().expand(len(part)) for part in torch.split(scales, sizes)])
-        assert torch.equal(linear.held.scale, scales)
+        assert torch.equal(linear.weight.scale, scales)
 
 
 def test_a_finer_scale_is_nearer() -> None:
@@ -181,14 +181,14 @@ def test_a_finer_scale_is_nearer() -> None:
 def test_which_linears_keep_their_outliers() -> None:
     """By rank, by the layer's nearness to an end, and by the release's threshold, which needs no share."""
     importance = {
-        **{Place(0, part): 2.0 for part in ("qkv", "out", "up", "down")},
-        **{Place(1, part): 5.1 for part in ("qkv", "out", "up", "down")},
-        **{Place(2, part): 5.0 for part in ("qkv", "out", "up", "down")},
+        **{LinearId(0, part): 2.0 for part in ("qkv", "out", "up", "down")},
+        **{LinearId(1, part): 5.1 for part in ("qkv", "out", "up", "down")},
+        **{LinearId(2, part): 5.0 for part in ("qkv", "out", "up", "down")},
     }
     profiles = {place: OutlierProfile(1.0, most) for place, most in importance.items()}
 
     def layers(**given: Any) -> set[int]:
-        return {place.layer for place in Shadow(**given).kept(profiles, 3)}
+        return {place.layer for place in Shadow(**given).shadowed_linears(profiles, 3)}
 
     assert layers(keeps="ranked", pruned=2 / 3) == {1}
     assert layers(keeps="ends", pruned=2 / 3) == {0}
@@ -200,7 +200,9 @@ def test_which_linears_keep_their_outliers() -> None:
 def test_what_the_arithmetic_keeps_is_what_it_says_that_it_keeps(keeps: str) -> None:
     made = Shadow(keeps=keeps, pruned=0.5, quantile=0.8).compress(dense("qwen-3"), CORPUS)
     kept = {
-        place for place, linear in places(made.decoder) if isinstance(linear, W8A8Linear) and linear.shadow
+        place
+        for place, linear in linears_of(made.decoder)
+        if isinstance(linear, W8A8Linear) and linear.shadow
     }
     assert made.outliers is not None
     assert made.outliers.keys() == kept
@@ -208,12 +210,12 @@ def test_what_the_arithmetic_keeps_is_what_it_says_that_it_keeps(keeps: str) -> 
 
 
 def test_the_share_of_channels_with_outliers_is_counted_text_by_text() -> None:
-    given, place = dense("llama-2"), Place(1, "up")
+    given, place = dense("llama-2"), LinearId(1, "up")
     threshold = profile(given, CORPUS, 0.95)[place].threshold
     shares = []
     for text in CORPUS:
         seen: list[torch.Tensor] = []
-        read(watched(given, lambda at, x, seen=seen: seen.append(x) if at == place else None), [text])
+        read(with_observer(given, lambda at, x, seen=seen: seen.append(x) if at == place else None), [text])
         shares.append(float((seen[0].abs().amax(0) > threshold).float().mean()))
     made = Shadow(pruned=0.0, quantile=0.95).compress(given, CORPUS)
     assert made.outliers is not None
@@ -223,12 +225,12 @@ def test_the_share_of_channels_with_outliers_is_counted_text_by_text() -> None:
 def test_outputs_are_rounded_to_a_127th_of_their_matrix_largest() -> None:
     given = dense("llama-2")
     made = Shadow(outputs=True, pruned=1.0, quantile=0.99).compress(given, CORPUS)
-    linear = dict(places(made.decoder))[Place(0, "qkv")]
+    linear = dict(linears_of(made.decoder))[LinearId(0, "qkv")]
     assert isinstance(linear, W8A8Linear)
     steps = linear.output_steps
     assert steps is not None
     assert len(steps.unique()) == 3
-    largest = largest_by_channel(given, CORPUS, outputs=True)[Place(0, "qkv")]
+    largest = largest_by_channel(given, CORPUS, outputs=True)[LinearId(0, "qkv")]
     assert float(steps.max()) == pytest.approx(float(largest.max()) / 127)
     y = linear(torch.randn(5, 64, generator=torch.Generator().manual_seed(0)))
     codes = y / steps
@@ -242,7 +244,9 @@ def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None
     given = dense("llama-2")
     spoil = torch.ones(64)
     spoil[3] = 0.02
-    made = smoothed(given, dict.fromkeys((Place(i, part) for i in range(4) for part in ("qkv", "up")), spoil))
+    made = smooth(
+        given, dict.fromkeys((LinearId(i, part) for i in range(4) for part in ("qkv", "up")), spoil)
+    )
     assert error(made, "llama-2") < 1e-4
     errors = {
         name: error(compression.compress(made, CORPUS).decoder, "llama-2")

@@ -11,7 +11,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
-from repro.models.analysis.hooks import Place, read, watched
+from repro.models.analysis.hooks import LinearId, read, with_observer
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits
 from tiny_families import FAMILIES, VOCAB
@@ -22,9 +22,9 @@ TEXTS = [torch.randint(0, VOCAB, (60,), generator=torch.Generator().manual_seed(
 
 def into_down(made: Decoder, layer: int) -> Tensor:
     """What a layer's neurons give on a text, `[tokens, neurons]`."""
-    found: dict[Place, Tensor] = {}
-    read(watched(made, found.__setitem__), [TOKENS])
-    return found[Place(layer, "down")]
+    found: dict[LinearId, Tensor] = {}
+    read(with_observer(made, found.__setitem__), [TOKENS])
+    return found[LinearId(layer, "down")]
 
 
 def unmasked(made: Decoder) -> Decoder:
@@ -38,10 +38,10 @@ def test_each_token_computes_its_share_of_neurons_and_no_other(family: str) -> N
     made = ContextualSparsity(0.25, rank=4, epochs=1).compress(dense(family), CORPUS).decoder
     given = into_down(made, 0)
     predictor = made.layers[0].up.predictor  # type: ignore[union-attr]
-    inputs: dict[Place, Tensor] = {}
-    read(watched(made, inputs.__setitem__), [TOKENS])
+    inputs: dict[LinearId, Tensor] = {}
+    read(with_observer(made, inputs.__setitem__), [TOKENS])
     whole = into_down(unmasked(made), 0)
-    ranks = predictor(inputs[Place(0, "up")]).argsort(-1, descending=True)
+    ranks = predictor(inputs[LinearId(0, "up")]).argsort(-1, descending=True)
     chosen = torch.zeros_like(whole).scatter_(1, ranks[:, : made.config.intermediate // 4], 1.0)
     assert torch.equal(given, whole * chosen)
 

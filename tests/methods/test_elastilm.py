@@ -13,10 +13,10 @@ from repro.core.errors import InputError
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.elastilm import elastic_profile, lora
 from repro.methods.elastilm.compression import ElastiLM
-from repro.methods.elastilm.elastic_levels import TILE, anchors_of, kept_at
+from repro.methods.elastilm.elastic_levels import TILE, anchors_of, sizes_at
 from repro.methods.elastilm.elastic_profile import ElasticProfile, Parts
 from repro.methods.elastilm.lora import Adapter, Lora
-from repro.methods.elastilm.submodels import Kept, Order, reordered
+from repro.methods.elastilm.submodels import LayerSizes, Order, reorder
 from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.layer_dropping import block_elements
 from repro.models.analysis.layer_importance import loss, losses_without
@@ -48,7 +48,7 @@ RELEASED = [
 def test_the_releases_rule(
     config: DecoderConfig, level: float, units: int, neurons: int, ratio: float
 ) -> None:
-    kept = kept_at(config, level, ANCHORS, "release")
+    kept = sizes_at(config, level, ANCHORS, "release")
     assert (kept.units[2], kept.neurons[2]) == (units, neurons)
     assert (kept.units[0], kept.neurons[31]) == (config.kv_heads, config.intermediate)
     assert kept.true_ratio(config) == pytest.approx(ratio, abs=5e-4)
@@ -57,14 +57,14 @@ def test_the_releases_rule(
 @pytest.mark.parametrize("config", [LLAMA_7B, LLAMA_3, SMOLLM2])
 @pytest.mark.parametrize("level", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 def test_a_level_by_the_papers_rule_has_its_share(config: DecoderConfig, level: float) -> None:
-    kept = kept_at(config, level, range(6))
+    kept = sizes_at(config, level, range(6))
     neuron = 5e-4  # of a layer's share, at most: neurons are rounded down
     assert level - neuron < kept.true_ratio(config) <= level
-    assert level - neuron < kept_at(config, level, ()).true_ratio(config) <= level
+    assert level - neuron < sizes_at(config, level, ()).true_ratio(config) <= level
 
 
 def test_the_smallest_level_stands_on_its_floor() -> None:
-    kept = kept_at(SMOLLM2, 0.2, range(6))
+    kept = sizes_at(SMOLLM2, 0.2, range(6))
     assert set(kept.units[6:]) == {1}
     assert set(kept.neurons[6:]) == {TILE}
     assert kept.true_ratio(SMOLLM2) > 0.2
@@ -72,7 +72,7 @@ def test_the_smallest_level_stands_on_its_floor() -> None:
 
 def test_layers_that_are_not_there_cannot_be_locked() -> None:
     with pytest.raises(InputError, match="of 30"):
-        kept_at(SMOLLM2, 0.5, ANCHORS)
+        sizes_at(SMOLLM2, 0.5, ANCHORS)
 
 
 def test_anchors_are_the_layers_that_are_missed_most() -> None:
@@ -95,7 +95,7 @@ def test_a_level_is_the_model_without_its_least_important_units(family: str) -> 
     locked = anchors_of(losses_without(made, CORPUS), 0.25)
     assert len(locked) == 1
     for system, left in ((ElastiLM(anchors=0.25), locked), (LLMPruner(), ())):
-        kept = kept_at(made.config, 0.5, left)
+        kept = sizes_at(made.config, 0.5, left)
         out = system.compress(made, CORPUS)
         assert apart(logits(out.decoder), logits(masked(made, order, kept))) < 1e-4
         ratio = block_elements(out.decoder) / block_elements(made)
@@ -161,7 +161,7 @@ def test_a_committed_profile_is_taken_for_its_checkpoint_alone(kept_parts: Path)
     made = dense("llama-2")
     out = ElastiLM(anchors=0.25).compress(made, ())
     assert (out.figures["profile"], out.figures["locked_layers"]) == ("committed", "1")
-    wanted = masked(made, other_order(made.config), kept_at(made.config, 0.5, (1,)))
+    wanted = masked(made, other_order(made.config), sizes_at(made.config, 0.5, (1,)))
     assert apart(logits(out.decoder), logits(wanted)) < 1e-4
     for system in (ElastiLM(order="corpus"), ElastiLM(aggregate="abs_sum")):
         assert system.compress(made, CORPUS).figures["profile"] == "corpus"
@@ -180,7 +180,7 @@ def test_committed_adapters_are_attached_to_their_level_alone(
 ) -> None:
     made = dense("llama-2")
     for system, locked in (("elastilm", (1,)), ("llm_pruner", ())):
-        kept = kept_at(made.config, 0.5, locked)
+        kept = sizes_at(made.config, 0.5, locked)
         found = {
             site: Adapter(torch.full((2, into), 0.1), torch.full((of, 2), 0.1))
             for site, (into, of) in lora.shapes(made.config, kept).items()
@@ -210,13 +210,13 @@ def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     made = dense("llama-2")
-    found = elastic_profile.profiled(made, CORPUS, Measure())
+    found = elastic_profile.profile_decoder(made, CORPUS, Measure())
     elastic_profile.save(found, tmp_path / "p.safetensors")
     back = elastic_profile.load(tmp_path / "p.safetensors")
     assert back.order.digest == found.order.digest
-    assert (back.losses, back.whole) == (found.losses, found.whole)
-    assert found.whole == loss(made, CORPUS)
-    lora.save(Lora({}, Kept.whole(made.config), back.order.digest), tmp_path / "l.safetensors")
+    assert (back.losses, back.full_loss) == (found.losses, found.full_loss)
+    assert found.full_loss == loss(made, CORPUS)
+    lora.save(Lora({}, LayerSizes.full(made.config), back.order.digest), tmp_path / "l.safetensors")
     with pytest.raises(InputError, match="no profile"):
         elastic_profile.load(tmp_path / "l.safetensors")
 
@@ -228,9 +228,9 @@ def test_the_committed_order_of_a_checkpoint_leaves_it_what_it_is(name: str) -> 
     checkpoint = read_model(name).checkpoint
     assert checkpoint is not None
     made = weights.load(open_checkpoint(checkpoint), "float32", packed=False)
-    folder = elastic_profile.committed(made)
+    folder = elastic_profile.committed_folder(made)
     assert folder is not None
     order = elastic_profile.load(folder / elastic_profile.PROFILE).order
     assert any(not torch.equal(one, one.sort().values) for one in order.neurons)
-    before, after = map(logits, (made, reordered(made, order)))
+    before, after = map(logits, (made, reorder(made, order)))
     assert apart(before, after) < 1e-3 * float(before.abs().max())

@@ -81,7 +81,7 @@ def test_a_gap_is_what_is_left_of_a_read() -> None:
         device.spawn(target.forward([text.then(0)]))
         told.append(target.engine.gap)
         while told[-1] < inf:
-            await target.engine.moved
+            await target.engine.gap_change
             told.append(target.engine.gap)
 
     device.play(look())
@@ -97,15 +97,15 @@ class Failing:
     depth = 0
 
     def __init__(self, good: int) -> None:
-        self._left = good
+        self._leaves_ranges = good
 
     def start(self, prompt: Prefix) -> None:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        self._left -= 1
+        self._leaves_ranges -= 1
         rows = [Logits(None, ([0], [0.0])) for _ in wanted]
-        return KnownStep(rows) if self._left >= 0 else _Broken(rows)
+        return KnownStep(rows) if self._leaves_ranges >= 0 else _Broken(rows)
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""

@@ -14,7 +14,7 @@ from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
 from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.methods.speculative.drafting.verification_tree import VerificationTree
-from repro.methods.speculative.medusa import Medusa, TreeDecoding, drafted
+from repro.methods.speculative.medusa import Medusa, TreeDecoding, draft_tree
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
@@ -125,7 +125,7 @@ def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
     draft = Session(Engine("draft", device, ModelCost(HEADS, precision("fp16")), heads, RESIDENT))
     draft.start(Prefix.of((1, 2)))
     form = VerificationTree.parse("0;1;0.0;0.2;1.1;0.0.0")
-    tree = device.play(drafted(form, Prefix.of((1, 2, 3)), draft))
+    tree = device.play(draft_tree(form, Prefix.of((1, 2, 3)), draft))
     assert [tree.token(node) for node in range(1, len(tree))] == [0, 1, 10, 12, 11, 20]
     assert tree.parents == [-1, 0, 0, 1, 1, 2, 3]
     assert heads.asked == [0, 1, 2]

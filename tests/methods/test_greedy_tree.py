@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from repro.methods.lever import greedy_tree
-from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Grown, Growth, grow_greedily, per
+from repro.methods.lever.greedy_tree import CycleCosts, Expansion, GrownTree, Growth, grow_greedily, per
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
@@ -71,7 +71,7 @@ class Draft:
 
 def grown(
     draft: Draft, verify: Verify, reliability: float = 1.0, costs: CycleCosts | None = None, **bounds: Any
-) -> Grown:
+) -> GrownTree:
     costs = costs or CycleCosts(known(verify), DraftLatency())
     return asyncio.run(grow_greedily(ROOT, draft.expand, costs, reliability, Growth(**bounds)))
 
@@ -165,13 +165,13 @@ class Watched(greedy_tree._Growing):
         self.inserted += 1
         super().insert(chosen)
 
-    def grown(self, reason: str) -> Grown:
+    def finish(self, reason: str) -> GrownTree:
         if reason == "rate":
             assert all(self.rate(left) <= self.average for left in self.frontier())
             # Not expanded, because not even a child that is certain would be inserted.
             certain = (per(self._reach[node], self._marginal(False, False)) for node in self.waiting)
             assert all(rate <= self.average for rate in certain)
-        return super().grown(reason)
+        return super().finish(reason)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4])

@@ -28,7 +28,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.linear import PlainLinear, fastest_linear
 from tiny import alone, here, model_cost_of
 from tiny_families import FAMILIES, write
 
@@ -60,7 +60,7 @@ def logits(decoder: Decoder, parents: Sequence[int], context: int) -> Tensor:
     with torch.inference_mode():
         if context:
             decoder.forward(tokens[:context], torch.arange(context, device=device), None, store)
-        seen = torch.cat((torch.ones(len(parents), context, dtype=torch.bool), ~pattern.unseen), 1)
+        seen = torch.cat((torch.ones(len(parents), context, dtype=torch.bool), ~pattern.hidden_mask), 1)
         positions = context + torch.tensor(depths, device=device)
         return decoder.forward(tokens[context:], positions, seen.to(device), store)
 
@@ -76,7 +76,7 @@ def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: fl
     for cut in (
         split_linear(whole, parts),
         split_linear(whole, parts, blocks=2),
-        split_linear(whole, parts, by="rows"),
+        split_linear(whole, parts, way="rows"),
     ):
         torch.testing.assert_close(cut(x), whole(x), **CLOSE)
         assert cut(x).device == x.device
@@ -93,7 +93,7 @@ def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:
 
 
 def test_only_one_of_two_partial_sums_has_the_bias() -> None:
-    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, by="rows")
+    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, way="rows")
     assert isinstance(cut, RowSplit)
     assert cut(torch.ones(1, 4)).tolist() == [[1.0, 1.0, 1.0]]
 
@@ -103,18 +103,18 @@ def test_what_cannot_be_divided_says_so() -> None:
     with pytest.raises(InputError, match=r"\[0.5, 0.4\].*make up 1"):
         split_linear(whole, [Part(CPU, 0.5), Part(CPU, 0.4)])
     with pytest.raises(InputError, match=r"'heads'.*columns, rows"):
-        split_linear(whole, halves, by="heads")
+        split_linear(whole, halves, way="heads")
     with pytest.raises(TypeError, match="cannot be stored"):
         split_linear(whole, halves).tensors()
-    if not isinstance(packed(whole), PlainLinear):
+    if not isinstance(fastest_linear(whole), PlainLinear):
         with pytest.raises(InputError, match="packed=False"):
-            split_linear(packed(whole), halves)
+            split_linear(fastest_linear(whole), halves)
 
 
 @both
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "split", [Split(0.3, keys=0.4, left=1), Split(0.5, "megatron"), Split(0.0, left=3)], ids=str
+    "split", [Split(0.3, keys=0.4, dense_keys=1), Split(0.5, "megatron"), Split(0.0, dense_keys=3)], ids=str
 )
 def test_every_family_may_be_divided(family: str, split: Split, device: torch.device) -> None:
     whole = plain(family, device)
@@ -149,11 +149,11 @@ def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) ->
     real = tensor_parallel.attend_tree
 
     def watched(pattern: TreePattern, *rest: object) -> Partial:
-        asked.append((pattern.width, pattern.listed))
+        asked.append((pattern.width, pattern.pair_count))
         return real(pattern, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tensor_parallel, "attend_tree", watched)
-    divided = DividedDecoder(plain("llama-2"), Split(0.0, left=1))
+    divided = DividedDecoder(plain("llama-2"), Split(0.0, dense_keys=1))
     logits(divided, [-1], 5)
     assert asked == []
     logits(divided, [-1, 0, 0, 1], 5)
@@ -166,7 +166,7 @@ def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
     whole, mine = (DecoderNetwork(plain("llama-2", device)) for _ in range(2))
     division = RealDivision(mine)
     text = Prefix.of([3, 1, 4, 1, 5])
-    for split in (None, Split(0.25), Split(0.25, keys=0.5, left=2), Split(0.5, "megatron"), None):
+    for split in (None, Split(0.25), Split(0.25, keys=0.5, dense_keys=2), Split(0.5, "megatron"), None):
         division.divide(split)
         children = [text, text.then(7), text.then(8), text.then(8).then(9)]
         ours, theirs = [], []
@@ -181,16 +181,16 @@ def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
 
 def test_beside_a_cpu_linears_stay_whole() -> None:
     network = DecoderNetwork(plain("llama-2"))
-    RealDivision(network).divide(Split(0.5, "megatron", left=2))
+    RealDivision(network).divide(Split(0.5, "megatron", dense_keys=2))
     assert network.decoder.layers == plain("llama-2").layers
     assert isinstance(network.decoder, DividedDecoder)
-    assert network.decoder.split == Split(0.0, left=2)
+    assert network.decoder.split == Split(0.0, dense_keys=2)
 
 
 @both
 def test_attention_can_be_rehearsed(device: torch.device) -> None:
     dividable = DividableDecoder(plain("llama-2", device))
-    dividable.at(Split(0.25, keys=0.5, left=1))
+    dividable.at(Split(0.25, keys=0.5, dense_keys=1))
     dividable.rehearse(AttentionExtent(4, 100, [1, 2, 2, 3]))
 
 
@@ -201,7 +201,7 @@ def test_a_real_session_divides_within_its_ops() -> None:
     session = Session(Engine("target", device, model_cost_of(made), network, RESIDENT))
     session.start(text)
     device.play(session.forward([text]))
-    divide(session, Split(0.5, left=1))
+    divide(session, Split(0.5, dense_keys=1))
     assert isinstance(network.decoder, DividedDecoder)
     nodes = [text.then(7), text.then(7).then(8), text.then(7).then(9)]
     rows = device.play(session.forward(nodes))

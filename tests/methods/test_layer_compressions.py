@@ -12,7 +12,7 @@ from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.pruning.attn_drop import AttnDrop
-from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merged
+from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers
@@ -162,7 +162,7 @@ def test_a_layer_that_lost_both_halves_is_gone() -> None:
 
 def test_merged_layers_are_the_base_plus_the_differences_to_it() -> None:
     made = dense("qwen-2.5")  # its queries, keys and values have a bias
-    found = merged(made, Merge(1, 2))
+    found = merge_layers(made, Merge(1, 2))
     a, b, c = (made.layers[i] for i in (1, 2, 3))
     now = found.layers[1]
     for part in ("qkv", "out", "up", "down"):
@@ -198,7 +198,7 @@ def test_merges_go_from_the_top_down(
     made = dense("llama-2")
     found = Laco(**settings, threshold=-1.0).compress(made, CORPUS)
     for merge in merges:
-        made = merged(made, Merge(*merge))
+        made = merge_layers(made, Merge(*merge))
     assert torch.equal(logits(found.decoder), logits(made))
     assert found.figures["kept_layers"] == made.config.layers == 4 * settings["level"]
     assert found.figures["threshold"] == pytest.approx(threshold)
@@ -219,12 +219,12 @@ def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
     trials = _Trials(whole, CORPUS)
     trials.keep(Merge(1, 1))
     found = trials.similarity(Merge(1, 1))
-    made = merged(merged(whole, Merge(1, 1)), Merge(1, 1))
+    made = merge_layers(merge_layers(whole, Merge(1, 1)), Merge(1, 1))
     norm = whole.ends.final_norm or torch.nn.Identity()
     last = [[norm(rows_by_layer(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
     cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
     assert found == float(torch.stack(cosines).mean())
-    assert trials.left == 3
+    assert trials.layer_count == 3
 
 
 def test_only_the_first_texts_are_looked_at() -> None:

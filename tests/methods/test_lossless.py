@@ -283,7 +283,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
     tree = device.play(grow())
     for prefix in tree.prefixes:
         expected = alone(made, prefix.tokens())
-        torch.testing.assert_close(draft.known(prefix).logits, expected, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(draft.logits_of(prefix).logits, expected, atol=TOLERANCE, rtol=0)
 
 
 METHODS = [

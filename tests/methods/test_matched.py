@@ -23,8 +23,8 @@ from repro.methods.speculative.drafting.calibrated_draft import (
     coin,
     mean_confidence,
     swap_probability,
+    temper,
     temperature_for,
-    tempered,
     with_first,
 )
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
@@ -54,7 +54,7 @@ class Noted:
         return Rewritten(self._network.begin(wanted, branches), lambda rows: self._note(wanted, rows))
 
     def _note(self, wanted: Sequence[Prefix], rows: list[Logits]) -> list[Logits]:
-        self.said |= {text.digest: row.ranked() for text, row in zip(wanted, rows, strict=True)}
+        self.said |= {text.digest: row.top_ranks() for text, row in zip(wanted, rows, strict=True)}
         return rows
 
     def keep(self, text: Prefix) -> None:
@@ -82,20 +82,20 @@ def rows(network: Network, texts: Sequence[Prefix]) -> list[Logits]:
 
 def test_a_swap_changes_two_places_and_no_confidence() -> None:
     row = Logits(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
-    assert with_first(row, 8).ranked() == ([8, 3, 5, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert with_first(row, 5).ranked() == ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert row.ranked()[0] == [5, 3, 8, 1], "a remembered row must stay what it was"
+    assert with_first(row, 8).top_ranks() == ([8, 3, 5, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_first(row, 5).top_ranks() == ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert row.top_ranks()[0] == [5, 3, 8, 1], "a remembered row must stay what it was"
 
 
 def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() -> None:
     _, draft = tables()
     (row,) = rows(draft, contexts(1))
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     assert len(tokens) == RANKED < VOCAB
     unlikely = next(token for token in range(VOCAB) if token not in tokens)
     changed = with_first(row, unlikely)
     assert changed.choice == unlikely
-    assert changed.ranked() == ([unlikely, *tokens[1:]], logps)
+    assert changed.top_ranks() == ([unlikely, *tokens[1:]], logps)
     assert changed.top(2) == [(unlikely, logps[0]), (tokens[1], logps[1])]
 
 
@@ -105,8 +105,8 @@ def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() 
 @pytest.mark.parametrize("temperature", [0.2, 0.7, 1.0, 3.0])
 def test_a_temperature_divides_logits_and_keeps_their_order(temperature: float) -> None:
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 3
-    tokens, logps = tempered(Logits(logits), temperature).ranked()
-    assert tokens == Logits(logits).ranked()[0]
+    tokens, logps = temper(Logits(logits), temperature).top_ranks()
+    assert tokens == Logits(logits).top_ranks()[0]
     assert logps == pytest.approx(
         (logits / temperature).log_softmax(-1).sort(descending=True).values.tolist()[: len(logps)], abs=1e-5
     )
@@ -114,9 +114,11 @@ def test_a_temperature_divides_logits_and_keeps_their_order(temperature: float) 
 
 def test_what_lies_beyond_the_kept_ranks_counts_as_probable_as_the_last_of_them() -> None:
     flat = Logits(torch.zeros(6400))
-    assert tempered(flat, 0.3).ranked()[1] == pytest.approx([-math.log(6400)] * 64, rel=1e-4)
+    assert temper(flat, 0.3).top_ranks()[1] == pytest.approx([-math.log(6400)] * 64, rel=1e-4)
     logits = torch.randn(6400, generator=torch.Generator().manual_seed(1)) * 4
-    assert tempered(Logits(logits), 1.0).ranked()[1] == pytest.approx(Logits(logits).ranked()[1], abs=1e-5)
+    assert temper(Logits(logits), 1.0).top_ranks()[1] == pytest.approx(
+        Logits(logits).top_ranks()[1], abs=1e-5
+    )
 
 
 def test_the_temperature_brings_the_mean_confidence_to_the_agreement() -> None:
@@ -137,7 +139,7 @@ def test_a_matched_draft_is_at_one_temperature_swapped_or_not() -> None:
     warm, own = (rows(MatchedNetwork(draft, Noted(target), 0.5, 3, t), texts) for t in (0.4, 1.0))
     for one, other in zip(warm, own, strict=True):
         assert one.choice == other.choice
-        assert one.ranked() == tempered(other, 0.4).ranked()
+        assert one.top_ranks() == temper(other, 0.4).top_ranks()
 
 
 # The coin
@@ -170,12 +172,12 @@ def test_exactly_the_contexts_of_the_coin_are_swapped(probability: float) -> Non
     assert list(oracle.said) == [text.digest for text in swapped], "the oracle is asked for these alone"
     for text, row in zip(texts, made, strict=True):
         own = Logits(draft.logits(text))
-        assert row.ranked()[1] == own.ranked()[1]
+        assert row.top_ranks()[1] == own.top_ranks()[1]
         if text in swapped:
             choice = Logits(target.logits(text)).choice
-            assert row.ranked() == with_first(own, choice).ranked()
+            assert row.top_ranks() == with_first(own, choice).top_ranks()
         else:
-            assert row.ranked() == own.ranked()
+            assert row.top_ranks() == own.top_ranks()
     assert {0.0: 0, 1.0: 200}.get(probability, len(swapped)) == len(swapped)
 
 

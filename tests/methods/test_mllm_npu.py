@@ -183,7 +183,7 @@ def test_hot_channels_and_buffers_take_memory() -> None:
     _, device, serving = served(MllmNpu(chunk=64, pruned=0.5, hot=0.1), (0,) * 64)
     taken = float(str(serving.figures["shadow_bytes"])) + float(str(serving.figures["graph_buffers"]))
     assert serving.figures["shadow_layers"] == 3
-    assert device.memory.held == pytest.approx(taken)
+    assert device.memory.in_use == pytest.approx(taken)
 
 
 def test_without_an_npu_the_fastest_processor_stands_in() -> None:

@@ -121,7 +121,7 @@ def test_the_second_step_sees_no_more_than_its_own_ancestors() -> None:
         asked = [prefix for prefix in tree.prefixes if tree.depth(tree.find(prefix)) < 2]
         assert len(asked) > 2
         for prefix in asked:
-            assert torch.allclose(draft.known(prefix).logits, alone(made, prefix.tokens()), atol=1e-4)
+            assert torch.allclose(draft.logits_of(prefix).logits, alone(made, prefix.tokens()), atol=1e-4)
         decoding.text = tree.prefixes[max(tree.leaves(), key=tree.depth)].then(7)
         draft.keep(decoding.text)
 

@@ -19,11 +19,11 @@ from repro.methods.mllm_npu.scheduling import (
     Policy,
     SubgraphTask,
     contribution,
+    first_ready,
     in_order,
     longest_first,
-    mixed,
+    npu_by_contribution,
     out_of_order,
-    overlapped,
 )
 from repro.methods.mllm_npu.subgraphs import LINEARS, Layout, subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -125,7 +125,7 @@ def test_in_order_waits_for_the_head_of_its_queue() -> None:
         SubgraphTask(NPU, 4),
     ]
     assert schedule(tasks, in_order).starts == (0, 2, 7, 8)
-    assert schedule(tasks, overlapped).starts == (0, 2, 7, 2), (
+    assert schedule(tasks, first_ready).starts == (0, 2, 7, 2), (
         "a ready task fills the bubble, the first one first"
     )
     assert schedule(tasks, longest_first).starts == (4, 6, 11, 0)
@@ -172,7 +172,7 @@ def test_the_mixed_order_is_eq_6_on_the_npu_alone() -> None:
         SubgraphTask(CPU, 9, (2,)),
         SubgraphTask(CPU, 2, (3,)),
     ]
-    assert [mixed(Agenda(tasks), on) for on in (CPU, NPU)] == [0, 3]
+    assert [npu_by_contribution(Agenda(tasks), on) for on in (CPU, NPU)] == [0, 3]
     assert [out_of_order(Agenda(tasks), on) for on in (CPU, NPU)] == [1, 3]
 
 

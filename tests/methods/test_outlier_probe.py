@@ -10,7 +10,7 @@ from repro.core.typed import typed
 from repro.methods.probes import outliers
 from repro.methods.probes.outliers import Outliers
 from repro.models.analysis.activations import profile
-from repro.models.analysis.hooks import PARTS, places
+from repro.models.analysis.hooks import PARTS, linears_of
 from tiny import decoder
 
 CORPUS = (tuple(range(8)), tuple(range(3, 11)))
@@ -34,7 +34,7 @@ def test_the_threshold_leaves_the_share_beyond_it_and_the_largest_is_at_least_as
 
 def test_parts_and_layers_are_means_of_the_whole() -> None:
     whole = look()
-    assert whole["linears"] == len(list(places(decoder("vicuna"))))
+    assert whole["linears"] == len(list(linears_of(decoder("vicuna"))))
     for split in ([{"part": part} for part in PARTS], [{"depth": i / 3} for i in range(4)]):
         found = [look(**one) for one in split]
         assert sum(one["linears"] for one in found) == whole["linears"]
@@ -56,7 +56,7 @@ def test_a_copy_of_no_channel_saves_all_of_it_and_one_of_all_nothing() -> None:
 
 
 def test_all_settings_but_the_quantile_share_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    outliers._seen.cache_clear()
+    outliers._observe.cache_clear()
     read: list[object] = []
     count = outliers.channels.count
     monkeypatch.setattr(outliers.channels, "count", lambda *given: read.append(given) or count(*given))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.methods.ghidorah.contention import LAST_STEP, ByContext, adjusted, by_speed
+from repro.methods.ghidorah.contention import LAST_STEP, ByContext, adjust, by_speed
 
 
 def balance(here: float, there: float) -> Callable[[float], Awaitable[float]]:
@@ -35,7 +35,7 @@ def test_adjusting_ends_within_two_last_steps_of_the_best_share(
 
 
 async def _run(measure: Callable[[float], Awaitable[float]], start: float) -> tuple[float, float]:
-    return await adjusted(measure, start)
+    return await adjust(measure, start)
 
 
 def test_adjusting_never_leaves_the_start_for_something_slower() -> None:

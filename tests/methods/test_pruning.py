@@ -93,7 +93,7 @@ def test_a_pruning_that_leaves_too_little_is_rejected() -> None:
 def test_draws_of_one_token_share_its_fate() -> None:
     tree = TokenTree(Prefix.of([7]))
     for _ in range(2):
-        tree.grow(0, 1, drawn=torch.ones(10) / 10)
+        tree.grow(0, 1, distribution=torch.ones(10) / 10)
     assert BARE.values(tree, [(1, 2), (), ()], [shares(0.4, 0.6), [], []]) == pytest.approx([1, 0.4, 0.4])
 
 
@@ -177,6 +177,6 @@ def test_the_pruner_scores_the_drafts_candidates_and_all_children() -> None:
 
 def test_the_pruner_says_how_much_it_scores() -> None:
     tree = a_tree((0, 1), (0, 2), (1, 1))
-    assert pruner(BARE).scored(tree) == 4
+    assert pruner(BARE).score_count(tree) == 4
     assert pruner(replace(BARE, shadow=False)).candidates(tree) == [(1, 2), (1,), (), ()]
-    assert pruner(BARE).scored(TokenTree(Prefix.of([7]))) == 0
+    assert pruner(BARE).score_count(TokenTree(Prefix.of([7]))) == 0

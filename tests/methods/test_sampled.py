@@ -144,7 +144,7 @@ def sampled(method: Method, sampling: Sampling, draws: int) -> tuple[Tensor, int
             session.passes.clear()
         made = device.play(serving.serve(request, device, sessions))
         counts[tuple(made.tokens)] += 1
-        pruned += sum(one.rows - one.kept for one in sessions["target"].passes)
+        pruned += sum(one.rows - one.last_rows for one in sessions["target"].passes)
     return counts, pruned
 
 

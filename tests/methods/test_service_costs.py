@@ -16,7 +16,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import FLASH, Op
 from repro.methods.base import Request
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.uneven_cost import config_of_shape
 from repro.methods.plain.autoregressive import decode
 from repro.methods.serving import llmlingua2
@@ -53,7 +53,7 @@ from tiny_services import (
 
 
 def test_each_system_pays_its_own_switch() -> None:
-    half = 2 * kept_at(config_of_shape(SEVEN.shape), 0.5, ()).parameters(config_of_shape(SEVEN.shape))
+    half = 2 * sizes_at(config_of_shape(SEVEN.shape), 0.5, ()).parameters(config_of_shape(SEVEN.shape))
     assert moved(default("llm_pruner"), 0.5) == {"cpu": 2 * half}
     assert moved(system("llm_pruner", relayout="paper"), 0.5) == {"cpu": 160 * half}
     assert moved(default("laco"), 0.5) == {FLASH: 2 * 16 * LAYER}

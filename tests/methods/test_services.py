@@ -17,7 +17,7 @@ from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.methods.elastilm.compression import ElastiLM
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.lora import RANK, shapes
 from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape
 from repro.methods.serving import llmlingua2
@@ -141,7 +141,7 @@ def test_without_an_order_units_stay_where_they_are() -> None:
 def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
     config = config_of_shape(SEVEN.shape)
     for level, model_cost in default("elastilm").levels.items():
-        kept = kept_at(config, level, range(6))
+        kept = sizes_at(config, level, range(6))
         adapters = sum(RANK * (a + b) for a, b in shapes(config, kept).values()) if level < 1 else 0
         assert isinstance(model_cost, UnevenCost)
         assert (model_cost.block_bytes, model_cost.adapters) == (2 * kept.parameters(config), adapters)
@@ -155,7 +155,7 @@ def test_llm_pruner_prunes_all_layers_alike() -> None:
     for level, model_cost in default("llm_pruner").levels.items():
         assert isinstance(model_cost, UnevenCost)
         assert set(model_cost.blocks) == {model_cost.blocks[0]}
-        assert model_cost.block_bytes == 2 * kept_at(config, level, ()).parameters(config)
+        assert model_cost.block_bytes == 2 * sizes_at(config, level, ()).parameters(config)
         assert model_cost.adapters == 0
 
 

@@ -21,13 +21,13 @@ from repro.methods.sti.shard_plan import (
     Sharding,
     ShardPlan,
     StagePace,
+    layer_ranges,
     pass_seconds,
     plan,
-    spread,
     stored_bits,
 )
 from repro.methods.sti.shard_rank import importance
-from repro.methods.sti.sharded_model import sharded, sharded_decoder
+from repro.methods.sti.sharded_model import shard_model, sharded_decoder
 from repro.models.quantization import dictionary_rounding as shards
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT, STREAMED
@@ -142,8 +142,8 @@ def test_widths_beyond_what_the_model_stores_are_not_used() -> None:
 
 
 def test_real_layers_stand_for_billed_ones() -> None:
-    assert [list(r) for r in spread(4, 2)] == [[], [0], [], [1]]
-    assert [list(r) for r in spread(2, 4)] == [[0, 1], [2, 3]]
+    assert [list(r) for r in layer_ranges(4, 2)] == [[], [0], [], [1]]
+    assert [list(r) for r in layer_ranges(2, 4)] == [[0, 1], [2, 3]]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_every_weight_is_in_one_shard(family: str, tmp_path: Path) -> None:
     layer = layer_of(tmp_path / family)
     for shard in range(config.kv_heads):
         add = {shard: lambda _, weight: weight + 100}
-        layer = shards.rewritten(layer, config, add)
+        layer = shards.map_shards(layer, config, add)
     for before, after in zip(layer_of(tmp_path / family).linears, layer.linears, strict=True):
         assert isinstance(before, PlainLinear)
         assert isinstance(after, PlainLinear)
@@ -184,7 +184,7 @@ def test_every_weight_is_in_one_shard(family: str, tmp_path: Path) -> None:
 def test_a_shard_is_a_key_value_head_its_queries_and_a_slice_of_the_mlp(folder: Path) -> None:
     """Two of four heads of 16 share a key-value head; the MLP of 96 has 48 for each shard."""
     config = config_of(weights.read_config(folder))
-    marked = shards.rewritten(
+    marked = shards.map_shards(
         layer_of(folder), config, {1: lambda _, weight: torch.full_like(weight, torch.nan)}
     )
     qkv, out, up, down = (linear.weight.isnan() for linear in marked.linears)  # type: ignore[attr-defined]
@@ -199,7 +199,10 @@ def test_a_shard_is_a_key_value_head_its_queries_and_a_slice_of_the_mlp(folder: 
 
 def test_rounding_errs_less_the_wider_it_is() -> None:
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
-    errors = [float((shards.rounded(weight, bits) - weight).square().mean()) for bits in (1, 2, 3, 4, 5, 6)]
+    errors = [
+        float((shards.round_to_dictionary(weight, bits) - weight).square().mean())
+        for bits in (1, 2, 3, 4, 5, 6)
+    ]
     # The least mean squared errors of Gaussian numbers (Max 1960) from 1 to 5 bits, outliers included.
     assert errors[:5] == pytest.approx([0.3634, 0.1175, 0.03454, 0.009497, 0.002499], rel=0.1)
     assert all(narrow > 3 * wide for narrow, wide in pairwise(errors))
@@ -208,14 +211,15 @@ def test_rounding_errs_less_the_wider_it_is() -> None:
 def test_rounding_keeps_outliers_and_a_dictionary() -> None:
     weight = torch.randn(50, 80, generator=torch.Generator().manual_seed(1))
     weight[3, 7], weight[9, 0] = 40.0, -30.0
-    narrow = shards.rounded(weight, 2)
+    narrow = shards.round_to_dictionary(weight, 2)
     kept = narrow == weight
     assert kept[3, 7]
     assert kept[9, 0]
     assert int(kept.sum()) == 4, "one in a thousand of 4000"
     assert len(narrow[~kept].unique()) == 4
     assert torch.equal(
-        shards.rounded(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), 2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+        shards.round_to_dictionary(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), 2),
+        torch.tensor([[1.0, 2.0], [2.0, 1.0]]),
     )
 
 
@@ -253,7 +257,9 @@ def test_rounded_weights_have_no_shards(folder: Path) -> None:
     with pytest.raises(InputError, match="float32 or bfloat16"):
         shards.require_dense("int4")
     with pytest.raises(InputError, match="only dense linears"):
-        shards.narrowed(next(weights.layers(folder, "int4")), config_of(weights.read_config(folder)), [2, 2])
+        shards.round_shards(
+            next(weights.layers(folder, "int4")), config_of(weights.read_config(folder)), [2, 2]
+        )
 
 
 def model_of(folder: Path, rounded: int | None) -> Model:
@@ -292,7 +298,7 @@ def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path)
     with pytest.raises(
         InputError, match="tiny is rounded to 3 bits, and shards are rounded from whole weights"
     ):
-        sharded(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
+        shard_model(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
     tiny_encdec.write("t5", tmp_path)
     with pytest.raises(InputError, match="tiny is an encoder-decoder, and rounded=3 is for decoders"):
         model_of(tmp_path, 3)

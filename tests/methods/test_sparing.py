@@ -47,7 +47,7 @@ class Chosen:
         self.saw = hidden() if self._reads_hidden else None
         return self._keep(tree)
 
-    def scored(self, tree: TokenTree) -> int:
+    def score_count(self, tree: TokenTree) -> int:
         return len(tree)
 
 
@@ -111,7 +111,7 @@ def test_what_was_dropped_half_way_leaves_no_trace(
         own[verification.path[-1]]
     )
     assert session.passes[-1].rows == len(tree)
-    assert session.passes[-1].kept == len(kept)
+    assert session.passes[-1].last_rows == len(kept)
     after = [
         verification.text,
         verification.text.then(2),

@@ -135,8 +135,8 @@ def test_a_merged_tree_has_the_sequences_of_all(seed: int, drawn: bool) -> None:
     assert set(sequences(merged)) == set().union(*each)
     if drawn:
         assert sequences(merged) == sum(each, Counter()), "every draw counts"
-        draws = sorted(id(d) for tree in trees for d in tree.drawn if d is not None)
-        assert sorted(id(d) for d in merged.drawn if d is not None) == draws
+        draws = sorted(id(d) for tree in trees for d in tree.distributions if d is not None)
+        assert sorted(id(d) for d in merged.distributions if d is not None) == draws
     else:
         assert set(sequences(merged).values()) <= {1}
     for node in range(1, len(merged)):
@@ -153,7 +153,7 @@ def test_a_token_that_was_drawn_twice_goes_on_once() -> None:
     assert len(level) == 8 > len(distinct) > 1
     assert len(tree) - 1 == 8 + 2 * len(distinct)
     q = Sampling(0.3).probabilities(tables()["draft"].logits(tree.root))
-    assert all(torch.equal(tree.drawn[node], q) for node in level)
+    assert all(torch.equal(tree.distributions[node], q) for node in level)
     assert sequences(again) != sequences(tree), "every round draws anew"
     device = EmulatedDevice(toy())
     session = opened(SpecInfer(), device, dict(tables()))["target"]

@@ -13,7 +13,7 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.methods.ghidorah.division import attend, divide
-from repro.methods.ghidorah.partition import FORMS, AttentionExtent, Split, attention, extent, stages
+from repro.methods.ghidorah.partition import FORMS, AttentionExtent, Split, attention, stages
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
@@ -45,7 +45,7 @@ def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) ->
 @given(share=st.floats(0, 1), keys=st.floats(0, 1), left=st.integers(0, 9), context=st.integers(0, 500))
 def test_columns_do_all_the_work_once(share: float, keys: float, left: int, context: int) -> None:
     look = AttentionExtent(4, context, [1, 2, 2, 3])
-    split = Split(share, keys=keys, left=left)
+    split = Split(share, keys=keys, dense_keys=left)
     pieces = [piece for stage in stages(MODEL_COST, split, look) for piece in stage]
     linears = sum(p.flops for p in pieces if p.kind == "layer")
     assert linears == pytest.approx(2.0 * 4 * SHAPE.layer_weights)
@@ -66,7 +66,7 @@ def test_both_halves_of_an_attention_move_what_they_merge() -> None:
 
 
 def _tree_pairs(look: AttentionExtent, left: int) -> int:
-    return look.rows * min(left, look.rows) + sum(max(0, seen - left) for seen in look.own)
+    return look.rows * min(left, look.rows) + sum(max(0, seen - left) for seen in look.visible_keys)
 
 
 def test_megatron_attends_densely_and_adds_up_twice() -> None:
@@ -82,7 +82,7 @@ def test_megatron_attends_densely_and_adds_up_twice() -> None:
 def test_a_row_sees_its_ancestors_and_itself() -> None:
     root = Prefix.of((1, 2))
     a, b = root.then(3), root.then(4)
-    assert extent([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
+    assert AttentionExtent.of([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
     assert AttentionExtent(4, 7, [1, 2, 2, 3]).pairs == 8
 
 

@@ -14,7 +14,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.methods.sti import sharded_model
 from repro.methods.sti.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
-from repro.methods.sti.sharded_model import CONTEXT, pace, sharded
+from repro.methods.sti.sharded_model import CONTEXT, pace, shard_model
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.model import Model, ModelConfig
@@ -176,7 +176,7 @@ def test_a_model_of_costs_alone_has_a_plan() -> None:
     """Its shards are its key-value heads, and those of the first layers are the first to be wider."""
     model = Model(ModelConfig("costs", None, SHAPE, "fp32", "float32"))
     device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, 1e7),)))))
-    there = sharded(model, Sharding((2,), 0.6, 0.0), device, Placement(resident=0.0))
+    there = shard_model(model, Sharding((2,), 0.6, 0.0), device, Placement(resident=0.0))
     assert [len(row) for row in there.plan.widths] == [SHAPE.kv_heads] * SHAPE.layers
     flat = [width for row in there.plan.widths for width in row]
     assert flat == sorted(flat, reverse=True)

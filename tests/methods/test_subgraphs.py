@@ -23,9 +23,9 @@ from repro.methods.mllm_npu.subgraphs import (
     beyond,
     graphs,
     layers_at_ends,
-    measured,
     shadow_bytes,
-    shadowed,
+    shadowed_as_measured,
+    shadowed_at_ends,
     static_buffers,
     subgraphs,
     weights,
@@ -117,7 +117,7 @@ def test_no_outlier_is_read_when_all_are_in_memory() -> None:
 def test_linears_that_keep_outliers_of_their_own_have_shadows_of_their_own_shares() -> None:
     """An FFN is cut where its up or its down keeps them; the up's join the product before the activation."""
     kept = {(0, "qkv"): 0.25, (1, "down"): 0.125, (2, "up"): 0.5}
-    parts = subgraphs(MODEL_COST, Layout(8, shadowed=measured(kept)), 16)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=shadowed_as_measured(kept)), 16)
     shadows = {(p.layer, p.stage): p for p in parts if p.op.kind == "shadow" and p.chunk == 1}
     assert shadows.keys() == {(0, QKV), (1, FFN), (2, UP)}
     sizes = {(0, QKV): weights(SHAPE, QKV), (1, FFN): weights(SHAPE, DOWN), (2, UP): weights(SHAPE, UP)}
@@ -158,19 +158,19 @@ def test_layers_at_both_ends_keep_their_outliers() -> None:
     assert layers_at_ends(24, 0.0) == set(range(24))
     assert layers_at_ends(24, 1.0) == set()
     assert layers_at_ends(3, 0.6) == {0}
-    assert shadowed(24, 0.85, 0.1) == layers_shadowed(0, 1, 22, 23)
+    assert shadowed_at_ends(24, 0.85, 0.1) == layers_shadowed(0, 1, 22, 23)
 
 
 def test_qwens_graphs_are_those_of_section_3_2() -> None:
     known = graphs(QWEN, 256, 1024)
     assert (known.total, known.shared) == (144, 120)
     assert (known.built, known.separate) == (120 + 4 * 24, 4 * 144)
-    assert known.saved == pytest.approx(3 * 24 * (QWEN.layer_bytes + 256 * static_buffers(QWEN.shape)))
+    assert known.bytes_saved == pytest.approx(3 * 24 * (QWEN.layer_bytes + 256 * static_buffers(QWEN.shape)))
 
 
 def test_one_chunk_saves_nothing() -> None:
     known = graphs(QWEN, 256, 200)
-    assert known.saved == 0
+    assert known.bytes_saved == 0
     assert known.built == known.separate == 144
 
 
@@ -184,7 +184,7 @@ def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> No
     [
         (lambda: Layout(-1), "a chunk has -1 rows"),
         (lambda: Layout(shadowed={(0, QKV): 1.5}), r"outliers is 1\.5; it is a share"),
-        (lambda: shadowed(4, 2.0, 0.1), r"pruned is 2\.0"),
+        (lambda: shadowed_at_ends(4, 2.0, 0.1), r"pruned is 2\.0"),
     ],
 )
 def test_bad_settings_are_said(wrong: type[Layout], sentence: str) -> None:

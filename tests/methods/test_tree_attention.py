@@ -7,7 +7,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compared
+from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compare_kernels
 from repro.methods.ghidorah.tree_kernels import FORMS, TreePattern, kernel
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.tokens.prefix import Prefix
@@ -19,7 +19,7 @@ KNOWN = Calibration(((0.5, 0.3), (0.4, 0.2)))
 
 def test_ratios_are_of_kernels_in_the_same_round() -> None:
     """The machine slows down by 10 from round to round; the ratios do not see it."""
-    found = compared([[6.0, 2.0, 4.0], [60.0, 20.0, 30.0], [600.0, 200.0, 500.0]])
+    found = compare_kernels([[6.0, 2.0, 4.0], [60.0, 20.0, 30.0], [600.0, 200.0, 500.0]])
     assert found["naive_tree_seconds"] == 60.0
     assert found["optimized_over_naive"] == found["optimized_over_naive_high"] == 3.0
     assert found["optimized_over_dense"] == 2.0
@@ -30,7 +30,7 @@ def test_ratios_are_of_kernels_in_the_same_round() -> None:
 def test_a_work_is_both_products(form: str) -> None:
     device, pattern = here(), TreePattern.of_parents([-1, 0, 0, 1])
     work = Work.of(kernel(form), pattern, heads=2, head_dim=8)
-    assert work.weights.shape == ((2, 4, 4) if form == "dense" else (2, pattern.listed))
+    assert work.weights.shape == ((2, 4, 4) if form == "dense" else (2, pattern.pair_count))
     assert float(work.weights.sum(-1)[0][..., None].sum()) > 0
     assert device.play(work.seconds(device)) > 0
     assert [span.kind for span in device.trace.spans] == ["kernel"]

@@ -21,7 +21,7 @@ from repro.methods.ghidorah.tree_kernels import (
     attend_tree,
     cached_pattern,
     kernel,
-    merged,
+    merge,
 )
 
 CHAIN, STAR, BRANCHED = [-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 0, 1, 1, 2, 3]
@@ -61,8 +61,8 @@ def reference(parents: Sequence[int], queries: Tensor, keys: Tensor, scale: floa
 @pytest.mark.parametrize(("parents", "listed"), [(CHAIN, 10), (STAR, 7), (BRANCHED, 18), ([-1], 1)])
 def test_a_pattern_lists_each_node_with_its_ancestors(parents: list[int], listed: int) -> None:
     pattern = TreePattern.of_parents(parents)
-    assert pattern.listed == listed
-    assert torch.equal(~pattern.unseen, seen(parents))
+    assert pattern.pair_count == listed
+    assert torch.equal(~pattern.hidden_mask, seen(parents))
     assert [pattern.rows.tolist().count(row) for row in range(len(parents))] == pattern.starts.diff().tolist()
     for row in range(len(parents)):
         mine = pattern.cols[pattern.starts[row] : pattern.starts[row + 1]].tolist()
@@ -153,7 +153,7 @@ def test_parts_that_see_nothing_count_for_nothing(compiled: bool) -> None:
     empty = Partial(torch.zeros(1, 1, 2), torch.full((1, 1, 1), least), torch.zeros(1, 1, 1))
     real = Partial(torch.tensor([[[2.0, 4.0]]]), torch.full((1, 1, 1), -3.0), torch.full((1, 1, 1), 2.0))
     for parts in ([empty, real], [real, empty], [real], [empty, real, empty]):
-        assert merged(parts, compiled).tolist() == [[[1.0, 2.0]]]
+        assert merge(parts, compiled).tolist() == [[[1.0, 2.0]]]
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
@@ -169,7 +169,7 @@ def test_two_parts_are_the_whole(compiled: bool, parents: list[int], left: int, 
     expected = (
         torch.softmax(reference(parents, queries, keys, 0.3), -1) @ values.repeat_interleave(3, 0).double()
     )
-    found = merged(parts, compiled).double()
+    found = merge(parts, compiled).double()
     torch.testing.assert_close(found, expected.transpose(0, 1), rtol=1e-5, atol=1e-5)
 
 

@@ -12,11 +12,11 @@ from repro.methods.speculative.drafting.verification_tree import (
     Path,
     VerificationTree,
     best,
+    estimate_tree,
     expected_acceptance,
-    grown,
     measured_acceptance,
-    refined,
-    searched,
+    refine,
+    search_tree,
 )
 from repro.models.forward.network import RANKED
 
@@ -77,15 +77,15 @@ def test_growth_takes_the_most_accurate_node_within_reach() -> None:
     given = [[0.5, 0.3, 0.05], [0.4, 0.3], [0.1, 0.1]]
     order = ["0", "1", "0.0", "0.1", "1.0", "1.1"]  # 0.5, 0.3, 0.2, 0.15, 0.12, 0.09; then 0.05
     for width in range(2, 8):
-        assert set(str(grown(given, width)).split(";")) == set(order[: width - 1])
-    assert grown(given, 1).paths == ()
+        assert set(str(estimate_tree(given, width)).split(";")) == set(order[: width - 1])
+    assert estimate_tree(given, 1).paths == ()
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_grown_tree_is_the_best_of_all(seed: int) -> None:
     given = accuracies(seed)
     for width in range(1, 7):
-        assert expected_acceptance(grown(given, width), given) == pytest.approx(
+        assert expected_acceptance(estimate_tree(given, width), given) == pytest.approx(
             expected_acceptance(best(given, width), given)
         )
 
@@ -94,10 +94,10 @@ def test_every_tree_is_looked_at() -> None:
     """One head whose second rank is the better one: growth goes through the first, the best does not."""
     given = [[0.1, 0.8], [0.9, 0.0]]
     assert best(given, 3).paths == ((1,), (1, 0))
-    assert grown(given, 3).paths == ((0,), (1,))
+    assert estimate_tree(given, 3).paths == ((0,), (1,))
 
 
-@pytest.mark.parametrize("search", [grown, best])
+@pytest.mark.parametrize("search", [estimate_tree, best])
 def test_a_width_that_cannot_be_is_said(search) -> None:  # type: ignore[no-untyped-def]
     assert search([[0.5, 0.1], [0.5, 0.1]], 7).width == 7
     with pytest.raises(InputError, match="a width of 8 is beyond 2 heads of 2 ranks"):
@@ -114,7 +114,7 @@ def test_the_replay_is_greedy_decoding(seed: int) -> None:
     ranks = record(seed)
     given = ranks.accuracies()
     for width in (1, *WIDTHS):
-        tree = grown(given, width)
+        tree = estimate_tree(given, width)
         assert measured_acceptance(tree, ranks) == literal(tree, ranks)
     assert measured_acceptance(VerificationTree(()), ranks) == 1.0
 
@@ -139,8 +139,8 @@ def exchanges(tree: VerificationTree) -> list[tuple[Path, ...]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_exchange_is_better_than_the_refined_tree(seed: int) -> None:
     ranks = record(seed, positions=120, answers=3)
-    start = grown(ranks.accuracies(), 8)
-    found = refined(start, ranks)
+    start = estimate_tree(ranks.accuracies(), 8)
+    found = refine(start, ranks)
     best_one = measured_acceptance(found, ranks)
     assert found.width == 8
     assert best_one >= measured_acceptance(start, ranks)
@@ -149,12 +149,12 @@ def test_no_exchange_is_better_than_the_refined_tree(seed: int) -> None:
 
 def test_each_exchange_is_the_best_there_is() -> None:
     ranks, made = record(1, positions=120, answers=3), []
-    start = grown(ranks.accuracies(), 8)
-    refined(start, ranks, made.append)
+    start = estimate_tree(ranks.accuracies(), 8)
+    refine(start, ranks, made.append)
     assert made == list(range(len(made)))
     assert len(made) > 1, "the example refines nothing"
     after_one = max(literal(VerificationTree(paths), ranks) for paths in exchanges(start))
-    whole = measured_acceptance(refined(start, ranks), ranks)
+    whole = measured_acceptance(refine(start, ranks), ranks)
     assert measured_acceptance(start, ranks) < after_one <= whole
 
 
@@ -162,17 +162,17 @@ def test_a_tree_that_growth_cannot_see_is_found() -> None:
     """Heads that depend on each other: after the first one's first rank comes the second one's second."""
     rows = [[0, 1], [2, 0], [RANKED, 0]] * 20 + [[0, RANKED]]
     ranks = HeadRanks(torch.tensor(rows, dtype=torch.int16), (0,))
-    start = grown(ranks.accuracies(), 3)
+    start = estimate_tree(ranks.accuracies(), 3)
     assert start.paths == ((0,), (0, 0))
     assert measured_acceptance(start, ranks) == 61 / 41
-    assert refined(start, ranks).paths == ((0,), (0, 1))
-    assert measured_acceptance(refined(start, ranks), ranks) == 61 / 21
+    assert refine(start, ranks).paths == ((0,), (0, 1))
+    assert measured_acceptance(refine(start, ranks), ranks) == 61 / 21
 
 
 def test_a_search_refines_where_answers_are_recorded() -> None:
     ranks = record(1, positions=120, answers=3)
     known = Calibration.of(ranks)
     alone = Calibration(known.accuracies)
-    assert searched(alone, 8) == grown(known.accuracies, 8)
-    assert searched(known, 8) == refined(grown(known.accuracies, 8), ranks)
-    assert searched(known, 8) != searched(alone, 8)
+    assert search_tree(alone, 8) == estimate_tree(known.accuracies, 8)
+    assert search_tree(known, 8) == refine(estimate_tree(known.accuracies, 8), ranks)
+    assert search_tree(known, 8) != search_tree(alone, 8)

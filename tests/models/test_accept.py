@@ -12,7 +12,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.speculative.specinfer import merge
 from repro.models.tokens import acceptance
-from repro.models.tokens.acceptance import drive, greedy, sampled
+from repro.models.tokens.acceptance import drive, greedy, sample
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling, draw
 from repro.models.tokens.tree import TokenTree
@@ -62,8 +62,8 @@ def test_a_token_is_its_whole_number() -> None:
 def chain(chance: torch.Generator) -> TokenTree:
     """Two drawn tokens, one after the other."""
     tree = TokenTree(Prefix.empty())
-    first = tree.grow(0, draw(Q, chance), drawn=Q)
-    tree.grow(first, draw(Q.flip(0), chance), drawn=Q.flip(0))
+    first = tree.grow(0, draw(Q, chance), distribution=Q)
+    tree.grow(first, draw(Q.flip(0), chance), distribution=Q.flip(0))
     return tree
 
 
@@ -71,7 +71,7 @@ def with_replacement(chance: torch.Generator) -> TokenTree:
     """Three children drawn from one distribution; the same token may come twice."""
     tree = TokenTree(Prefix.empty())
     for _ in range(3):
-        tree.grow(0, draw(Q, chance), drawn=Q)
+        tree.grow(0, draw(Q, chance), distribution=Q)
     return tree
 
 
@@ -80,7 +80,7 @@ def without_replacement(chance: torch.Generator) -> TokenTree:
     tree, left = TokenTree(Prefix.empty()), Q.clone()
     for _ in range(3):
         token = draw(left, chance)
-        tree.grow(0, token, drawn=left.clone())
+        tree.grow(0, token, distribution=left.clone())
         left[token] = 0.0
         left = left / left.sum()
     return tree
@@ -98,7 +98,7 @@ def mixed(chance: torch.Generator) -> TokenTree:
     """A chosen child before a drawn one, whose child is drawn too."""
     tree = TokenTree(Prefix.empty())
     tree.grow(0, 4)
-    tree.grow(tree.grow(0, draw(Q, chance), drawn=Q), draw(Q, chance), drawn=Q)
+    tree.grow(tree.grow(0, draw(Q, chance), distribution=Q), draw(Q, chance), distribution=Q)
     return tree
 
 
@@ -107,10 +107,10 @@ def merged(chance: torch.Generator) -> TokenTree:
     drafts = []
     for q, times in ((Q, 2), (Q.roll(2), 1)):
         tree = TokenTree(Prefix.empty() if not drafts else drafts[0].root)
-        level = [tree.grow(0, draw(q, chance), drawn=q) for _ in range(times)]
+        level = [tree.grow(0, draw(q, chance), distribution=q) for _ in range(times)]
         for node in level:
             if tree.find(tree.prefixes[node]) == node:
-                tree.grow(node, draw(q.flip(0), chance), drawn=q.flip(0))
+                tree.grow(node, draw(q.flip(0), chance), distribution=q.flip(0))
         drafts.append(tree)
     return merge(drafts)
 
@@ -133,7 +133,7 @@ def emitted(drafter: Drafter, draws: int = DRAWS) -> tuple[Tensor, Tensor]:
         def target(node: int, tree: TokenTree = tree) -> Tensor:
             return P if node == 0 else AFTER[tree.token(tree.path(node)[1])]
 
-        path, bonus = drive(sampled(tree, chance), target)
+        path, bonus = drive(sample(tree, chance), target)
         tokens = [tree.token(node) for node in path[1:]] + [bonus]
         first[tokens[0]] += 1
         if len(tokens) > 1:
@@ -157,7 +157,7 @@ def accept_always(tree, node, left, chance):
 def keep_the_rest(tree, node, left, chance):
     """Right but for the residue: a rejected child leaves the target as it was."""
     for child in tree.children(node):
-        drawn = tree.drawn[child]
+        drawn = tree.distributions[child]
         proposed = 1.0 if drawn is None else drawn[tree.token(child)]
         if torch.rand((), generator=chance) * proposed < left[tree.token(child)]:
             return child, left
@@ -176,8 +176,8 @@ def test_the_chance_to_accept_is_the_overlap() -> None:
     chance, taken = torch.Generator().manual_seed(1), 0
     for _ in range(5000):
         tree = TokenTree(Prefix.empty())
-        tree.grow(0, draw(Q, chance), drawn=Q)
-        taken += len(drive(sampled(tree, chance), lambda node: P).path) - 1
+        tree.grow(0, draw(Q, chance), distribution=Q)
+        taken += len(drive(sample(tree, chance), lambda node: P).path) - 1
     overlap = float(torch.minimum(P, Q).sum())
     assert taken / 5000 == pytest.approx(overlap, abs=0.03)
 
@@ -186,8 +186,8 @@ def test_a_draft_that_equals_the_target_is_always_accepted() -> None:
     chance = torch.Generator().manual_seed(2)
     for _ in range(500):
         tree = TokenTree(Prefix.empty())
-        tree.grow(0, draw(P, chance), drawn=P)
-        assert len(drive(sampled(tree, chance), lambda node: P).path) == 2
+        tree.grow(0, draw(P, chance), distribution=P)
+        assert len(drive(sample(tree, chance), lambda node: P).path) == 2
 
 
 def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
@@ -195,8 +195,8 @@ def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda *size, generator: torch.tensor(1 - 2**-24))
     p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 2**-20, 0.5])
     tree = TokenTree(Prefix.empty())
-    tree.grow(0, 0, drawn=q)
-    path, bonus = drive(sampled(tree, torch.Generator().manual_seed(0)), lambda node: p)
+    tree.grow(0, 0, distribution=q)
+    path, bonus = drive(sample(tree, torch.Generator().manual_seed(0)), lambda node: p)
     assert path == [0, 1]
     assert bonus in (0, 1)
 

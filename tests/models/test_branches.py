@@ -10,10 +10,10 @@ import torch
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import DecoderNetwork, Logits, apart
+from repro.models.forward.network import DecoderNetwork, Logits, group_branches
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
-from repro.models.runtime.session import Session, Verification, padded
+from repro.models.runtime.session import Session, Verification, row_count
 from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
@@ -106,10 +106,10 @@ def test_what_is_billed_is_the_batch_padded_to_its_longest() -> None:
     root = Prefix.of([1, 2])
     a, b = root.extend([3, 4, 5]), root.extend([3, 6])
     new = [root, *(root.extend(rest) for rest in ([3], [3, 4], [3, 4, 5], [3, 6]))]
-    assert padded(new, []) == 5
-    assert padded(new, [a]) == 4
-    assert padded(new, [a, b]) == 2 * 4
-    assert padded(new[1:], [a, b]) == 2 * 3
-    assert apart(new, new, [a, b]) == [[], [new[0], new[1], new[2], a], [new[0], new[1], b]]
-    assert apart([root.parent, *new], new, [a, b])[0] == [root.parent]
-    assert apart(new, [new[2], b], [a, b]) == [[root, new[1]], [new[2], a], [b]]
+    assert row_count(new, []) == 5
+    assert row_count(new, [a]) == 4
+    assert row_count(new, [a, b]) == 2 * 4
+    assert row_count(new[1:], [a, b]) == 2 * 3
+    assert group_branches(new, new, [a, b]) == [[], [new[0], new[1], new[2], a], [new[0], new[1], b]]
+    assert group_branches([root.parent, *new], new, [a, b])[0] == [root.parent]
+    assert group_branches(new, [new[2], b], [a, b]) == [[root, new[1]], [new[2], a], [b]]

@@ -26,7 +26,7 @@ from repro.models.calibration.probe import (
     probe_config,
     random_decoder,
 )
-from repro.models.calibration.written import engine_of_costs, require_composing
+from repro.models.calibration.sections import engine_of_costs, require_composing
 
 FP32, STORED = Kernels("float32"), Kernels("float32", packed=False)
 ROWS = (1, 4, 16)

@@ -12,7 +12,7 @@ from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.models.calibration import machine_files
 from repro.models.calibration.fit import fit
-from repro.models.calibration.machine_files import Effort, Timings, grown, time_probes
+from repro.models.calibration.machine_files import Effort, Timings, double_width, time_probes
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES, Kernels, LayerProbe, PartTiming
 from repro.models.transformer.config import DecoderConfig
@@ -81,7 +81,7 @@ def test_a_gpu_whose_small_layers_are_launches_is_found_again(launch: float, ban
 def extremes(gpu: Invented) -> list[DecoderConfig]:
     config = SHAPES["middle"]
     while config.hidden < max(gpu.widths):
-        config = grown(config)
+        config = double_width(config)
     return [SHAPES["narrow"], config]
 
 

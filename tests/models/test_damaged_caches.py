@@ -80,7 +80,7 @@ def memo(root: Path) -> Any:
             cache.put([PROMPT.digest], [RANKS])
             found = cache.get(PROMPT.digest)
         assert found is not None
-        return found.ranked()
+        return found.top_ranks()
 
 
 def texts(root: Path) -> Any:
@@ -89,7 +89,7 @@ def texts(root: Path) -> Any:
             store.put([GreedyText(PROMPT, [1000], [RANKS])])
         found = store.get(PROMPT, 1)
         assert found is not None
-        return found.tokens, [one.ranked() for one in found.rows]
+        return found.tokens, [one.top_ranks() for one in found.rows]
 
 
 def answers(root: Path) -> Any:
@@ -146,7 +146,7 @@ def pack(root: Path) -> Any:
         found = cache.get(PROMPT.digest, ranks=2) or Logits(
             None, ([5, 6], [-0.5, -1.5])
         )  # else it is computed
-        return found.ranked()
+        return found.top_ranks()
 
 
 def stored(root: Path) -> Any:

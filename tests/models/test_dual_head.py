@@ -18,16 +18,15 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.methods.elastilm import trained_heads
-from repro.methods.elastilm.dual_head_network import LEVELS, PARTS, DualHead, HeadSettings, orthogonal
+from repro.methods.elastilm.dual_head_network import PARTS, DualHead, HeadSettings, orthogonal
 from repro.methods.elastilm.elastic_profile import Parts
 from repro.methods.elastilm.score_head import MODEL_COSTS, WORDLESS, windows
-from repro.methods.elastilm.tlm import decision_head, fitting, score_head, told
-from repro.methods.elastilm.token_spans import TextSpan, carried, located
-from repro.methods.elastilm.trained_heads import COMMITTED, committed, fingerprint, head_file
+from repro.methods.elastilm.tlm import last_pieces, open_decision_head, open_score_head, slo_levels
+from repro.methods.elastilm.token_spans import TextSpan, carry_over, locate_tokens
+from repro.methods.elastilm.trained_heads import COMMITTED, committed_folder, fingerprint, head_file
 from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
 from repro.methods.serving.deciders import ServiceRequest
-from repro.methods.serving.slo import LEVELS as OBJECTIVES
-from repro.methods.serving.slo import Decision, LatencySlo
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.models.checkpoints import hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
@@ -67,10 +66,6 @@ def ids(*texts: Sequence[int]) -> tuple[Tensor, Tensor]:
 # --- the network --------------------------------------------------------------------------------------------
 
 
-def test_the_levels_of_heads_and_objectives_are_the_same() -> None:
-    assert LEVELS == OBJECTIVES
-
-
 def test_tokens_of_objectives_are_orthogonal_and_as_long_as_words() -> None:
     words = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
     made = orthogonal(18, words, torch.Generator().manual_seed(1))
@@ -98,7 +93,7 @@ def test_every_level_of_an_objective_says_something_else(encoder: Path) -> None:
     net = DualHead(load_encoder(encoder), RANK)
     told_in = {net.objective_ids(a, b) for a in LEVELS for b in LEVELS}
     assert len(told_in) == 81
-    assert min(map(min, told_in)) == net.words
+    assert min(map(min, told_in)) == net.vocab
     first, second = (net.decide(torch.tensor([[2, *net.objective_ids(a, 0.5), 7, 3]]))[0] for a in (0.2, 0.9))
     assert not torch.equal(first, second)
     with pytest.raises(InputError, match=r"0\.25"):
@@ -197,20 +192,20 @@ def test_heads_are_taken_for_their_encoder_alone_and_not_if_they_changed(
     encoder: Path, heads: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match="no heads were trained"):
-        committed(encoder)
+        committed_folder(encoder)
     monkeypatch.setitem(COMMITTED, fingerprint(encoder), Parts(str(heads), digest(heads)))
-    assert committed(encoder) == heads
+    assert committed_folder(encoder) == heads
     monkeypatch.setitem(COMMITTED, fingerprint(encoder), Parts(str(heads), "0" * 64))
     with pytest.raises(InputError, match=f"has digest {digest(heads)}"):
-        committed(encoder)
+        committed_folder(encoder)
 
 
 @pytest.mark.slow
 def test_the_committed_heads_tell_words_and_objectives_apart() -> None:
     text = "The capital of France is Paris."
-    scorer, decider = score_head(TEXT), decision_head(TEXT)
+    scorer, decider = open_score_head(TEXT), open_decision_head(TEXT)
     scores = dict(
-        zip(located(TEXT.encode(text), TEXT.decode)[1], scorer.scores(TEXT.encode(text)), strict=True)
+        zip(locate_tokens(TEXT.encode(text), TEXT.decode)[1], scorer.scores(TEXT.encode(text)), strict=True)
     )
     assert scores[TextSpan(25, 26)] > scores[TextSpan(12, 13)], "Paris against of"
     question = "Question: What force pulls objects to the ground?\nAnswer:"
@@ -228,7 +223,7 @@ def test_the_committed_heads_tell_words_and_objectives_apart() -> None:
 @given(st.text(alphabet="thecat \n:é戦😀", max_size=40))
 def test_spans_of_tokens_make_up_the_text(text: str) -> None:
     tokens = TEXT.encode(text)
-    whole, spans = located(tokens, TEXT.decode)
+    whole, spans = locate_tokens(tokens, TEXT.decode)
     assert whole == text
     assert len(spans) == len(tokens)
     assert "".join(text[a:b] for a, b in dict.fromkeys(spans)) == text
@@ -241,7 +236,7 @@ def test_a_tokenizer_that_drops_the_first_blank_is_followed() -> None:
     def decode(tokens: Sequence[int]) -> str:
         return "".join(words[i] for i in tokens).replace("\u2581", " ").removeprefix(" ")
 
-    whole, spans = located([0, 1, 2, 3], decode)
+    whole, spans = locate_tokens([0, 1, 2, 3], decode)
     assert whole == "the cats sat"
     assert spans == [TextSpan(0, 3), TextSpan(3, 7), TextSpan(7, 8), TextSpan(8, 12)]
 
@@ -257,7 +252,7 @@ def test_values_are_carried_to_the_spans_that_share_a_character() -> None:
         TextSpan(8, 8),
         TextSpan(8, 9),
     ]
-    assert carried([1.0, 3.0, 7.0], at, to, -1.0) == [2.0, 3.0, -1.0, 7.0, 7.0, -1.0, -1.0]
+    assert carry_over([1.0, 3.0, 7.0], at, to, -1.0) == [2.0, 3.0, -1.0, 7.0, 7.0, -1.0, -1.0]
 
 
 def test_windows_end_at_lines_where_they_can() -> None:
@@ -272,7 +267,7 @@ def test_windows_end_at_lines_where_they_can() -> None:
 
 @torch.no_grad()
 def test_a_token_scores_what_its_pieces_do(encoder: Path, heads: Path) -> None:
-    scorer, text = score_head(TEXT, str(encoder), heads=heads), "the cat sat\n"
+    scorer, text = open_score_head(TEXT, str(encoder), heads=heads), "the cat sat\n"
     tokens = TEXT.encode(text)
     pieces = WordPieces(encoder)
     read, spans = pieces.split(text)
@@ -286,7 +281,7 @@ def test_a_token_scores_what_its_pieces_do(encoder: Path, heads: Path) -> None:
 
 
 def test_a_prompt_longer_than_the_encoder_is_read_in_windows(encoder: Path, heads: Path) -> None:
-    scorer = score_head(TEXT, str(encoder), heads=heads)
+    scorer = open_score_head(TEXT, str(encoder), heads=heads)
     line = "the cat sat on the cat sat on\n"
     tokens = TEXT.encode(6 * line)
     assert len(scorer.scores(tokens)) == len(tokens)
@@ -301,12 +296,12 @@ def test_a_prompt_longer_than_the_encoder_is_read_in_windows(encoder: Path, head
 
 
 def test_an_objective_is_told_in_the_next_lower_levels() -> None:
-    assert told(LatencySlo(ttft=0.4, tpot=0.8)) == (0.4, 0.8)
-    assert told(LatencySlo(ttft=0.45)) == (0.4, 1.0)
-    assert told(LatencySlo(tpot=0.3 + 0.3)) == (1.0, 0.6)
-    assert told(LatencySlo(ttft=0.1, tpot=0.5)) == (0.2, 0.5)
-    assert told(LatencySlo(time=0.6)) == (0.6, 0.6)
-    assert told(LatencySlo(energy=0.7, ttft=0.5)) == (0.5, 0.7)
+    assert slo_levels(LatencySlo(ttft=0.4, tpot=0.8)) == (0.4, 0.8)
+    assert slo_levels(LatencySlo(ttft=0.45)) == (0.4, 1.0)
+    assert slo_levels(LatencySlo(tpot=0.3 + 0.3)) == (1.0, 0.6)
+    assert slo_levels(LatencySlo(ttft=0.1, tpot=0.5)) == (0.2, 0.5)
+    assert slo_levels(LatencySlo(time=0.6)) == (0.6, 0.6)
+    assert slo_levels(LatencySlo(energy=0.7, ttft=0.5)) == (0.5, 0.7)
 
 
 def request(text: str, objective: LatencySlo = LatencySlo(ttft=0.5, tpot=0.5)) -> ServiceRequest:  # noqa: B008
@@ -315,7 +310,7 @@ def request(text: str, objective: LatencySlo = LatencySlo(ttft=0.5, tpot=0.5)) -
 
 @torch.no_grad()
 def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, heads: Path) -> None:
-    decider, pieces = decision_head(TEXT, str(encoder), heads=heads), WordPieces(encoder)
+    decider, pieces = open_decision_head(TEXT, str(encoder), heads=heads), WordPieces(encoder)
     net, _ = trained_heads.open_dual_head(str(encoder), heads)
     for ttft in LEVELS:
         asked = request("the cat", LatencySlo(ttft=ttft, tpot=0.9))
@@ -325,12 +320,12 @@ def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, h
 
 
 def test_a_long_prompt_is_decided_by_its_end(encoder: Path, heads: Path) -> None:
-    decider = decision_head(TEXT, str(encoder), heads=heads)
+    decider = open_decision_head(TEXT, str(encoder), heads=heads)
     end = " ".join(["cat"] * 20)
-    assert fitting(range(30), 24) == list(range(10, 30))
+    assert last_pieces(range(30), 24) == list(range(10, 30))
     same = [decider.decide(request(f"{front} {end}"), ()) for front in ("the sat", "question ? on on")]
     assert same[0] == same[1]
-    assert len(decider._decided) == 1
+    assert len(decider._decisions) == 1
     (op,) = decider.ops(request(f"the {end}"), "cpu")
     assert op.rows == 24
 
@@ -341,31 +336,31 @@ def test_a_run_is_billed_as_the_papers_encoder(encoder: Path, heads: Path) -> No
     layer = MobileBertModel(MobileBertConfig(num_hidden_layers=1)).encoder.layer[0]
     linears = [one for one in layer.modules() if isinstance(one, torch.nn.Linear)]
     assert MODEL_COSTS["mobilebert"].layer_weights == sum(one.weight.numel() for one in linears)
-    (whole,) = score_head(TEXT, str(encoder), heads=heads).ops(TEXT.encode("the cat"), "cpu")
-    (upper,) = score_head(TEXT, str(encoder), shares_bottom=True, heads=heads).ops(
+    (whole,) = open_score_head(TEXT, str(encoder), heads=heads).ops(TEXT.encode("the cat"), "cpu")
+    (upper,) = open_score_head(TEXT, str(encoder), shares_bottom=True, heads=heads).ops(
         TEXT.encode("the cat"), "cpu"
     )
     assert whole.flops == 2 * 4 * (24 * 835_584 + 384 * 512) + 4 * 24 * 16 * 128
     assert whole.bytes == 2 * (24 * 835_584 + 384 * 512 + 4 * 128)
     assert upper.bytes == 2 * 12 * 835_584
-    beside_int8 = score_head(TEXT, str(encoder), heads=heads, stored=precision("int8"))
+    beside_int8 = open_score_head(TEXT, str(encoder), heads=heads, stored=precision("int8"))
     (eight_bits,) = beside_int8.ops(TEXT.encode("the cat"), "npu")
     assert (eight_bits.precision, eight_bits.bytes, eight_bits.flops) == (
         "int8",
         whole.bytes / 2,
         whole.flops,
     )
-    (small,) = score_head(TEXT, str(encoder), "minilm", heads=heads).ops(TEXT.encode("the cat"), "cpu")
+    (small,) = open_score_head(TEXT, str(encoder), "minilm", heads=heads).ops(TEXT.encode("the cat"), "cpu")
     assert small.flops < whole.flops
-    blanks = score_head(TEXT, str(encoder), heads=heads).ops((300,) * 30, "cpu")
+    blanks = open_score_head(TEXT, str(encoder), heads=heads).ops((300,) * 30, "cpu")
     assert [op.rows for op in blanks] == [24, 10], "control tokens alone are billed as so many pieces"
     with pytest.raises(InputError, match="mobilebert"):
-        score_head(TEXT, str(encoder), "mobilbert", heads=heads)
+        open_score_head(TEXT, str(encoder), "mobilbert", heads=heads)
 
 
 def test_scorers_tell_their_heads_apart_and_nothing_else(encoder: Path, heads: Path) -> None:
-    said = repr(score_head(TEXT, str(encoder), heads=heads))
+    said = repr(open_score_head(TEXT, str(encoder), heads=heads))
     assert sha256_of(heads / head_file("score")) in said
-    assert said == repr(score_head(TEXT, str(encoder), "minilm", shares_bottom=True, heads=heads))
+    assert said == repr(open_score_head(TEXT, str(encoder), "minilm", shares_bottom=True, heads=heads))
     assert WORDLESS == 1.0
     assert "0x" not in said, "what a record's key depends on is the same in every process"

@@ -150,7 +150,7 @@ def test_a_memo_changes_no_row(head: EagleHead, tmp_path: Path) -> None:
         )
         made.keep(root.extend((1, 2)))
         out += rows(made, [root.extend((1, 2))]) + rows(made, [root.extend((1, 2, 3))])
-        return [row.ranked() for row in out]
+        return [row.top_ranks() for row in out]
 
     truth = walk(network(head))
     assert walk(MemoNetwork(network(head, remembered(memo)), memo)) == walk(network(head))
@@ -177,8 +177,8 @@ def test_a_memo_that_knows_a_part(head: EagleHead, tmp_path: Path) -> None:
     alone.start(prompt)
     for prefix in (prompt.then(1), prompt.extend((1, 2)), prompt.extend((1, 2, 3))):
         (known,), (truth,) = rows(second, [prefix]), rows(alone, [prefix])
-        assert known.ranked()[0] == truth.ranked()[0]
-        assert known.ranked()[1] == pytest.approx(truth.ranked()[1], abs=1e-5)
+        assert known.top_ranks()[0] == truth.top_ranks()[0]
+        assert known.top_ranks()[1] == pytest.approx(truth.top_ranks()[1], abs=1e-5)
 
 
 # --- as a draft ---------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ def test_guesses_are_dropped_and_computed_again() -> None:
     assert ops(session, device, root.then(1)) == [("embed", 1), ("layer", 1), ("head", 1)]
     level = [root.extend((1, 2)), root.extend((1, 3))]
     assert ops(session, device, *level) == [("embed", 2), ("layer", 2), ("head", 2)]
-    text, known = level[0], session.known(level[0])
+    text, known = level[0], session.logits_of(level[0])
     session.keep(text)
-    assert session.known(text) is known, "what was said of it stays a guess"
+    assert session.logits_of(text) is known, "what was said of it stays a guess"
     # Two tokens of the text were guessed; they come again before what follows the text is guessed.
     catch_up = [("embed", 2), ("fuse", 2), ("layer", 2)]
     assert ops(session, device, text.then(5)) == [*catch_up, ("embed", 1), ("layer", 1), ("head", 1)]

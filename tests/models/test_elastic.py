@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
 from repro.methods.elastilm.elastic_profile import settings_text
-from repro.methods.elastilm.submodels import Kept, UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm.submodels import LayerSizes, UnitDecoder, dense_copy, reorder, submodel
 from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 from tiny_dense import dense as decoder
 from tiny_elastic import TOKENS, apart, logits, masked, order_of, uneven
 from tiny_families import FAMILIES
@@ -27,14 +27,14 @@ from tiny_families import FAMILIES
 @torch.no_grad()
 def test_a_reordered_decoder_is_the_original(family: str) -> None:
     made = decoder(family)
-    whole = reordered(made, order_of(made))
+    whole = reorder(made, order_of(made))
     first = whole.layers[0]
     assert first is not None
     assert made.layers[0] is not None
     rows = matrices(made.config, "qkv")[0]
-    assert not torch.equal(first.qkv.tensors()["0.weight"], plain(made.layers[0].qkv).weight[:rows])
+    assert not torch.equal(first.qkv.tensors()["0.weight"], as_plain(made.layers[0].qkv).weight[:rows])
     assert apart(logits(whole), logits(made)) < 1e-4
-    assert torch.equal(logits(submodel(whole, Kept.whole(made.config))), logits(whole))
+    assert torch.equal(logits(submodel(whole, LayerSizes.full(made.config))), logits(whole))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -42,10 +42,10 @@ def test_a_reordered_decoder_is_the_original(family: str) -> None:
 def test_a_level_is_the_pruned_model(family: str) -> None:
     made = decoder(family)
     order, kept = order_of(made), uneven(made)
-    sub = submodel(reordered(made, order), kept)
+    sub = submodel(reorder(made, order), kept)
     pruned = logits(masked(made, order, kept))
     assert apart(logits(sub), pruned) < 1e-4
-    assert apart(logits(copied(sub)), pruned) < 1e-4
+    assert apart(logits(dense_copy(sub)), pruned) < 1e-4
     assert apart(pruned, logits(made)) > 1e-2, "what was pruned must show"
 
 
@@ -58,13 +58,15 @@ def weights_of(made: Decoder) -> Iterator[tuple[str, Tensor]]:
 
 @pytest.mark.parametrize("family", ["llama-2", "llama-biased", "qwen-3", "opt"])
 def test_every_matrix_of_a_level_is_a_beginning_of_the_whole_ones(family: str) -> None:
-    whole = reordered(decoder(family), order_of(decoder(family)))
+    whole = reorder(decoder(family), order_of(decoder(family)))
     there = dict(weights_of(whole))
     for name, tensor in weights_of(submodel(whole, uneven(whole))):
         assert tensor.untyped_storage().data_ptr() == there[name].untyped_storage().data_ptr()
         assert tensor.storage_offset() == there[name].storage_offset() == 0
         assert tensor.is_contiguous()
-    copies = {t.untyped_storage().data_ptr() for _, t in weights_of(copied(submodel(whole, uneven(whole))))}
+    copies = {
+        t.untyped_storage().data_ptr() for _, t in weights_of(dense_copy(submodel(whole, uneven(whole))))
+    }
     assert not copies & {t.untyped_storage().data_ptr() for n, t in there.items() if n.endswith("weight")}
 
 
@@ -84,29 +86,29 @@ class Allocations(TorchDispatchMode):
 
 
 def test_switching_a_level_allocates_nothing() -> None:
-    whole = reordered(decoder("llama-2"), order_of(decoder("llama-2")))
+    whole = reorder(decoder("llama-2"), order_of(decoder("llama-2")))
     with Allocations() as seen:
         sub = submodel(whole, uneven(whole))
     frequencies = sum(f.nbytes for f in sub._frequencies.values() if f is not None)
     assert seen.new <= 8 * frequencies, "but for the rotary frequencies, which every decoder has its own of"
     with Allocations() as seen:
-        copied(sub)
+        dense_copy(sub)
     assert seen.new >= sum(t.nbytes for _, t in weights_of(sub) if t.dim() == 2)
 
 
 def test_a_level_counts_its_weights() -> None:
     made = decoder("qwen-3")
     kept = uneven(made)
-    sub = submodel(reordered(made, order_of(made)), kept)
+    sub = submodel(reorder(made, order_of(made)), kept)
     assert kept.parameters(made.config) == sum(t.numel() for _, t in weights_of(sub) if t.dim() == 2)
-    assert Kept.whole(made.config).true_ratio(made.config) == 1.0
+    assert LayerSizes.full(made.config).true_ratio(made.config) == 1.0
     assert sub.weight_bytes < made.weight_bytes
 
 
 @torch.no_grad()
 def test_the_cache_of_a_level_serves_another_level() -> None:
     made = decoder("llama-2")
-    whole = reordered(made, order_of(made))
+    whole = reorder(made, order_of(made))
     sub, cache = submodel(whole, uneven(made)), KVCache(made.config, 64)
     sub.forward(TOKENS, torch.arange(40), None, cache)
     cache.truncate(0)
@@ -117,9 +119,9 @@ def test_the_cache_of_a_level_serves_another_level() -> None:
 @pytest.mark.parametrize("units", [0, 3])
 def test_a_level_without_units_or_with_too_many_is_refused(units: int) -> None:
     made = decoder("llama-2")
-    whole: UnitDecoder = reordered(made, order_of(made))
+    whole: UnitDecoder = reorder(made, order_of(made))
     with pytest.raises(InputError, match="keeps 1 to 2"):
-        submodel(whole, replace(Kept.whole(made.config), units=(units, 1, 1, 1)))
+        submodel(whole, replace(LayerSizes.full(made.config), units=(units, 1, 1, 1)))
 
 
 def test_an_order_that_names_a_unit_twice_is_refused() -> None:
@@ -127,7 +129,7 @@ def test_an_order_that_names_a_unit_twice_is_refused() -> None:
     order = order_of(made)
     twice = replace(order, units=(torch.zeros(2, dtype=torch.int64), *order.units[1:]))
     with pytest.raises(InputError, match="each of 2 once"):
-        reordered(made, twice)
+        reorder(made, twice)
 
 
 def test_a_decoder_s_settings_are_spelled_as_when_hashes_were_committed() -> None:

@@ -235,7 +235,7 @@ def test_a_memo_changes_no_token_and_tells_prompt_from_answer(
     for length in (8, 9):
         text = Prefix.of(source(0))
         network.start(text.up_to(length))
-        rows_of.append(rows(network, [text])[0].ranked())
+        rows_of.append(rows(network, [text])[0].top_ranks())
     assert rows_of[0] != rows_of[1]
     for memo in memos.values():
         memo.close()

@@ -133,7 +133,7 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     keys_and_values = 3 * 2 * (PROMPT + 7) * 8
     device = EmulatedDevice(toy())
     session(placement, device, tokens=PROMPT + 7).engine.reserve()
-    assert device.memory.held == 4 * (tables + encoder + held + keys_and_values)
+    assert device.memory.in_use == 4 * (tables + encoder + held + keys_and_values)
 
 
 def test_what_is_read_at_the_start_is_what_stays() -> None:

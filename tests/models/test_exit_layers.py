@@ -11,8 +11,8 @@ import pytest
 from repro.device.emulated import EmulatedDevice
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.network import KnownStep, LayerWeights, Logits, NoNetwork, Step
+from repro.models.runtime.arrangement import EarlyExitPoint, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.runtime.placement import RESIDENT, Placement
 from tiny import MODEL_COST, toy
 

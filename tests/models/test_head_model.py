@@ -83,13 +83,13 @@ def test_what_a_head_is(project: Project) -> None:
 
 def test_an_entry_that_was_not_read_before_has_logits_of_its_own(project: Project, tmp_path: Path) -> None:
     """What is remembered of a head from before is not that of the head as it is read now."""
-    known = {cell(project).draft.observed()}
+    known = {cell(project).draft.outputs_key()}
     for changes in ({"norm_before_residual": True}, {"eagle_aux_hidden_state_layer_ids": [0, 0, 1]}):
         folder = shutil.copytree(project.root / "head", tmp_path / next(iter(changes)))
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         (folder / "config.json").write_text(json.dumps(raw | changes), encoding="utf-8")
         draft = cell(project, override("draft.checkpoint.folder", folder)).draft
-        known |= {draft.observed(), f"{weights.digest(folder)[:24]}{draft.observed()[24:]}"}
+        known |= {draft.outputs_key(), f"{weights.digest(folder)[:24]}{draft.outputs_key()[24:]}"}
     assert len(known) == 5
 
 

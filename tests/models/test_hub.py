@@ -15,7 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 
 from repro.core.errors import InputError
-from repro.methods.speculative.drafting.head_model import opened
+from repro.methods.speculative.drafting.head_model import open_model
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
 from repro.models.checkpoints.wheels import Wheel
@@ -118,7 +118,7 @@ def test_a_family_that_is_not_built_is_refused_before_its_weights_are_downloaded
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(InputError, match=r"MambaForCausalLM is of a family .*supported: gemma"):
-        opened(ModelConfig("theirs", replace(NOWHERE, hub=REPO), None, None, "float32"))
+        open_model(ModelConfig("theirs", replace(NOWHERE, hub=REPO), None, None, "float32"))
     assert asked == ["config.json"]
 
 

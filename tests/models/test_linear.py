@@ -8,7 +8,7 @@ from repro.core.errors import InputError
 from repro.models.transformer import linear, quantize, weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import ALIGNMENT, buffer_bytes, layout
-from repro.models.transformer.linear import Int4Linear, PackedLinear, PlainLinear, packed
+from repro.models.transformer.linear import Int4Linear, PackedLinear, PlainLinear, fastest_linear
 from tiny_families import VOCAB, write
 
 OUTPUTS, INPUTS = 100, 64
@@ -36,7 +36,7 @@ def test_plain_and_packed_fp32_are_the_product(weight_and_bias, rows):
     weight, bias = weight_and_bias
     x = inputs(rows)
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double()).float()
-    for kind in (PlainLinear(weight, bias), packed(PlainLinear(weight, bias))):
+    for kind in (PlainLinear(weight, bias), fastest_linear(PlainLinear(weight, bias))):
         assert kind(x).dtype == torch.float32
         # 64 products of about 1 each: a few roundings of 6e-8 * 10
         torch.testing.assert_close(kind(x), expected, atol=1e-5, rtol=0)
@@ -49,7 +49,7 @@ def test_plain_and_packed_bf16_are_the_product_within_its_rounding(weight_and_bi
     plain = PlainLinear(weight.bfloat16(), None if bias is None else bias.bfloat16())
     x = inputs(rows)
     expected = F.linear(x, weight, bias)
-    for kind in (plain, packed(plain)):
+    for kind in (plain, fastest_linear(plain)):
         y = kind(x)
         assert y.dtype == torch.bfloat16
         assert ((y.float() - expected).abs() <= bfloat16_bound(x, weight)).all()
@@ -57,16 +57,16 @@ def test_plain_and_packed_bf16_are_the_product_within_its_rounding(weight_and_bi
 
 def test_packing_is_used_where_torch_has_it_and_plain_weights_elsewhere(monkeypatch):
     plain = PlainLinear(torch.randn(8, 8))
-    assert isinstance(packed(plain), PackedLinear)
+    assert isinstance(fastest_linear(plain), PackedLinear)
     monkeypatch.setattr(linear, "_reorder", lambda: None)
-    assert packed(plain) is plain
+    assert fastest_linear(plain) is plain
 
 
 def test_bf16_stays_plain_where_the_processor_cannot_reorder_it(monkeypatch):
     monkeypatch.setattr(linear, "_has_bf16", lambda: False)
     half, whole = PlainLinear(torch.randn(64, 32).bfloat16()), PlainLinear(torch.randn(64, 32))
-    assert packed(half) is half
-    assert isinstance(packed(whole), PackedLinear)
+    assert fastest_linear(half) is half
+    assert isinstance(fastest_linear(whole), PackedLinear)
 
 
 @pytest.mark.parametrize("twin", [False, True])
@@ -86,7 +86,7 @@ def test_int8_is_within_half_a_step_of_each_weight(weight_and_bias, rows, twin):
 def test_int4_multiplies_the_weight_that_its_codes_stand_for(weight_and_bias, rows, twin):
     weight, bias = weight_and_bias
     x = inputs(rows)
-    stands_for = quantize.q4_1(weight).dequantized()
+    stands_for = quantize.q4_1(weight).dequantize()
     y = quantize.int4_linear(weight, bias, twin)(x).float()
     assert y.shape == (rows, OUTPUTS)
     assert ((y - F.linear(x, stands_for, bias)).abs() <= bfloat16_bound(x, weight)).all()
@@ -102,7 +102,7 @@ def test_q4_1_is_within_a_step_of_each_weight():
     weight = torch.randn(OUTPUTS, INPUTS)
     step = steps(weight, lambda blocks: (blocks.amax(2) - blocks.amin(2)) / 15)
     # Half a step for rounding, and up to 8 * 2^-9 of a step because scale and zero are bf16.
-    errors = (quantize.q4_1(weight).dequantized() - weight).abs() / step
+    errors = (quantize.q4_1(weight).dequantize() - weight).abs() / step
     assert errors.max() < 0.6
     assert 0.2 < errors.mean() < 0.3  # uniform rounding leaves a quarter of a step
 
@@ -112,13 +112,13 @@ def test_weights_that_came_from_q4_1_survive():
     codes[..., 0], codes[..., 1] = 0, 15  # as in a block whose extremes set the scale
     weight = (codes * 0.0137 - 0.09).view(OUTPUTS, -1)
     assert torch.equal(quantize.q4_1(weight).codes.long(), codes.view(OUTPUTS, -1))
-    assert (quantize.q4_1(weight).dequantized() - weight).abs().max() < 0.04 * 0.0137
+    assert (quantize.q4_1(weight).dequantize() - weight).abs().max() < 0.04 * 0.0137
 
 
 def test_a_constant_block_and_a_zero_weight_stay_finite():
     for value in (0.0, 0.25):
         weight = torch.full((16, 32), value)
-        assert torch.equal(quantize.q4_1(weight).dequantized(), weight)
+        assert torch.equal(quantize.q4_1(weight).dequantize(), weight)
         codes, scale = quantize.int8_codes(weight)
         assert torch.isfinite(codes.float() * scale.float()[:, None]).all()
 
@@ -194,10 +194,10 @@ def test_a_layer_without_weights_is_named(folder):
 def test_a_streamed_layer_leaves_the_16_bit_twin_behind(folder):
     layer = weights.load(folder, "int4", packed=True).layers[0]
     assert isinstance(layer.qkv, Int4Linear)
-    assert layer.qkv.wide is not None
+    assert layer.qkv.twin is not None
     buffer = torch.zeros(buffer_bytes(layout(layer)), dtype=torch.uint8)
     layer.to_buffer(buffer)
-    assert layer.from_buffer(buffer).qkv.wide is None
+    assert layer.from_buffer(buffer).qkv.twin is None
 
 
 def test_fewer_bits_lose_more(folder):

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm.submodels import UnitDecoder, dense_copy, reorder, submodel
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense
@@ -24,7 +24,7 @@ FAMILIES = ["llama-2", "qwen-3", "opt", "gpt-2"]
 
 def sub_of(family: str) -> UnitDecoder:
     made = dense(family)
-    return submodel(reordered(made, order_of(made)), uneven(made))
+    return submodel(reorder(made, order_of(made)), uneven(made))
 
 
 def adapters(made: Decoder, matrices: tuple[str, ...] = lora.MATRICES, rank: int = 3) -> Lora:
@@ -71,16 +71,16 @@ def merged(sub: UnitDecoder, added: Lora) -> UnitDecoder:
 @torch.no_grad()
 def test_an_adapter_adds_its_product(family: str) -> None:
     sub, added = sub_of(family), adapters(dense(family))
-    adapted = lora.attached(sub, added)
+    adapted = lora.attach_adapters(sub, added)
     assert apart(logits(adapted), logits(merged(sub, added))) < 1e-4
-    assert apart(logits(lora.merged(adapted)), logits(merged(sub, added))) < 1e-4
+    assert apart(logits(lora.merge_adapters(adapted)), logits(merged(sub, added))) < 1e-4
     assert apart(logits(adapted), logits(sub)) > 1e-2
 
 
 @torch.no_grad()
 def test_attaching_moves_no_weight() -> None:
     sub = sub_of("llama-2")
-    adapted = lora.attached(sub, adapters(sub))
+    adapted = lora.attach_adapters(sub, adapters(sub))
     for before, after in zip(sub.resident_layers(), adapted.resident_layers(), strict=True):
         for one, other in zip(before.linears, after.linears, strict=True):
             tensors = other.tensors()
@@ -92,14 +92,14 @@ def test_the_paper_names_no_gate() -> None:
     made = dense("llama-2")
     without = adapters(made, tuple(name for name in lora.MATRICES if name != "gate"))
     assert len(without.adapters) == 6 * made.config.layers
-    assert apart(logits(lora.attached(sub_of("llama-2"), without)), logits(sub_of("llama-2"))) > 1e-2
+    assert apart(logits(lora.attach_adapters(sub_of("llama-2"), without)), logits(sub_of("llama-2"))) > 1e-2
 
 
 def test_adapters_come_back_from_their_file(tmp_path: Path) -> None:
     made = adapters(dense("llama-2"))
     lora.save(made, tmp_path / "a.safetensors", torch.float32)
     back = lora.load(tmp_path / "a.safetensors")
-    assert (back.kept, back.order, back.scale) == (made.kept, made.order, made.scale)
+    assert (back.sizes, back.order, back.scale) == (made.sizes, made.order, made.scale)
     assert set(back.adapters) == set(made.adapters)
     for site, one in made.adapters.items():
         assert all(torch.equal(a, b) for a, b in zip(one, back.adapters[site], strict=True))
@@ -107,17 +107,17 @@ def test_adapters_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_adapters_of_another_level_are_refused() -> None:
     made = dense("llama-2")
-    whole = reordered(made, order_of(made))
+    whole = reorder(made, order_of(made))
     with pytest.raises(InputError, match=r"of q in layer 0 is \(64, 32\), its matrix \(64, 64\)"):
-        lora.attached(whole, adapters(made))
+        lora.attach_adapters(whole, adapters(made))
 
 
 def test_adapters_are_attached_once() -> None:
-    once = lora.attached(sub_of("llama-2"), adapters(dense("llama-2")))
+    once = lora.attach_adapters(sub_of("llama-2"), adapters(dense("llama-2")))
     with pytest.raises(InputError, match="not beside AdaptedLinear"):
-        lora.attached(once, adapters(dense("llama-2")))
+        lora.attach_adapters(once, adapters(dense("llama-2")))
 
 
 def test_adapters_stand_beside_views_alone() -> None:
     with pytest.raises(InputError, match="beside views"):
-        lora.attached(copied(sub_of("llama-2")), adapters(dense("llama-2")))
+        lora.attach_adapters(dense_copy(sub_of("llama-2")), adapters(dense("llama-2")))

@@ -207,7 +207,7 @@ def test_a_memo_changes_no_row(heads: MedusaHeads, tmp_path: Path) -> None:
         out += rows(made, [root.extend([filler] * head) for head in range(HEADS)])
         made.keep(root.then(4))
         out += rows(made, [root.extend([4, *[filler] * head]) for head in range(HEADS)])
-        return [row.ranked() for row in out]
+        return [row.top_ranks() for row in out]
 
     truth = walk(network(heads), 0)
     assert walk(MemoNetwork(network(heads, remembered(memo)), memo), 0) == truth
@@ -231,7 +231,7 @@ def test_a_memo_that_knows_some_heads(heads: MedusaHeads, tmp_path: Path) -> Non
         made.start(prompt)
         found = rows(made, [asked[head] for head in some])
         exact = rows(truth, [asked[head] for head in some])
-        assert [row.ranked()[0] for row in found] == [row.ranked()[0] for row in exact]
+        assert [row.top_ranks()[0] for row in found] == [row.top_ranks()[0] for row in exact]
 
 
 # --- as a draft ---------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: 
     assert found == [("layer", 1, 3 * block), ("head", together[0], 3 * projection)]
     assert session.passes[-1].rows == 3
     assert ops(session, device, root.extend((4, 4)), root.then(9)) == [], "twins of what is known"
-    assert session.known(root.extend((4, 4))) is session.known(chain[2])
+    assert session.logits_of(root.extend((4, 4))) is session.logits_of(chain[2])
     further = ops(session, device, root.extend((1, 1, 1)), root.extend((2, 1, 1)), root.extend([1] * 4))
     assert further == [("layer", 1, 2 * block), ("head", together[1], 2 * projection)]
     session.keep(chain[2])

@@ -91,10 +91,10 @@ def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     cold = rows(MemoNetwork(DecoderNetwork(made), memo), text)[0]
     warm = memo.get(Prefix.of([5, 2, 8]).digest)  # the same tokens, another tree
     assert warm is not None
-    assert warm.ranked() == cold.ranked() == Logits(alone(made, [5, 2, 8])).ranked()
-    assert len(warm.ranked()[0]) == RANKED
+    assert warm.top_ranks() == cold.top_ranks() == Logits(alone(made, [5, 2, 8])).top_ranks()
+    assert len(warm.top_ranks()[0]) == RANKED
     logps = alone(made, [5, 2, 8]).log_softmax(-1)
-    tokens, said = warm.ranked()
+    tokens, said = warm.top_ranks()
     torch.testing.assert_close(torch.tensor(said), logps[tokens], atol=1e-5, rtol=0)
     assert warm.choice == tokens[0] == int(logps.argmax())
     assert warm.top(2) == list(zip(tokens[:2], said[:2], strict=True))
@@ -105,7 +105,7 @@ def test_a_small_vocabulary_has_fewer_ranks(memo: LogitCache) -> None:
     memo.put([text.digest], [Logits(torch.tensor([0.0, 2.0, 1.0]))])
     found = memo.get(text.digest)
     assert found is not None
-    assert found.ranked()[0] == [1, 2, 0]
+    assert found.top_ranks()[0] == [1, 2, 0]
 
 
 def test_what_is_known_is_not_written_over(memo: LogitCache) -> None:
@@ -222,8 +222,8 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     mine = [MemoNetwork(TableNetwork(10), memo).begin([Prefix.of([i, 1])]).rows()[0] for i in range(100, 300)]
     out, _ = other.communicate(timeout=60)
     assert (other.returncode, out) == (0, "200\n")
-    assert [row.ranked() for row in mine[:3]] == [
-        Logits(TableNetwork(10).logits(Prefix.of([i, 1]))).ranked() for i in (100, 101, 102)
+    assert [row.top_ranks() for row in mine[:3]] == [
+        Logits(TableNetwork(10).logits(Prefix.of([i, 1]))).top_ranks() for i in (100, 101, 102)
     ]
     assert all(memo.get(Prefix.of([i, 1]).digest) for i in range(300))
     memo.close()

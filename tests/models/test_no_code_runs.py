@@ -12,7 +12,7 @@ import torch
 from repro.core.errors import InputError
 from repro.core.reading import read_mapping
 from repro.models.checkpoints.checkpoint import open_checkpoint, tokenizer
-from repro.models.checkpoints.safetensors_io import unpickled
+from repro.models.checkpoints.safetensors_io import unpickle_tensors
 from tiny_checkpoints import NOWHERE, alone, write_folder
 
 __all__ = ["alone"]  # a fixture, used here under its own name
@@ -55,7 +55,7 @@ def test_pickled_weights_are_refused_by_name(trace: Path, tmp_path: Path, name: 
 def test_medusas_pickle_may_hold_tensors_only(trace: Path, tmp_path: Path) -> None:
     torch.save({"a": Harm(trace)}, tmp_path / "medusa_lm_head.pt")
     with pytest.raises(InputError, match="holds more than tensors"):
-        unpickled(tmp_path / "medusa_lm_head.pt")
+        unpickle_tensors(tmp_path / "medusa_lm_head.pt")
     assert not trace.exists()
 
 

@@ -1,4 +1,4 @@
-"""Outliers are counted where they are, and what follows from the counts agrees with itself."""
+"""ChannelCounts are counted where they are, and what follows from the counts agrees with itself."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import torch
 from torch import Tensor
 
 from repro.models.analysis import outlier_channels as channels
-from repro.models.analysis.hooks import PARTS, Place, matrices, read, watched
-from repro.models.analysis.outlier_channels import Counted, count
+from repro.models.analysis.hooks import PARTS, LinearId, matrices, read, with_observer
+from repro.models.analysis.outlier_channels import ChannelCounts, count
 from tiny import decoder
 
 TEXTS = (torch.arange(7), torch.arange(4))
 
 
-def linear(*times: int, outputs: int = 1, rows: int = 10, passes: int = 1, met: int | None = None) -> Counted:
+def linear(
+    *times: int, outputs: int = 1, rows: int = 10, passes: int = 1, met: int | None = None
+) -> ChannelCounts:
     """An invented linear with a channel a number."""
     struck = sum(t > 0 for t in times) if met is None else met
-    return Counted(outputs, rows, passes, torch.tensor(times), struck)
+    return ChannelCounts(outputs, rows, passes, torch.tensor(times), struck)
 
 
 def test_counts_are_those_of_the_inputs_that_were_seen() -> None:
-    small, seen = decoder("vicuna"), dict[Place, list[Tensor]]()
-    read(watched(small, lambda place, x: seen.setdefault(place, []).append(x)), TEXTS)
+    small, seen = decoder("vicuna"), dict[LinearId, list[Tensor]]()
+    read(with_observer(small, lambda place, x: seen.setdefault(place, []).append(x)), TEXTS)
     thresholds = {place: float(torch.cat(xs).abs().quantile(0.9)) for place, xs in seen.items()}
 
     found = count(small, thresholds, TEXTS)
 
-    assert list(found) == [Place(i, part) for i in range(small.config.layers) for part in PARTS]
+    assert list(found) == [LinearId(i, part) for i in range(small.config.layers) for part in PARTS]
     for place, xs in seen.items():
         got, beyond = found[place], [x.abs() > thresholds[place] for x in xs]
         assert (got.rows, got.passes) == (11, 2)
@@ -40,15 +42,15 @@ def test_counts_are_those_of_the_inputs_that_were_seen() -> None:
 
 
 def test_no_element_is_beyond_the_largest() -> None:
-    small, largest = decoder("vicuna"), dict[Place, float]()
+    small, largest = decoder("vicuna"), dict[LinearId, float]()
 
-    def look(place: Place, x: Tensor) -> None:
+    def look(place: LinearId, x: Tensor) -> None:
         largest[place] = max(largest.get(place, 0.0), float(x.abs().max()))
 
-    read(watched(small, look), TEXTS)
+    read(with_observer(small, look), TEXTS)
     found = count(small, largest, TEXTS).values()
     assert (channels.share_at_once(found), channels.a_pass(found), channels.share_ever(found)) == (0, 0, 0)
-    assert (channels.caused(found, 0.5), channels.needed(found, 0.5)) == (0, 0)
+    assert (channels.hot_outliers(found, 0.5), channels.hot_share_for(found, 0.5)) == (0, 0)
 
 
 def test_by_hand() -> None:
@@ -58,10 +60,10 @@ def test_by_hand() -> None:
     assert channels.a_pass(two) == 2
     assert channels.share_a_pass(two) == pytest.approx(4 / 10)
     assert channels.share_ever(two) == pytest.approx(4 / 10)
-    assert channels.caused(two, 0.1) == pytest.approx(8 / 20)
-    assert channels.caused(two, 0.11) == pytest.approx(13 / 20)
-    assert channels.needed(two, 0.4) == pytest.approx(0.1)
-    assert channels.needed(two, 0.9) == pytest.approx(0.3)
+    assert channels.hot_outliers(two, 0.1) == pytest.approx(8 / 20)
+    assert channels.hot_outliers(two, 0.11) == pytest.approx(13 / 20)
+    assert channels.hot_share_for(two, 0.4) == pytest.approx(0.1)
+    assert channels.hot_share_for(two, 0.9) == pytest.approx(0.3)
     assert channels.weights(two) == 4 * 3 + 6
     assert channels.hot_weights(two, 0.2) == 3 + 1
 
@@ -75,12 +77,12 @@ def test_a_channel_that_is_met_in_one_pass_of_two_counts_half() -> None:
 def test_more_hot_channels_have_more_of_the_outliers_and_of_the_weights() -> None:
     linears = [linear(9, 0, 4, 1, outputs=2), linear(0, 7, 2, 2, outputs=5)]
     shares = [i / 8 for i in range(9)]
-    caused = [channels.caused(linears, hot) for hot in shares]
+    caused = [channels.hot_outliers(linears, hot) for hot in shares]
     weights = [channels.hot_weights(linears, hot) for hot in shares]
     assert caused[0] == weights[0] == 0
     assert (caused[-1], weights[-1]) == (1, channels.weights(linears))
     assert all(a <= b for a, b in pairwise(caused))
     assert all(a < b for a, b in pairwise(weights))
     for outliers in (0.1, 0.5, 0.8, 1.0):
-        hot = channels.needed(linears, outliers)
-        assert channels.caused(linears, hot) >= outliers > channels.caused(linears, hot - 1 / 8)
+        hot = channels.hot_share_for(linears, outliers)
+        assert channels.hot_outliers(linears, hot) >= outliers > channels.hot_outliers(linears, hot - 1 / 8)

@@ -109,7 +109,7 @@ def test_what_was_answered_costs_nothing_the_second_time() -> None:
         text = Prefix.of([1, 2])
         first = await opened.forward([text, text])
         assert await opened.forward([text]) == [first[0]]
-        assert opened.known(text) is first[1]
+        assert opened.logits_of(text) is first[1]
 
     opened.device.play(run())
     assert len(opened.passes) == 1
@@ -288,12 +288,12 @@ def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
     need = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 100 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=need))
     session(RESIDENT, device, tokens=100).engine.reserve()
-    assert device.memory.held == device.memory.peak == need
+    assert device.memory.in_use == device.memory.peak == need
     with pytest.raises(InputError, match=r"target weights needs .* \(held: target weights .*100 tokens"):
         session(STREAMED, device, tokens=1).engine.reserve()
     streamed = EmulatedDevice(toy())
     session(STREAMED, streamed).engine.reserve()
-    assert streamed.memory.held == TABLE_BYTES + 2 * LAYER_BYTES
+    assert streamed.memory.in_use == TABLE_BYTES + 2 * LAYER_BYTES
 
 
 def test_loading_reads_once_what_stays() -> None:
@@ -305,8 +305,8 @@ def test_loading_reads_once_what_stays() -> None:
 
 @pytest.mark.parametrize(("share", "held"), [(0.0, 0), (0.24, 0), (0.25, 1), (0.3, 1), (0.99, 3), (1.0, 4)])
 def test_a_share_of_the_layers(share: float, held: int) -> None:
-    assert Placement(resident=share).held(4) == held
-    assert Placement(resident=0.29).held(100) == 29  # as a float, 0.29 * 100 lies below 29
+    assert Placement(resident=share).resident_layers(4) == held
+    assert Placement(resident=0.29).resident_layers(100) == 29  # as a float, 0.29 * 100 lies below 29
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])

@@ -63,13 +63,13 @@ def test_an_encoder_reads_the_source_at_once() -> None:
 def test_a_first_pass_makes_the_sources_keys_and_values() -> None:
     flops = 2 * 1 * (LAYER - SOURCE) + 2 * 5 * SOURCE + 4 * 1 * (0 + 5) * 6
     moved = 2 * LAYER + 2 * 2 * (0 + 5 + 1) * 6
-    assert MODEL_COST.layers(3, rows=1, context=0, source=5, first=True) == (3 * flops, 3 * moved)
+    assert MODEL_COST.layers(3, rows=1, context=0, prompt=5, first=True) == (3 * flops, 3 * moved)
 
 
 def test_later_passes_read_them() -> None:
     flops = 2 * 4 * (LAYER - SOURCE) + 4 * 4 * (7 + 5) * 6
     moved = 2 * (LAYER - SOURCE) + 2 * 2 * (7 + 5 + 4) * 6
-    assert MODEL_COST.layers(1, rows=4, context=7, source=5) == (flops, moved)
+    assert MODEL_COST.layers(1, rows=4, context=7, prompt=5) == (flops, moved)
 
 
 def test_keys_and_values_of_source_and_answer_lie_in_every_decoder_layer() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import DecoderNetwork, Logits, NotFiniteError
-from repro.models.forward.side_by_side import greedy_texts
+from repro.models.forward.side_by_side import greedy_texts, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import alone, decoder
@@ -26,9 +25,9 @@ def test_each_text_is_the_one_that_it_has_alone(family: str) -> None:
     for text in texts:
         assert text.tokens == greedy_tokens(DecoderNetwork(made), text.prompt, 10, ())
         for context, row in zip(text.contexts(), text.rows, strict=True):
-            expected = Logits(alone(made, context.tokens())).ranked()
+            expected = Logits(alone(made, context.tokens())).top_ranks()
             torch.testing.assert_close(
-                torch.tensor(row.ranked()[1]), torch.tensor(expected[1]), atol=2e-4, rtol=0
+                torch.tensor(row.top_ranks()[1]), torch.tensor(expected[1]), atol=2e-4, rtol=0
             )
 
 
@@ -46,4 +45,4 @@ def test_one_wrong_logit_is_enough(value: float) -> None:
     with pytest.raises(NotFiniteError):
         _ = Logits(logits).choice
     with pytest.raises(NotFiniteError):
-        Logits(logits).ranked()
+        Logits(logits).top_ranks()

@@ -129,9 +129,9 @@ def test_slots_count_against_the_budget(folder: Path, cache: Path) -> None:
     with pytest.raises(InputError, match=r"3 slots for streamed layers .* budget"):
         LayerReader(file, slots=3, memory=memory)
     reader = LayerReader(file, slots=2, memory=memory)
-    assert memory.held == 2 * file.layer_bytes
+    assert memory.in_use == 2 * file.layer_bytes
     reader.close()
-    assert memory.held == 0
+    assert memory.in_use == 0
     with pytest.raises(InputError, match="0 slots"):
         LayerReader(file, slots=0)
 

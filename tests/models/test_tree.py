@@ -88,9 +88,9 @@ def test_a_copy_grows_apart() -> None:
 
 def test_a_drawn_token_is_a_node_of_its_own_each_time() -> None:
     tree, drawn = TokenTree(Prefix.of([1])), torch.tensor([0.25, 0.75])
-    first = tree.grow(0, 1, drawn=drawn)
-    second = tree.grow(0, 1, drawn=drawn)
+    first = tree.grow(0, 1, distribution=drawn)
+    second = tree.grow(0, 1, distribution=drawn)
     assert first != second
     assert tree.prefixes[first] is tree.prefixes[second]
     part = tree.below(tree.root)
-    assert [d is drawn for d in part.drawn[1:]] == [True, True]
+    assert [d is drawn for d in part.distributions[1:]] == [True, True]

@@ -8,9 +8,9 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.lora import RANK, Adapter, Lora, Site, shapes
-from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.submodels import LayerSizes
 from repro.methods.elastilm.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.methods.serving.slo import LEVELS
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -33,8 +33,8 @@ SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
     config = config_of_shape(SEVEN.shape)
-    kept = kept_at(config, level, range(6))
-    model_cost = sub_cost(SEVEN, kept, adapted=False)
+    kept = sizes_at(config, level, range(6))
+    model_cost = sub_cost(SEVEN, kept, with_adapters=False)
     weights = kept.parameters(config)
     assert model_cost.block_bytes == 2 * weights
     assert model_cost.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
@@ -47,7 +47,7 @@ def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
 
 
 def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
-    model_cost = sub_cost(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
+    model_cost = sub_cost(SEVEN, sizes_at(config_of_shape(SEVEN.shape), 1.0, ()))
     assert model_cost.adapters == 0
     assert model_cost.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
     same = ("layer_bytes", "model_bytes", "table_bytes")
@@ -58,16 +58,16 @@ def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
 
 def test_adapters_are_billed_as_they_are() -> None:
     made = dense(FAMILY)
-    kept = kept_at(made.config, 0.5, (1,))
+    kept = sizes_at(made.config, 0.5, (1,))
     model_cost = sub_cost(model_cost_of(made), kept)
     adapters = lora_of(made.config, kept)
     assert model_cost.adapters == adapters.parameters > 0
-    bare = sub_cost(model_cost_of(made), kept, adapted=False)
+    bare = sub_cost(model_cost_of(made), kept, with_adapters=False)
     layers = made.config.layers
     assert model_cost.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * model_cost.adapters
 
 
-def lora_of(config: DecoderConfig, kept: Kept) -> Lora:
+def lora_of(config: DecoderConfig, kept: LayerSizes) -> Lora:
     """Random adapters beside all matrices of a sub-model."""
     chance = torch.Generator().manual_seed(2)
     adapters: dict[Site, Adapter] = {}

@@ -12,12 +12,12 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.methods.elastilm.differentiable import DifferentiableDecoder, next_token_loss
-from repro.methods.elastilm.submodels import Kept, reordered, submodel
+from repro.methods.elastilm.submodels import LayerSizes, reorder, submodel
 from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.hooks import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import PlainLinear, as_plain
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
 
@@ -34,8 +34,8 @@ def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
     made = dense(family)
     wanted = made.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (made.head(passing(made).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
-    whole = reordered(made, importance_of(family).order())
-    half = replace(Kept.whole(made.config), units=(1,) * made.config.layers)
+    whole = reorder(made, importance_of(family).order())
+    half = replace(LayerSizes.full(made.config), units=(1,) * made.config.layers)
     sub = submodel(whole, half)
     wanted = sub.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(made.config, 4))
     assert (sub.head(passing(sub).hidden_rows(TOKENS)) - wanted).abs().max() < 1e-4
@@ -52,7 +52,7 @@ def scaled(made: Decoder, layer: int, unit: int | None, neuron: int | None, by: 
     assert w is not None
     qkv, out, up, down = (
         PlainLinear(p.weight.double(), None if p.bias is None else p.bias.double())
-        for p in map(plain, w.linears)
+        for p in map(as_plain, w.linears)
     )
     rows, width = torch.ones(len(qkv.weight)).double(), c.groups * c.head_dim
     columns, ups, downs = (
@@ -135,7 +135,7 @@ def test_the_order_is_descending_and_changes_nothing() -> None:
     order = found.order()
     for worth, ranked in ((found.units, order.units), (found.neurons, order.neurons)):
         assert all((w[r].diff() <= 0).all() for w, r in zip(worth, ranked, strict=True))
-    assert all(p.weight.grad is None for w in made.layers if w for p in map(plain, w.linears))
+    assert all(p.weight.grad is None for w in made.layers if w for p in map(as_plain, w.linears))
 
 
 @pytest.mark.parametrize(("corpus", "said"), [((), "no sequence"), ((TOKENS[:1],), "at least two")])

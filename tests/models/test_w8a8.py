@@ -131,7 +131,7 @@ def test_rows_and_outliers_have_scales_of_their_own() -> None:
     whole[:, 7] = x[:, 7]
     expected = whole.double() @ (weight.double() * 0.01).t() + bias.double()
     assert torch.allclose(linear(x).double(), expected, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(RowwiseLinear(linear.held, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(RowwiseLinear(linear.weight, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_row_of_nothing_is_the_bias() -> None:
@@ -147,7 +147,7 @@ def test_scales_are_of_published_matrices_or_of_outputs() -> None:
 
 
 def test_a_kernel_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(w8a8, "_fused", lambda *given: torch.full((16, 16), 32767.0))
+    monkeypatch.setattr(w8a8, "_product", lambda *given: torch.full((16, 16), 32767.0))
     w8a8.fuses.cache_clear()
     try:
         assert not w8a8.fuses()

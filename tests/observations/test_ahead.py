@@ -17,9 +17,9 @@ from repro.methods.speculative.drafting import eagle_head
 from repro.methods.speculative.drafting.eagle import EagleNetwork
 from repro.methods.speculative.drafting.eagle_head import EagleHead
 from repro.models.forward.cached_features import CachedFeatures, lowest
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, Network
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import alone, decoder
@@ -63,7 +63,7 @@ def said(network: Network, prefix: Prefix) -> Logits:
 
 def close(one: Logits, other: Logits) -> bool:
     """Whether two rows have the same first ranks, ties of rounding aside."""
-    (ours, logps), (theirs, others) = one.ranked(), other.ranked()
+    (ours, logps), (theirs, others) = one.top_ranks(), other.top_ranks()
     known = dict(zip(theirs, others, strict=True))
     return all(abs(known.get(t, others[-1]) - p) < TOLERANCE for t, p in zip(ours, logps, strict=True))
 

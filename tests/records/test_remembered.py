@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 
 
 def test_equal_data_are_asked_once_and_others_again() -> None:
     asked: list[Any] = []
 
-    @remembered(2)
+    @remember(2)
     def count(given: Any) -> int:
         asked.append(given)
         return len(asked)

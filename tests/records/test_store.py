@@ -128,10 +128,10 @@ def test_an_unfinished_last_line_waits(results: Results) -> None:
     added = path.read_bytes()
     for end in range(len(whole), len(added), 97):
         path.write_bytes(added[:end])
-        assert len(reader.finished()) == 4
+        assert len(reader.finished_keys()) == 4
         assert reader.problems() == []
     path.write_bytes(added)
-    assert cell(7).key in reader.finished()
+    assert cell(7).key in reader.finished_keys()
 
 
 @pytest.mark.parametrize("at", range(6))
@@ -155,7 +155,7 @@ def test_a_full_disk_at_each_write(results: Results, at: int, monkeypatch: pytes
             stored.add(cell(number).key)
     reader = open_results(results.root)
     assert len(stored) == 5
-    assert stored < reader.finished()
+    assert stored < reader.finished_keys()
     assert len(reader.all()) == 9
     assert reader.problems() == []
     assert all(reader.rounds(key) == STORED for key in stored)

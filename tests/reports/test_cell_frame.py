@@ -106,7 +106,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def documented(language: str, word: str) -> str:
     """The block of the page that has a word."""
-    page = (project_root() / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (project_root() / "docs" / "run.md").read_text(encoding="utf-8")
     return next(block for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if word in block)
 
 

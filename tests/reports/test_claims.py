@@ -26,10 +26,10 @@ class InventedDraws:
     prompts: Mapping[str, NDArray[np.float64]]
     machines: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
-    def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+    def prompt_draws(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         return [self.prompts.get(line["id"]) for line in lines]
 
-    def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+    def machine_draws(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
         return [self.machines.get(line["id"]) for line in lines]
 
 
@@ -73,7 +73,7 @@ class TestClaims:
         assert found["range"].comparison.error == pytest.approx(10.23 / 9.3 - 1)
         assert (found["range"].failed, found["range"].comparison.marks) == (1, ("proxy",))
         assert found["up_to"].comparison.error is None, "a bound is no prediction"
-        assert (found["ms"].comparison.published.low, found["ms"].comparison.fitted) == (0.9, True)
+        assert (found["ms"].comparison.published.low, found["ms"].comparison.is_fitted) == (0.9, True)
 
     def test_of_several_lines_values_are_taken_draw_by_draw(self, tmp_path: Path) -> None:
         """Two cells that move against each other: 3 + x and 9 - 2 x, x even over [-1, 1] in 10,001 draws.

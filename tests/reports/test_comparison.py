@@ -6,9 +6,9 @@ import pytest
 
 from invented_tables import cell
 from repro.core.errors import InputError
-from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, in_unit
-from repro.reports.comparison.frame import GROUPS, fitted_misses, framed, median, sentences
+from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, find_certain
+from repro.reports.comparison.comparison import Comparison, Ends, Figure, Published, in_unit
+from repro.reports.comparison.frame import GROUPS, fitted_misses, median, sentences, to_frame
 from repro.reports.spec.units import FACTORS, factor
 
 
@@ -22,9 +22,9 @@ def compared(
     band: Ends | None = None,
     name: str = "edgellm.fig1.a",
     **texts: str,
-) -> Compared:
+) -> Comparison:
     """A comparison of these ends with one figure or two."""
-    return Compared(
+    return Comparison(
         cell=cell(name, low, high, unit, **texts),
         published=Published(name, low, high),
         unit=unit,
@@ -62,7 +62,7 @@ POINTS = {"unit": "%", "metric": "accuracy"}
     ],
 )
 def test_distance_and_point_verdict(
-    one: Compared, error: float | None, distance: str, point: str | None
+    one: Comparison, error: float | None, distance: str, point: str | None
 ) -> None:
     assert one.error == (None if error is None else pytest.approx(error))
     assert (one.distance, one.point, one.verdict) == (distance, point, point)
@@ -91,10 +91,10 @@ def test_a_verdict_is_over_interval_and_band(
 def test_a_miss() -> None:
     ours = (compared(2.0, 2.0, 2.6), compared(2.0, 2.0, 2.5))
     points = (compared(80.0, 80.0, 69.0, **POINTS), compared(3.0, 3.0, 12.0, **POINTS))
-    assert [one.missed for one in (*ours, *points)] == [True, False, True, False]
+    assert [one.is_miss for one in (*ours, *points)] == [True, False, True, False]
 
 
-def of_cell(key: str, low: float, value: float, name: str) -> Compared:
+def of_cell(key: str, low: float, value: float, name: str) -> Comparison:
     return replace(compared(low, low, value, unit="s", metric="e2e_latency", name=name), cells=(key,))
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_miss_by_construction() -> None:
         replace(once, row="again"): REPEATED,
         compared(2.0, 2.0, 3.5): "",
     }
-    assert [one.certain for one in settled([*given])] == [*given.values()]
+    assert [one.certain for one in find_certain([*given])] == [*given.values()]
 
 
 def test_a_ratio_and_a_mean_of_compared_figures_are_derived() -> None:
@@ -121,9 +121,9 @@ def test_a_ratio_and_a_mean_of_compared_figures_are_derived() -> None:
     reduction = replace(compared(70.0, 70.0, 75.0, unit="%", name="edgellm.fig1.d"), **both)
     mean = replace(compared(4.0, 4.0, 3.0, name="edgellm.fig1.e"), cells=("a", "b"))
     others = [replace(one, ours=(Figure(3.9),)) for one in (ratio, mean)]
-    found = settled([slow, fast, ratio, reduction, mean, *others])
+    found = find_certain([slow, fast, ratio, reduction, mean, *others])
     assert [one.certain for one in found] == ["", "", DERIVED, DERIVED, DERIVED, "", ""]
-    assert settled([ratio])[0].certain == "", "what it would follow from is not compared"
+    assert find_certain([ratio])[0].certain == "", "what it would follow from is not compared"
 
 
 def test_each_comparison_is_counted_in_one_place() -> None:
@@ -142,7 +142,7 @@ def test_each_comparison_is_counted_in_one_place() -> None:
         replace(slip, certain=COUNT),
         compared(2.0, 2.0),
     ]
-    found = framed(given)
+    found = to_frame(given)
     counts = found["group"].value_counts()
     assert [counts.get(name, 0) for name in GROUPS] == [3, 1, 1, 1, 1, 1, 1, 1, 1]
     assert median(found[found["can_miss"] & (found["in_points"] == 0)]) == pytest.approx(0.175)

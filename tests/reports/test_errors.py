@@ -1,7 +1,7 @@
 """Errors over a paper's tables: trivial figures, headlines, alternatives, what the files of them must be."""
 
 import csv
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ from invented_tables import CELLS, cell
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.comparison.comparison import Compared, Figure, Published
+from repro.reports.comparison.comparison import Comparison, Figure, Published
+from repro.reports.fidelity.errata import read_errata, write_errata
 from repro.reports.fidelity.evidence import (
     Alternative,
     ClaimReading,
     PaperChoice,
-    enveloped,
+    envelop,
     read_choices,
     read_headlines,
     read_reasons,
@@ -32,9 +33,9 @@ def timed(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCe
     return cell(f"edgellm.table1.{name}", value, value, unit, **{**usual, **texts})
 
 
-def beside(published: PublishedCell, *ours: float) -> Compared:
+def beside(published: PublishedCell, *ours: float) -> Comparison:
     ends = Published(published.id, published.value_low, published.value_high)
-    return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
+    return Comparison(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
 PRINTED = timed("printed", 2.0)
@@ -86,7 +87,7 @@ HALF = {"metric": "decode_throughput", "condition": "dram_fraction=0.5"}
 def test_a_trivial_figure_is_a_printed_one_by_weights_and_lengths(
     published: PublishedCell, fitted: list[PublishedCell], rule: str, others: Any, value: float | None
 ) -> None:
-    trivial = TrivialPredictor(fitted, **others).compared(beside(published, 1.0), rule)
+    trivial = TrivialPredictor(fitted, **others).compare(beside(published, 1.0), rule)
     assert (trivial and trivial.ours[0].value) == (None if value is None else pytest.approx(value))
 
 
@@ -127,12 +128,22 @@ def test_a_wrong_file_is_said(read: Any, text: str, sentence: str, tmp_path: Pat
 
 
 def test_every_contradiction_has_its_proof_in_the_errata() -> None:
-    entries = re.findall(
-        r"\*\*(.+?)\.\*\*", (project_root() / "docs" / "errata.md").read_text(encoding="utf-8")
-    )
+    errata = read_errata(conf_dir() / "reference" / "errata.csv")
     proofs = {one.contradicted for one in load_cells().values()} - {""}
     assert len(proofs) > 5
-    assert proofs <= set(entries)
+    assert proofs <= {erratum.entry for erratum in errata}
+
+
+def test_the_page_of_contradictions_is_made_of_the_errata(tmp_path: Path) -> None:
+    """An id in braces stands for a published value, with `:high` for the upper end of its range."""
+    reference, cells = conf_dir() / "reference", load_cells()
+    errata = read_errata(reference / "errata.csv")
+    systems = read_headlines(reference / "headlines.yaml", cells).systems
+    page = write_errata(errata, cells, systems, tmp_path).read_text(encoding="utf-8")
+    assert page == (project_root() / "results" / "errata.md").read_text(encoding="utf-8")
+    assert "2.01 to 2.56 against 1.34 to 1.97" in page
+    with pytest.raises(InputError, match="Did you mean edgellm"):
+        write_errata([replace(errata[0], says="{edgellm.fig21.provisiona}")], cells, systems, tmp_path)
 
 
 def test_every_claim_of_the_abstracts_is_a_headline_or_says_why_not() -> None:
@@ -242,4 +253,4 @@ def test_a_verdict_is_over_the_least_and_the_most_of_the_alternatives(
     choice = PaperChoice("c", "edgellm", "", "yes", "", (), ())
     other = Alternative("other", absent="x")
     alternatives = [ClaimReading(choice, other, beside(PRINTED, value)) for value in others]
-    assert enveloped(beside(PRINTED, ours), alternatives).verdict == verdict
+    assert envelop(beside(PRINTED, ours), alternatives).verdict == verdict

@@ -19,7 +19,7 @@ from repro.reports.figures.charts import Series, series
 from repro.reports.figures.figure import KINDS, draw, frame
 from repro.reports.figures.paint import BASELINES, OURS, canvas, colour
 from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
-from repro.reports.figures.shown import Shown, figure_title, origin, shown
+from repro.reports.figures.shown import Content, figure_content, figure_title, origin
 from repro.reports.tables.table import Table
 
 PUBLISHED = {"edgellm.fig17.range": cell("edgellm.fig17.range", 3.0, 5.0, "s")}
@@ -45,9 +45,9 @@ def table(figure: dict[str, Any], **changes: Any) -> Table:
     return built(records, cells=PUBLISHED, **section)
 
 
-def content(given: Table) -> Shown:
+def content(given: Table) -> Content:
     assert given.figure is not None
-    return shown(given, given.figure, PALETTE)
+    return figure_content(given, given.figure, PALETTE)
 
 
 LINES = {"kind": "lines", "columns": METHODS, "x": "length", "panel": "device"}
@@ -227,7 +227,7 @@ def test_a_system_has_one_colour_in_every_kind_and_the_paper_s_own_stands_out() 
         picture, keys = KINDS[kind](content(KIND[kind]))
         assert [to_hex(key.get_color()) for key in keys[:2]] == [SP, EDGELLM]  # type: ignore[attr-defined]
     assert {shade for *_, shade in bars("grouped")} == {SP, EDGELLM}
-    frame(picture, "T", keys, "below", own="EDGELLM")
+    frame(picture, "T", keys, "below", bold="EDGELLM")
     (legend,) = picture.legends
     assert {text.get_text(): text.get_fontweight() for text in legend.get_texts()}["EDGELLM"] == "bold"
     assert not {SP, EDGELLM} & {colour(i) for i in range(8)}, "no other series looks like a system"
@@ -243,7 +243,7 @@ def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None
         labels = [{label: str(value)} for label in SYSTEMS for value in names[paper].get(label, {})]
         there = {system for label in labels for system in palette.systems_of(label)}
         assert there <= set(palette.systems), paper
-        assert palette.colours([palette.own]) == {palette.own: OURS}
+        assert palette.colours([palette.own_system]) == {palette.own_system: OURS}
         assert len(set(palette.colours(palette.systems).values())) == len(palette.systems)
     assert OURS not in Palette("none").colours(["A", "B"]).values()
     (tmp_path / "reference").mkdir()

@@ -12,7 +12,7 @@ from invented_tables import built, column
 from repro.records.record import Round
 from repro.records.results import Results
 from repro.reports.intervals import bootstrap
-from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, figure, interval, paired
+from repro.reports.intervals.bootstrap import FEWEST, Total, figure, interval, paired_interval, resample
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.intervals.samples import LineSource, Samples, distinct
 
@@ -56,18 +56,20 @@ def test_draws_are_those_of_every_process() -> None:
     assert counts.mean(1) == pytest.approx([1.0] * 7, abs=0.05)
     assert (counts == 0).mean() == pytest.approx((6 / 7) ** 7, abs=0.01)
     figures = {prompt: Total(float(i), 1.0) for i, prompt in enumerate(prompts)}
-    assert (drawn(figures, "a") == drawn(figures, "a")).all()  # type: ignore[union-attr]
-    assert (drawn(figures, "a") != drawn(figures, "b")).any()  # type: ignore[union-attr]
+    assert (resample(figures, "a") == resample(figures, "a")).all()  # type: ignore[union-attr]
+    assert (resample(figures, "a") != resample(figures, "b")).any()  # type: ignore[union-attr]
 
 
 def test_pairing_removes_what_prompts_share() -> None:
     """Twice as fast on every prompt is exactly twice as fast, however much prompts differ."""
     slow = {f"{i}": Total(10.0, 1.0 + i) for i in range(8)}
     fast = {name: Total(10.0, total.below / 2) for name, total in slow.items()}
-    assert paired(fast, slow, "ratio") == pytest.approx((2.0, 2.0))
-    low, high = paired(fast, slow, "difference") or (0.0, 0.0)
+    assert paired_interval(fast, slow, "ratio") == pytest.approx((2.0, 2.0))
+    low, high = paired_interval(fast, slow, "difference") or (0.0, 0.0)
     assert 0 < low < high
-    assert paired(fast, {**slow, "other": Total(1.0, 1.0)}, "ratio") is None, "the prompts are not the same"
+    assert paired_interval(fast, {**slow, "other": Total(1.0, 1.0)}, "ratio") is None, (
+        "the prompts are not the same"
+    )
 
 
 REACHED: list[Round] = [{**line, "reach": 3, "possible": 4} for line in ROUNDS]

@@ -25,7 +25,7 @@ from repro.experiments.tree_drawings.forms import (
 )
 from repro.experiments.tree_drawings.page import write_forms
 from repro.experiments.tree_drawings.search import form
-from repro.methods.speculative.drafting.verification_tree import grown, refined
+from repro.methods.speculative.drafting.verification_tree import estimate_tree, refine
 from repro.reports.claims.claims import read_table
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, read_facts
 from repro.reports.hardware_facts.facts_page import write_facts
@@ -217,7 +217,7 @@ def test_trees_become_files(tmp_path: Path) -> None:
     theirs = {"name": "theirs", "match": list(PAIR), "width": 8}
     asked = forms(trees=[ours, theirs, {**ours, "name": "few", "heads": 1}])
     made = [form(one, lambda name: ranks) for one in asked.trees]
-    assert made[0].paths == refined(grown(ranks.accuracies(), 8), ranks).paths != made[0].estimated
+    assert made[0].paths == refine(estimate_tree(ranks.accuracies(), 8), ranks).paths != made[0].estimated
     assert max(map(len, made[2].paths)) == 1
     page, files = write_forms(asked, made, tmp_path, BIBLIOGRAPHY, ("md", "csv", "png"))
     assert len(page.grids[2].lines) == 7

@@ -23,7 +23,16 @@ from repro.core.paths import project_root
 from repro.reports.figures.figure import draw
 from repro.reports.files import write_all, write_paper
 from repro.reports.formats.latex import breakable, latex, to_latex
-from repro.reports.formats.layout import MOST_COLUMNS, Grid, Heading, Page, decimals, fixed, page, value_words
+from repro.reports.formats.layout import (
+    MOST_COLUMNS,
+    Grid,
+    Heading,
+    Page,
+    decimals,
+    fixed_point,
+    page,
+    value_words,
+)
 from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
 from repro.reports.paper import TWO_COLUMNS, PaperTable
 from repro.reports.reference.bibliography import load_bibliography
@@ -93,7 +102,7 @@ def test_that_no_draft_was_accepted_is_said_only_where_some_were_verified() -> N
 def test_numbers_have_the_digits_that_they_need() -> None:
     """Small ones keep three, a column has those of its smallest value, and nothing is minus zero."""
     numbers = ((-0.04, 1, "0.0"), (-0.06, 1, "-0.1"), (0.0, 0, "0"))
-    assert [fixed(number, digits) for number, digits, _ in numbers] == [words for *_, words in numbers]
+    assert [fixed_point(number, digits) for number, digits, _ in numbers] == [words for *_, words in numbers]
     speed, size, prompts = map(
         load_metrics().find, ("decode_tokens_per_s", "flash_bytes_per_token", "prompts")
     )
@@ -235,7 +244,7 @@ def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> N
         ({"rows": ("sdt",)}, "no row 'sdt'.*std"),
     ):
         with pytest.raises(InputError, match=sentence):
-            PaperTable(**wrong).chosen(three_methods())
+            PaperTable(**wrong).select(three_methods())
 
 
 def test_a_float_leaves_out_what_does_not_change_and_is_divided_if_it_is_too_large(tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ from invented_tables import CELLS, write_tables
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.reports.advice import SystemAnswer, answers_by_agreement, moved_by
-from repro.reports.fidelity.marked import FigureSources, marked, updated
+from repro.reports.advice import SystemAnswer, answers_by_agreement, what_reorders
+from repro.reports.fidelity.marked import FigureSources, correct_figures, marked_figures
 from repro.reports.marked_block import block
 from repro.reports.reference.reference import load_cells
-from scripts import advice
+from scripts.deviations import deviations
 from scripts.marked_figures import pages
+from scripts.pages import blocks
 
 RESULTS = project_root() / "results"
-WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md", "errata.md")
+WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md")
 """Pages that state what came out."""
 
 
@@ -35,13 +36,16 @@ TEXT = (
 
 
 def test_a_rounded_figure_agrees_and_another_is_rewritten(sources: FigureSources) -> None:
-    found = list(marked(TEXT, sources))
+    found = list(marked_figures(TEXT, sources))
     assert [(one.stands, one.value, one.agrees) for one in found] == [("10.2", 10.23, True), ("2", 2.0, True)]
-    assert updated(TEXT, sources) == TEXT
+    assert correct_figures(TEXT, sources) == TEXT
     wrong = TEXT.replace("10.2 times", "11.25 times")
-    assert [one.agrees for one in marked(wrong, sources)] == [False, True]
-    assert updated(wrong, sources) == TEXT.replace("10.2 times", "10.23 times")
-    assert updated("1,000<!-- cell :: edgellm.text.ms -->", sources) == "900<!-- cell :: edgellm.text.ms -->"
+    assert [one.agrees for one in marked_figures(wrong, sources)] == [False, True]
+    assert correct_figures(wrong, sources) == TEXT.replace("10.2 times", "10.23 times")
+    assert (
+        correct_figures("1,000<!-- cell :: edgellm.text.ms -->", sources)
+        == "900<!-- cell :: edgellm.text.ms -->"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,23 +64,52 @@ def test_a_rounded_figure_agrees_and_another_is_rewritten(sources: FigureSources
 )
 def test_a_mark_without_number_or_place_is_named(text: str, sentence: str, sources: FigureSources) -> None:
     with pytest.raises(InputError, match=sentence):
-        list(marked(text, sources))
+        list(marked_figures(text, sources))
 
 
 def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
     sources = FigureSources(RESULTS, load_cells())
     wrong = {}
     for page in pages(project_root()):
-        found = list(marked(page.read_text(encoding="utf-8"), sources))
+        found = list(marked_figures(page.read_text(encoding="utf-8"), sources))
         wrong |= {f"{page.name}: {one.place}": one.written for one in found if not one.agrees}
         assert found or page.name not in WITH_MARKS, f"{page.name} marks no figure"
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
 
 
-@pytest.mark.parametrize("page", advice.PAGES)
-def test_the_pages_say_what_the_command_makes(page: str) -> None:
-    text = (project_root() / page).read_text(encoding="utf-8")
-    assert block(text, advice.BLOCK, page) == advice.PAGES[page](RESULTS), "run python scripts/advice.py"
+def test_a_deviation_ends_with_its_paragraph_its_attribute_or_the_next() -> None:
+    text = """
+    '''Does it. Deviation: the paper
+    does not. Nor here.
+
+    Deviation: one.
+    Deviation: two.
+
+    Attributes:
+        limit: nodes. Deviation: the paper
+            gives none.
+        other: a setting.
+    '''
+    # Deviation: a comment,
+    # on two lines.
+    code()
+"""
+    assert list(deviations(text.replace("'''", '"""'))) == [
+        "The paper does not. Nor here.",
+        "One.",
+        "Two.",
+        "`limit`: the paper gives none.",
+        "A comment, on two lines.",
+    ]
+
+
+def test_the_pages_show_what_the_command_writes() -> None:
+    wrong = [
+        f"{page}: {name}"
+        for page, name, content in blocks(RESULTS)
+        if block((project_root() / page).read_text(encoding="utf-8"), name, page) != content.strip()
+    ]
+    assert wrong == [], "run `python scripts/pages.py`"
 
 
 def row(seconds: float, drawn: tuple[float, ...] = (), **ends: tuple[float, float]) -> SystemAnswer:
@@ -99,7 +132,7 @@ def row(seconds: float, drawn: tuple[float, ...] = (), **ends: tuple[float, floa
 def test_two_systems_are_open_where_their_seconds_cross(
     first: SystemAnswer, other: SystemAnswer, kinds: list[str]
 ) -> None:
-    assert moved_by(first, other) == kinds
+    assert what_reorders(first, other) == kinds
 
 
 def test_a_draft_that_is_never_and_always_right_bounds_an_answer() -> None:

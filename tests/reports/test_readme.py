@@ -10,37 +10,22 @@ from repro import commands
 from repro.core.paths import project_root
 from repro.records.results import Results
 from repro.reports.fidelity.index import write_index
-from repro.reports.marked_block import block, markers
-from scripts import readme_table
-
-README = (project_root() / "README.md").read_text(encoding="utf-8")
-MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
-START, END = markers(readme_table.BLOCK)
-EMPTY = f"# repro\n\n{START}\n{END}\n\nThe rest.\n"
+from repro.reports.marked_block import markers
+from scripts import pages
 
 
-def test_the_readme_shows_the_table_as_the_run_wrote_it() -> None:
-    table = (project_root() / readme_table.TABLE).read_text(encoding="utf-8")
-    assert block(README, readme_table.BLOCK, "README.md") == readme_table.shown(table)
-
-
-def test_the_script_fills_the_block_and_nothing_else(
+def test_a_page_without_markers_and_results_without_a_table_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme, table = tmp_path / "README.md", tmp_path / "quickstart.md"
-    readme.write_text(EMPTY, encoding="utf-8")
-    arguments = ["--readme", str(readme), "--table", str(table)]
-    assert readme_table.main(arguments) == 2
-    assert str(table) in capsys.readouterr().err
-    table.write_text(MARKDOWN, encoding="utf-8")
-    for _ in range(2):
-        assert readme_table.main(arguments) == 0
-        shown = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
-        assert readme.read_text(encoding="utf-8") == EMPTY.replace(END, f"{shown}\n{END}")
-    for wrong in ("no markers", f"{START} alone", f"{END}{START}", EMPTY + EMPTY):
-        readme.write_text(wrong, encoding="utf-8")
-        assert readme_table.main(arguments) == 2
-        assert re.search("exactly one|in order", capsys.readouterr().err), wrong
+    assert pages.main(["--results", str(tmp_path), "--pages", str(tmp_path)]) == 2
+    assert "there is no" in (said := capsys.readouterr().err)
+    assert "make it with `python -m repro experiment=quickstart results=results`" in said
+    start, end = markers("quickstart")
+    for text in ("no markers", f"{start} alone", f"{end}{start}", f"{start}{end}" * 2):
+        (tmp_path / "README.md").write_text(text, encoding="utf-8")
+        assert pages.main(["--pages", str(tmp_path)]) == 2
+        assert re.search("exactly one|in order", capsys.readouterr().err), text
+        assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
 
 def test_the_quickstarts_table_can_be_made_without_any_record(
@@ -54,10 +39,46 @@ def test_the_quickstarts_table_can_be_made_without_any_record(
     assert not [*tmp_path.rglob("figure.*")], "there is nothing to show"
 
 
-def test_files_that_the_readme_links_to_are_there() -> None:
-    named = set(re.findall(r"\]\(([^)#:]+)\)", README)) - {"results/quickstart/figure.png"}
-    assert len(named) >= 8
-    assert [name for name in sorted(named) if not (project_root() / name).exists()] == []
+PAGES = ("*.md", "docs/*.md", "workshop/**/*.md", "conf/reference/*.md", "results/*.md", "results/real/*.md")
+NAMING = ("src/**/*", "conf/**/*", "workshop/**/*", "scripts/*", "tests/**/*.py", "results/**/*.md", "*.toml")
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of a page is called, as GitHub makes it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_of_pages_lead_to_files_and_headings_that_are_there() -> None:
+    links = [
+        (page, link, anchor)
+        for pattern in PAGES
+        for page in project_root().glob(pattern)
+        for link, anchor in re.findall(
+            r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")
+        )
+    ]
+    broken = []
+    for page, link, anchor in links:
+        linked = page.parent / link if link else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(f"{page.relative_to(project_root())}: {link}#{anchor}")
+    assert broken == []
+    assert len(links) > 150
+
+
+def test_pages_that_code_and_tables_name_are_there() -> None:
+    paths = {path for pattern in NAMING for path in project_root().glob(pattern) if path.is_file()}
+    paths -= {*project_root().glob("conf/reference/phones*.csv")}  # they cite other people's pages
+    named = {
+        (page, path.relative_to(project_root()))
+        for path in paths
+        if path.suffix in (".py", ".yaml", ".csv", ".md", ".jinja", ".j2", ".toml", ".sh")
+        for page in re.findall(r"(?<![\w/])docs/\w+\.(?:md|json)", path.read_text(encoding="utf-8"))
+    }
+    assert [(page, path) for page, path in named if not (project_root() / page).exists()] == []
+    assert len(named) > 50
 
 
 def test_the_index_of_results_counts_errors_as_the_error_pages_and_lists_real_runs(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from repro.core.errors import InputError
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
-from repro.reports.comparison.frame import framed
+from repro.reports.comparison.frame import to_frame
 from repro.reports.files import write_all
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
-from repro.reports.tables.bands import Banded, cells_digest
+from repro.reports.tables.bands import Band, cells_digest
 from repro.reports.tables.build import SHORT, build
 from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
@@ -204,7 +204,7 @@ class TestBuild:
     def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
         reference = {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        compared = framed(made(records, {**SPEED, "reference": reference}).compared)
+        compared = to_frame(made(records, {**SPEED, "reference": reference}).comparisons)
         predicted = compared[compared["can_miss"]]
         assert [*predicted["row"]] == ["chain_sd", "edgellm"]
         assert [*predicted["error"]] == pytest.approx([0.25, -0.2])
@@ -218,7 +218,7 @@ class TestBuild:
     def test_a_band_is_of_the_cells_that_a_figure_is_made_from(self) -> None:
         records = [record(method, {"speed": 2.0}) for method in ("flash_ar", "edgellm")]
         spec = table_spec("table", {"title": "T", **by("method"), "columns": [column("speed")]})
-        band = Banded((1.0, 3.0), cells_digest([records[1].key[:SHORT]]))
+        band = Band((1.0, 3.0), cells_digest([records[1].key[:SHORT]]))
         bands = {("table", method, "speed"): band for method in ("edgellm", "flash_ar")}
         found = lines(build(spec, records, {}, bands=bands))
         assert [found[row, "speed"]["band_low"] for row in ("edgellm", "flash_ar")] == ["1.0", ""]

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import coin
-from repro.models.forward.greedy import greedy_tokens
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation import scenario as generation
@@ -222,7 +222,7 @@ def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: 
 
 
 def test_the_published_value_is_the_file_s() -> None:
-    assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Goal(
+    assert draft_calibration.published_goal("edgellm.table1.cnn_daily") == draft_calibration.Goal(
         "edgellm.table1.cnn_daily", 90.7
     )
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import rows_of
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.quantization.w8a8 import W8A8Linear
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -98,7 +98,7 @@ def test_the_float_target_is_another_cell_with_another_text(project: Project) ->
     plain = GenerationScenario(project.config(*PHONE, *SHORT))
     kinds = [cell(project), cell(project, "target.compression.weights=row"), cell(project, pruned=1.0), plain]
     assert len({made.key for made in kinds}) == len({made.target.digest for made in kinds}) == 4
-    assert len({made.target.observed() for made in kinds}) == 4
+    assert len({made.target.outputs_key() for made in kinds}) == 4
     assert kinds[0].key == cell(project).key
     assert kinds[0].key != cell(project, "corpus.texts=2").key
     assert "compression shadow" in kinds[0].versions

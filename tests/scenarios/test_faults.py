@@ -59,7 +59,7 @@ class Place:
 
     def memo(self, role: str, variant: str = "*") -> Path:
         """The cache of a role's rows that its runs have left."""
-        observed = self.cell.model(role).observed()
+        observed = self.cell.model(role).outputs_key()
         files = sorted((self.cache / "memo").glob(f"{observed}{variant}.sqlite"))
         (found,) = [path for path in files if "-exit" not in path.name and "-texts" not in path.name]
         return found
@@ -199,7 +199,7 @@ def the_second_choice_is_taken(place: Place) -> None:
 
     def second(self: Logits) -> int:
         place.hits.append("choice")
-        return self.ranked()[0][1]
+        return self.top_ranks()[0][1]
 
     for kind in (Logits, LateLogits):
         place.patch.setattr(kind, "choice", property(second))
@@ -256,7 +256,7 @@ def own_text(cell: GenerationScenario, cache: Path) -> GreedyText:
 def a_damaged_own_text(place: Place) -> None:
     """One token of the target's stored text is its second choice, and the text has its checksum."""
     text = own_text(place.cell, place.cache)
-    (tokens, logps), at = swapped(text.rows[3].ranked()), 3
+    (tokens, logps), at = swapped(text.rows[3].top_ranks()), 3
     text.rows[at] = Logits(None, (tokens, logps))
     text.tokens[at] = tokens[0]
     with closing(TextStore(place.cell.target.texts(place.cache).file.path)) as store:
@@ -275,7 +275,7 @@ def a_stale_pack_of_the_target(place: Place) -> None:
     finally:
         weights.ends.embedding.mul_(-1.0)
     place.forget()
-    place.bring(text_pack("stale", cell.target.observed(), "cpu", texts))
+    place.bring(text_pack("stale", cell.target.outputs_key(), "cpu", texts))
 
 
 @fault(it_has_no_draft=(*(name for name in PLAIN if name != "draft"), "nav", "prompt_lookup"))
@@ -284,10 +284,10 @@ def a_stale_pack_of_the_draft(place: Place) -> None:
     cell, draft = place.cell, place.cell.draft
     text = own_text(cell, place.cache)
     with closing(LogitCache(place.memo("draft"))) as memo:
-        rows = {key: swapped(row) for key, row in memo.known().items()}
+        rows = {key: swapped(row) for key, row in memo.read_rows().items()}
     kind = kind_of(draft)
     place.forget()
-    place.bring(branch_pack("stale", kind, draft.observed(), "cpu", [text], rows))
+    place.bring(branch_pack("stale", kind, draft.outputs_key(), "cpu", [text], rows))
 
 
 @fault(it_prunes_nothing=[name for name in METHODS if name != "lever pruned"])

@@ -13,7 +13,11 @@ from safetensors.torch import save_file
 from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
-from repro.methods.speculative.drafting.verification_tree import grown, measured_acceptance, searched
+from repro.methods.speculative.drafting.verification_tree import (
+    estimate_tree,
+    measured_acceptance,
+    search_tree,
+)
 from repro.scenarios.generation.draft_calibration import head_match
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import SHAPE, Project, write_project
@@ -60,7 +64,7 @@ def test_matched_heads_decode_with_mt_bench_s_tree_and_say_what_was_fitted(proje
     assert record.status == "done", record.error
     match = head_match(IDS)
     assert record.values["exact_match"] == 1.0
-    assert record.values["tree"] == str(grown(match.trees.accuracies, 8))
+    assert record.values["tree"] == str(estimate_tree(match.trees.accuracies, 8))
     assert set(match.cells) <= set(record.provenance.fitted)
     assert record.labels["agreement"] == "matched"
     native = project.cell("method=medusa", "method.width=8")
@@ -111,7 +115,7 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
     ranks = HeadRanks.load(tmp_path / "heads" / FILE)
     assert len(ranks.begins) == 2
     for width in (2, 8):
-        tree = searched(Calibration.of(ranks), width)
+        tree = search_tree(Calibration.of(ranks), width)
         own = (override("draft.checkpoint.folder", tmp_path / "heads"), f"method.width={width}")
         record = project.record("method=medusa", *own)
         assert record.status == "done", record.error

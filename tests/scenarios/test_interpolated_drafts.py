@@ -13,9 +13,9 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import calibration_error
-from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel, interpolated
-from repro.models.forward.greedy import greedy_tokens
+from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel, interpolate
 from repro.models.forward.network import Logits
+from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import PlainLinear
 from repro.scenarios.base import silent
@@ -155,8 +155,8 @@ def test_rows_keep_their_norms_and_meet_halfway() -> None:
     drawn = torch.Generator().manual_seed(0)
     shapes = ((6, 8), (8, 4), (9, 8), (8, 9))
     layer = LayerWeights(*(PlainLinear(torch.randn(shape, generator=drawn)) for shape in shapes))
-    whole, half, again = (interpolated(layer, share, [3, 0]) for share in (1.0, 0.5, 0.5))
-    other = interpolated(layer, 1.0, [4, 0])
+    whole, half, again = (interpolate(layer, share, [3, 0]) for share in (1.0, 0.5, 0.5))
+    other = interpolate(layer, 1.0, [4, 0])
     for own, random, middle, repeated, apart in zip(
         *(cast(tuple[PlainLinear, ...], one.linears) for one in (layer, whole, half, again, other)),
         strict=True,
@@ -173,8 +173,8 @@ def test_rows_are_remembered_by_share_and_seed(project: Project) -> None:
     for cell in cells:
         for share in (0.25, 0.5):
             cell.take_share(share)
-            digests.add(cell.draft.observed())
-    assert len({*digests, cells[0].target.observed()}) == 5
+            digests.add(cell.draft.outputs_key())
+    assert len({*digests, cells[0].target.outputs_key()}) == 5
     assert len({cell.key for cell in cells}) == 2
 
 

@@ -18,10 +18,10 @@ from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, Head
 from repro.methods.speculative.drafting.heads_fit import cumulative, fit_heads, published_accuracies
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
+    estimate_tree,
     expected_acceptance,
-    grown,
     measured_acceptance,
-    searched,
+    search_tree,
 )
 from repro.methods.speculative.medusa import Medusa, TreeDecoding
 from repro.models.forward.network import Logits, Network
@@ -50,7 +50,7 @@ def ids(row: str) -> list[str]:
 def test_the_estimated_trees_have_the_two_published_acceptances(row: str) -> None:
     heads, cells = head_match(ids(row)).heads, load_cells()
     for name, width in zip(ids(row), (2, 4), strict=True):
-        value = expected_acceptance(grown(heads.accuracies, width), heads.accuracies)
+        value = expected_acceptance(estimate_tree(heads.accuracies, width), heads.accuracies)
         assert value == pytest.approx(cells[name].value_low, abs=1e-9)
     assert len(heads.accuracies) == 5
     for shares in heads.accuracies:
@@ -65,7 +65,7 @@ def test_mt_benchs_trees_meet_the_other_widths_of_all_rows() -> None:
     for row in ROWS:
         match = head_match(ids(row))
         for width in (8, 16, 32, 64):
-            tree = grown(match.trees.accuracies, width)
+            tree = estimate_tree(match.trees.accuracies, width)
             published = cells[f"ghidorah.table1.{row}.width{width}"].value_low
             errors.append(abs(expected_acceptance(tree, match.heads.accuracies) / (published or 0.0) - 1))
     assert median(errors) < 0.025
@@ -122,7 +122,7 @@ def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_id_is_an_agreement_as_before() -> None:
-    assert draft_calibration.goal_of("edgellm.table1.squad") == draft_calibration.published(
+    assert draft_calibration.goal_of("edgellm.table1.squad") == draft_calibration.published_goal(
         "edgellm.table1.squad"
     )
     assert isinstance(draft_calibration.goal_of(ids("gsm8k")), HeadMatch)
@@ -133,11 +133,11 @@ def test_one_id_is_an_agreement_as_before() -> None:
 
 def test_a_token_comes_to_its_rank_and_the_others_keep_their_order() -> None:
     row = Logits(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
-    assert with_rank(row, 8, 0).ranked() == ([8, 5, 3, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 5, 2).ranked() == ([3, 8, 5, 1], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 9, 1).ranked() == ([5, 9, 3, 8], [-0.1, -2.0, -3.0, -4.0])
-    assert with_rank(row, 3, None).ranked() == ([5, 8, 1], [-0.1, -2.0, -3.0])
-    assert with_rank(row, 9, None).ranked() == row.ranked()
+    assert with_rank(row, 8, 0).top_ranks() == ([8, 5, 3, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 5, 2).top_ranks() == ([3, 8, 5, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 9, 1).top_ranks() == ([5, 9, 3, 8], [-0.1, -2.0, -3.0, -4.0])
+    assert with_rank(row, 3, None).top_ranks() == ([5, 8, 1], [-0.1, -2.0, -3.0])
+    assert with_rank(row, 9, None).top_ranks() == row.top_ranks()
 
 
 def test_coins_are_uniform_and_independent_of_head_and_seed() -> None:
@@ -195,7 +195,7 @@ def test_what_no_coin_gives_a_rank_is_in_none(ranks: HeadRanks) -> None:
 @pytest.mark.parametrize("width", [1, 4, 16])
 def test_decoding_takes_the_verifications_that_the_replay_says(width: int, ranks: HeadRanks) -> None:
     """The same tree along the same answers: tokens a verification are equal, not close."""
-    tree, tokens, rounds = searched(Calibration(ACCURACIES), width), 0, 0
+    tree, tokens, rounds = search_tree(Calibration(ACCURACIES), width), 0, 0
     for request in requests(COUNT):
         device, sessions = sessions_of()
         made = device.play(Medusa(width=width).serve(request, device, sessions))

@@ -17,10 +17,10 @@ import repro
 from repro.core.errors import InputError
 from repro.data import read_config
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
-from repro.models.checkpoints.generation_settings import unused
+from repro.models.checkpoints.generation_settings import unused_settings
 from repro.records.record import Record
 from repro.scenarios import accuracy
-from repro.scenarios.generation.task_scores import scored
+from repro.scenarios.generation.task_scores import score_answers
 from tiny_checkpoints import write_folder
 from tiny_project import Project, write_project
 
@@ -33,7 +33,7 @@ ANSWER = ("method=std", "dataset=gsm8k")
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Models of its own, which a test may change, and a cache of its own."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    accuracy._compressed.cache_clear()
+    accuracy._compress.cache_clear()
     return write_project(tmp_path)
 
 
@@ -209,16 +209,16 @@ def test_what_generate_would_use_is_named_in_the_record_and_on_the_screen(projec
 def test_entries_that_change_an_answer(tmp_path: Path, entries: dict[str, object], says: str) -> None:
     folder = write_folder(tmp_path / "a")
     (folder / "generation_config.json").write_text(json.dumps(entries), encoding="utf-8")
-    assert unused(folder) == (f"generation_config.json says {says}" if says else "")
+    assert unused_settings(folder) == (f"generation_config.json says {says}" if says else "")
 
 
 def test_without_that_file_config_json_counts_as_for_transformers(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", forced_bos_token_id=0, vocab_size=9, no_repeat_ngram_size=3)
-    assert unused(folder) == "config.json says forced_bos_token_id=0, no_repeat_ngram_size=3"
+    assert unused_settings(folder) == "config.json says forced_bos_token_id=0, no_repeat_ngram_size=3"
     theirs = hf.GenerationConfig.from_pretrained(folder, config_file_name="config.json")
     assert (theirs.forced_bos_token_id, theirs.no_repeat_ngram_size) == (0, 3)
     (folder / "generation_config.json").write_text("{}", encoding="utf-8")
-    assert unused(folder) == ""
+    assert unused_settings(folder) == ""
 
 
 # --- LongBench ----------------------------------------------------------------------------------------------
@@ -229,6 +229,6 @@ def test_triviaqa_scores_the_first_line_and_2wikimqa_the_whole_answer() -> None:
     rows = [{"input": "", "context": "", "answers": ["Lutetia", "Paris"]}]
     for name, f1, exact in (("longbench_triviaqa", 100.0, 100.0), ("longbench_2wikimqa", 50.0, 0.0)):
         metrics = ["answer_f1", "answer_exact"]
-        found = scored(metrics, read_config(name), rows, ["\n\nParis\nPassage: London"], ["Paris\n"])
+        found = score_answers(metrics, read_config(name), rows, ["\n\nParis\nPassage: London"], ["Paris\n"])
         assert (found.values["task_score"], found.values["answer_exact"]) == (f1, exact)
         assert found.values["target_task_score"] == 100.0

@@ -16,7 +16,7 @@ from repro.core.overrides import override
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.hooks import linears_of, with_linears
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
@@ -40,10 +40,11 @@ class Worsened:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         made = {
-            place: PlainLinear(linear.tensors()["weight"] * self.factor) for place, linear in places(decoder)
+            place: PlainLinear(linear.tensors()["weight"] * self.factor)
+            for place, linear in linears_of(decoder)
         }
         figures = {"texts": len(corpus), "tokens": sum(map(len, corpus))}
-        return Compressed(replaced(decoder, made), figures)
+        return Compressed(with_linears(decoder, made), figures)
 
 
 publish()
@@ -67,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The same, with results and a cache of its own."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    accuracy._compressed.cache_clear()
+    accuracy._compress.cache_clear()
     more = ("dataset=piqa", "prompts=4", "corpus.texts=3", "corpus.tokens=300")
     return made.apart(tmp_path, *more)
 
@@ -145,7 +146,7 @@ def test_done_cells_are_found_and_the_baseline_is_scored_once(
 def test_a_sweep_over_datasets_compresses_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for overrides in (("compression=fp16",), ("compression=fp16", "skip=1")):
         project.cell(*overrides)
-    accuracy._compressed.cache_clear()
+    accuracy._compress.cache_clear()
     assert counted(project, monkeypatch, compressed_by(), compressed_by("skip=1")) == ["worsened"]
 
 

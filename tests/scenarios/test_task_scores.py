@@ -19,7 +19,7 @@ from repro.metrics.task import AnswerMetric
 from repro.records.identity import dataset_asked
 from repro.scenarios.generation.answers import first_difference, row_hash
 from repro.scenarios.generation.scenario import GenerationScenario
-from repro.scenarios.generation.task_scores import scored
+from repro.scenarios.generation.task_scores import score_answers
 from tiny_project import Project, write_project
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": f"That is\n#### {i + 1}"} for i in range(4)]
@@ -80,7 +80,7 @@ def test_a_score_is_recorded_with_the_targets_own_and_their_difference(project: 
 
 def test_each_answer_is_scored_by_its_own_row() -> None:
     texts, own = ["It is 1", "It is 2", "It is 9", "It is 4"], ["1", "2", "3", "It is 3"]
-    found = scored(["final_number"], read_config("gsm8k"), ROWS, texts, own)
+    found = score_answers(["final_number"], read_config("gsm8k"), ROWS, texts, own)
     assert [line["final_number"] for line in found.answers] == [100.0, 100.0, 0.0, 100.0]
     assert [line["target_final_number"] for line in found.answers] == [100.0, 100.0, 100.0, 0.0]
     assert (found.values["task_score"], found.values["target_task_score"]) == (75.0, 75.0)
@@ -182,7 +182,7 @@ def test_invented_rows_of_the_code_sets_pass_their_own_solutions(monkeypatch: py
     }
     for name, row, right in (("humaneval", humaneval, "canonical_solution"), ("mbpp", mbpp, "code")):
         wrong = str(row[right]).replace("max", "min").replace("2 *", "3 *")
-        found = scored(["pass_at_1"], read_config(name), [row, row], [str(row[right]), wrong], None)
+        found = score_answers(["pass_at_1"], read_config(name), [row, row], [str(row[right]), wrong], None)
         assert [line["pass_at_1"] for line in found.answers] == [100.0, 0.0], name
         assert found.values == {"task_score": 50.0}
 
@@ -195,7 +195,7 @@ def test_real_reference_solutions_pass(name: str, solution: str, monkeypatch: py
     config = read_config(name)
     rows = load_rows(config).rows
     texts = [str(row[solution]) for row in rows]
-    found = scored(["pass_at_1"], config, rows, texts, None)
+    found = score_answers(["pass_at_1"], config, rows, texts, None)
     assert len(rows) >= 164
     assert [i for i, line in enumerate(found.answers) if line["pass_at_1"] != 100.0] == []
 

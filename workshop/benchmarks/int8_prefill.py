@@ -26,12 +26,12 @@ from repro.data.corpus import load_corpus
 from repro.methods.compression.base import Compression
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.methods.mllm_npu.shadow import Shadow
-from repro.models.analysis.hooks import places
+from repro.models.analysis.hooks import linears_of
 from repro.models.checkpoints.checkpoint import tokenizer
 from repro.models.quantization import w8a8
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.linear import PlainLinear, fastest_linear
 from workshop.benchmarks.alternating import checkpoint_folder, command_line, show, take_turns, timed
 from workshop.validation.this_machine.gguf_files import packaged
 from workshop.validation.this_machine.llama_cpp import LlamaCppPasses
@@ -54,7 +54,7 @@ def prefill(decoder: Decoder, prompt: Tensor) -> Tensor:
 def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[dict[str, Decoder], float]:
     """Decoders by name, whose first word is the kind of their products; and operations of one prefill."""
     dense = weights.load(folder, "float32", packed=False)
-    elements = sum(linear.tensors()["weight"].numel() for _, linear in places(dense))
+    elements = sum(linear.tensors()["weight"].numel() for _, linear in linears_of(dense))
     decoders = {"fp32": weights.load(folder, "float32"), "bf16": weights.load(folder, "bfloat16")}
     for name, compression in COMPRESSIONS.items():
         made = compression.compress(dense, corpus).decoder
@@ -66,11 +66,11 @@ def big_products(rows: int) -> dict[str, Callable[[], float]]:
     """Seconds of one large matrix product of each kind, with the kernels that the layers use."""
     inputs, outputs = BIG
     x, dense = torch.randn(rows, inputs), PlainLinear(torch.randn(outputs, inputs))
-    half = packed(PlainLinear(dense.weight.bfloat16()))
+    half = fastest_linear(PlainLinear(dense.weight.bfloat16()))
     short = w8a8.Int8Weight.of(dense, w8a8.scale_per_output(dense.weight))
     codes = torch.randint(w8a8.LOW, w8a8.HIGH + 1, (rows, inputs), dtype=torch.int8)
     return {
-        "fp32": timed(partial(packed(dense), x)),
+        "fp32": timed(partial(fastest_linear(dense), x)),
         "bf16": timed(partial(half, x.bfloat16())),
         "int8": timed(partial(short.times, codes, 1.0)),
     }

@@ -13,13 +13,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from repro.models.calibration.fit import FittedCosts, fit
-from repro.models.calibration.written import Section, engine_of_costs
+from repro.models.calibration.sections import Section, engine_of_costs
 from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.records.record import content_hash, write_atomically
 from repro.scenarios.base import Progress
-from repro.scenarios.generation.answers import ended
-from repro.scenarios.generation.prefixes import prepared
+from repro.scenarios.generation.answers import until_stop
+from repro.scenarios.generation.prefixes import prepare_rows
 from workshop.benchmarks.pair_parts import PARTS, Plan
 from workshop.benchmarks.pair_run import NULL, Answer, PairCell, Unit, cell_of
 from workshop.validation.this_machine.cells import CellGroup
@@ -111,13 +111,13 @@ def _answer(rounds: Sequence[Mapping[str, Any]]) -> Predicted:
 
 def target_texts(cell: PairCell, progress: Progress) -> list[GreedyText]:
     """The target's own greedy texts of a cell's prompts."""
-    return [*(prepared(cell, progress).references or ())]
+    return [*(prepare_rows(cell, progress).references or ())]
 
 
 def verdict(answer: Answer, cell: PairCell, text: GreedyText) -> str:
     """`equal` to the target's own text, `tie` if it leaves it at a tie of logits, else `differs`."""
     unit = answer.unit
     stop = cell.requests[unit.prompt].stop
-    own = ended(text.tokens[: unit.asked], stop)
+    own = until_stop(text.tokens[: unit.asked], stop)
     left = divergence(answer.tokens, own, text.rows.__getitem__, cell.target.config.dtype)
     return "equal" if left is None else "tie" if left.tie else "differs"

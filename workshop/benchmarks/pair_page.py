@@ -19,9 +19,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
-from repro.reports.comparison.comparison import Compared as Comparison
+from repro.reports.comparison.comparison import Comparison as Comparison
 from repro.reports.comparison.comparison import Figure, in_unit
-from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported, tidy
+from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, export, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.benchmarks.alternating import Interval, ends
 from workshop.benchmarks.pair_emulated import PACE, EmulatedMachine, Predictions, target_texts, verdict
@@ -261,7 +261,7 @@ def draw(figures: pd.DataFrame) -> bytes:
         panel.set_xlabel("times the base", fontsize=8)
         tidy(panel, "x")
     picture.suptitle("Bars and lines: measured, with 95% intervals. Diamonds: emulated", fontsize=8.5)
-    return exported(picture)
+    return export(picture)
 
 
 def write_page(folder: Path, plan: Plan, known: Stored, kept: Path) -> None:

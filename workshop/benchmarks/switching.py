@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.elastilm.elastic_levels import kept_at
-from repro.methods.elastilm.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
+from repro.methods.elastilm.elastic_levels import sizes_at
+from repro.methods.elastilm.submodels import LayerSizes, Order, UnitDecoder, dense_copy, reorder, submodel
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.linear import PlainLinear, fastest_linear
 from workshop.benchmarks.alternating import checkpoint_folder, command_line, show, take_turns, timed
 
 Arms = Mapping[str, Callable[[], object]]
@@ -40,7 +40,7 @@ def matrix_arms(size: int, dtype: torch.dtype) -> Arms:
     return {
         "pointer": lambda: weight.narrow(0, 0, size),
         "gather": lambda: weight.index_select(0, rows),
-        "relay": lambda: packed(PlainLinear(weight.index_select(0, rows))),
+        "relay": lambda: fastest_linear(PlainLinear(weight.index_select(0, rows))),
     }
 
 
@@ -54,15 +54,15 @@ def random_order(decoder: Decoder) -> Order:
     return Order(units, neurons)
 
 
-def level_arms(whole: UnitDecoder, kept: Kept) -> Arms:
+def level_arms(whole: UnitDecoder, kept: LayerSizes) -> Arms:
     """Changing all layers to a level."""
-    return {"pointer": lambda: submodel(whole, kept), "copy": lambda: copied(submodel(whole, kept))}
+    return {"pointer": lambda: submodel(whole, kept), "copy": lambda: dense_copy(submodel(whole, kept))}
 
 
-def pass_arms(whole: UnitDecoder, kept: Kept, rows: int) -> Arms:
+def pass_arms(whole: UnitDecoder, kept: LayerSizes, rows: int) -> Arms:
     """A pass of `rows` tokens after a prompt of 64, over views and over a copy."""
     views = submodel(whole, kept)
-    return {"views": _passing(views, rows), "copy": _passing(copied(views), rows)}
+    return {"views": _passing(views, rows), "copy": _passing(dense_copy(views), rows)}
 
 
 def _passing(decoder: Decoder, rows: int, prompt: int = 64) -> Callable[[], Tensor]:
@@ -101,10 +101,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         decoder = weights.load(checkpoint_folder(args.checkpoint), "float32", packed=False)
     except InputError as wrong:
         sys.exit(f"error: {wrong}")
-    whole = reordered(decoder, random_order(decoder))
+    whole = reorder(decoder, random_order(decoder))
     del decoder
     for level in args.levels:
-        kept = kept_at(whole.config, level, ())
+        kept = sizes_at(whole.config, level, ())
         compare(f"{args.checkpoint}, level {level:g}", level_arms(whole, kept), "pointer")
         for rows in PASSES:
             compare(f"a pass of {rows} rows at level {level:g}", pass_arms(whole, kept, rows), "copy")

@@ -149,9 +149,9 @@ class _HeadLevels:
         head = self._head
         logits = head.logits(out)
         if head.targets is None:
-            return [Logits(None, Logits(row).ranked()) for row in logits]
+            return [Logits(None, Logits(row).top_ranks()) for row in logits]
         vocab = head.config.target_vocab
-        return [Logits(None, DraftRow(row, head.targets, vocab).ranked()) for row in logits]
+        return [Logits(None, DraftRow(row, head.targets, vocab).top_ranks()) for row in logits]
 
     def _continued(self, level: Sequence[tuple[int, Prefix]]) -> Tensor:
         head, before = self._head, self._cache.length
@@ -184,7 +184,7 @@ def of_decoder(decoder: Decoder, roots: Sequence[Prefix], likely: Likely) -> Ite
             new = [prefix for prefix in dict.fromkeys(asked) if prefix not in rows]
             if new:
                 said = zip(new, rows_of(network, new), strict=True)
-                rows.update((prefix, Logits(None, row.ranked())) for prefix, row in said)
+                rows.update((prefix, Logits(None, row.top_ranks())) for prefix, row in said)
             return [rows[prefix] for prefix in asked]
 
         yield from _grown(group, compute, likely)
@@ -242,7 +242,7 @@ def rows_ahead(draft: Model, text: GreedyText, places: int, memo: LogitCache, li
         found = list(of_decoder(draft.decoder(), roots, likely))
     sources = [one.root.length - 1 if isinstance(draft, EagleModel) else 0 for one in found]
     memo.put_first(
-        (row_key(prefix.digest, source), *row.ranked())
+        (row_key(prefix.digest, source), *row.top_ranks())
         for one, source in zip(found, sources, strict=True)
         for prefix, row in one.rows.items()
     )

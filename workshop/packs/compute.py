@@ -16,7 +16,7 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.lever.exit_scores import scores_variant
 from repro.models.forward.logit_cache import AHEAD, LogitCache
-from repro.models.forward.side_by_side import GreedyText, Told
+from repro.models.forward.side_by_side import GreedyText, Report
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
@@ -48,7 +48,7 @@ class Piece:
     def compute(self, model: Model) -> own_text.Compute:
         """Texts of a model, each call a group (`begin_group`)."""
 
-        def texts(prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+        def texts(prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
             self.begin_group()
             return model.compute_texts(prompts, tokens, told)
 
@@ -113,7 +113,7 @@ def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) ->
 def known_rows(model: Model, of: str = "") -> Iterator[LogitCache]:
     """The machine's cache of a model's rows, or of its early exit's scores, with those of packs."""
     with closing(model.memo(cache_root(), of)) as memo:
-        transfer.fill(memo, model.observed(of))
+        transfer.fill(memo, model.outputs_key(of))
         yield memo
 
 
@@ -121,7 +121,7 @@ def known_rows(model: Model, of: str = "") -> Iterator[LogitCache]:
 def known_texts(target: Model) -> Iterator[own_text.TextStore]:
     """The machine's cache of a target's own texts, with those of packs."""
     with closing(target.texts(cache_root())) as store:
-        transfer.fill_texts(store, target.observed())
+        transfer.fill_texts(store, target.outputs_key())
         yield store
 
 
@@ -145,14 +145,14 @@ def export(one: Planned, folder: Path) -> list[Path]:
         InputError: a text is not computed.
     """
     texts, target = stored(one), one.cell.target
-    written = [transfer.text_pack(one.name, target.observed(), one.cell.host, texts).write(folder)]
+    written = [transfer.text_pack(one.name, target.outputs_key(), one.cell.host, texts).write(folder)]
     models = [(*named, "") for named in one.models()]
     if variant := scores_variant(target):
         models.append((f"{one.name}.exit", "exit", target, variant))
     for name, kind, model, of in models:
         with known_rows(model, of) as memo:
-            known = memo.known()
-        pack = transfer.branch_pack(name, kind, model.observed(of), one.cell.host, texts, known)
+            known = memo.read_rows()
+        pack = transfer.branch_pack(name, kind, model.outputs_key(of), one.cell.host, texts, known)
         if pack.rows:
             written.append(pack.write(folder))
     return written

@@ -46,7 +46,7 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
     pack = read(path)
     model = _model(pack, one)
     is_exit = pack.facts.kind == "exit"
-    observed = model.observed(scores_variant(model) if is_exit else "")
+    observed = model.outputs_key(scores_variant(model) if is_exit else "")
     if observed != pack.facts.observed:
         raise InputError(
             f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {observed} "
@@ -128,11 +128,11 @@ def compared(row: ObservedRow, found: Logits, bound: float) -> State:
 
     Ranks that changed places are a tie if their log-probabilities are within the bound of each other.
     """
-    logps = dict(zip(*found.ranked(), strict=True))
+    logps = dict(zip(*found.top_ranks(), strict=True))
     last = min(logps.values())
     apart = max(
         abs(score - logps.get(token, last)) for token, score in zip(row.tokens, row.scores, strict=True)
     )
     if apart > bound:
         return "different"
-    return "equal" if list(row.tokens) == list(found.ranked()[0][: len(row.tokens)]) else "tie"
+    return "equal" if list(row.tokens) == list(found.top_ranks()[0][: len(row.tokens)]) else "tie"

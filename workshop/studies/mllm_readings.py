@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repro.records.results import Results, open_results
-from repro.reports.intervals.bootstrap import drawn, ends, figure
+from repro.reports.intervals.bootstrap import ends, figure, resample
 from repro.reports.intervals.rounds import totals
 
 TABLE = "mllm_npu/readings"
@@ -67,7 +67,7 @@ class Readings:
         record = self._results.get(key)
         assert record is not None
         sums = totals(record, self._results.rounds(key))[metric]
-        value, draws = figure(sums), drawn(sums)
+        value, draws = figure(sums), resample(sums)
         assert value is not None
         assert draws is not None
         return np.concatenate([[value], draws])

@@ -187,7 +187,7 @@ def _choose(
 ) -> tuple[Tensor, Tensor, Tensor]:
     top, guesses = logits.topk(keep, dim=-1)
     logprobs = top - logits.logsumexp(-1, keepdim=True)
-    # Deviation: sampling is restricted to the kept top-k; the tail is noise for a small draft.
+    # Deviation: answers are sampled from the kept top-k; the tail is noise for a small draft.
     heated = (logprobs / temperature.clamp(min=1e-3)).softmax(-1)
     drawn = torch.multinomial(heated, 1, generator=generator)
     place = torch.where(temperature > 0, drawn, torch.zeros_like(drawn))

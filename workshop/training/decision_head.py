@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from repro import data
 from repro.methods.elastilm import elastic_profile, lora
 from repro.methods.elastilm.dual_head_network import DualHead
-from repro.methods.elastilm.elastic_levels import anchors_of, kept_at
-from repro.methods.elastilm.elastication import ranked
-from repro.methods.elastilm.submodels import reordered, submodel
-from repro.methods.elastilm.tlm import fitting
+from repro.methods.elastilm.elastic_levels import anchors_of, sizes_at
+from repro.methods.elastilm.elastication import rank_units
+from repro.methods.elastilm.submodels import reorder, submodel
+from repro.methods.elastilm.tlm import last_pieces
 from repro.methods.elastilm.token_spans import Decode
 from repro.methods.elastilm.unit_importance import Measure
 from repro.methods.elastilm.word_pieces import WordPieces
-from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.shortening import Scorer, shorten_prompt
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, kept_tokens
 from repro.methods.serving.slo import decisions as every_decision
 from repro.models.analysis.likelihood import Reader
@@ -53,16 +53,16 @@ Right = Mapping[int, frozenset[Decision]]
 def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
     """The elasticized target at every level, all as views of shared weights; optionally with adapters."""
     decoder = dense(cell.folder)
-    ranking = ranked(decoder, list(map(torch.tensor, cell.corpus.sequences)), "committed", Measure())
+    ranking = rank_units(decoder, list(map(torch.tensor, cell.corpus.sequences)), "committed", Measure())
     order, folder = ranking.profile.order, ranking.folder
-    whole, locked = reordered(decoder, order), anchors_of(ranking.profile.losses, ANCHORS)
+    whole, locked = reorder(decoder, order), anchors_of(ranking.profile.losses, ANCHORS)
     decoders: dict[float, Decoder] = {}
     for level in LEVELS:
-        kept = kept_at(decoder.config, level, locked)
+        kept = sizes_at(decoder.config, level, locked)
         decoders[level] = sub = submodel(whole, kept)
         if adapted and folder is not None and level < 1.0:
             adapters = elastic_profile.committed_lora(folder, "elastilm", level, kept, order)
-            decoders[level] = sub if adapters is None else lora.attached(sub, adapters)
+            decoders[level] = sub if adapters is None else lora.attach_adapters(sub, adapters)
     return decoders
 
 
@@ -124,7 +124,7 @@ def _answered(
     scores = scorer.scores(read)
     choices = [continuation.token_ids for continuation in asked.prompt(row).continuations]
     for level in LEVELS:
-        context = shortened(read, kept_tokens(len(read), level, free), scores, free)
+        context = shorten_prompt(read, kept_tokens(len(read), level, free), scores, free)
         for model, reader in readers.items():
             if asked.is_right(row, reader.score([(context, choice) for choice in choices])):
                 yield Decision(level, model)
@@ -134,7 +134,7 @@ def _answered(
 class Labels:
     """The rule that gives the label of a row under an objective.
 
-    Deviation: where no feasible decision is correct, the release takes an infeasible one.
+    Deviation: where no feasible decision is correct, the release takes an infeasible one, ours the heaviest.
 
     Attributes:
         margin: subtracted from objectives below 1 for costs that are equal at every level: on a phone's
@@ -165,7 +165,7 @@ class Labels:
         """Every row under every objective; an example's `text` is the row's index in `rows`."""
         examples = []
         for place, row in enumerate(rows):
-            ids = fitting(pieces.split(asked.text.decode(asked.read(row)))[0], net.positions)
+            ids = last_pieces(pieces.split(asked.text.decode(asked.read(row)))[0], net.positions)
             for objective in self.feasible:
                 chosen, _ = self.label(objective, right[row])
                 whole = [pieces.first, *net.objective_ids(*objective), *ids, pieces.last]

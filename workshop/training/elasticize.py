@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = [f"corpus.texts={args.texts}", f"corpus.tokens={args.tokens}"]
     cell = scenario(args.target, f"dataset@corpus.dataset={args.dataset}", *settings, *args.more)
     decoder = dense(cell.folder)
-    profile = elastic_profile.profiled(decoder, cell.sequences, Measure())
+    profile = elastic_profile.profile_decoder(decoder, cell.sequences, Measure())
     args.out.mkdir(parents=True, exist_ok=True)
     elastic_profile.save(profile, args.out / PROFILE)
     anchors = anchors_of(profile.losses, ANCHORS)
@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         "fingerprint": elastic_profile.fingerprint(decoder),
         "corpus": corpus | {"rows": cell.corpus.digest},
         "order": profile.order.digest,
-        "loss": round(profile.whole, 4),
+        "loss": round(profile.full_loss, 4),
         "anchors": list(anchors),
         "command": " ".join([command.command_of(named, "elasticize"), *args.more]),
     }
     command.write_json(args.out / "config.json", about)
-    print(f"loss {profile.whole:.3f} nats; without each layer:")
+    print(f"loss {profile.full_loss:.3f} nats; without each layer:")
     for layer, nats in enumerate(profile.losses):
         print(f"  {layer:3d}  {nats:.3f}{'  anchor' if layer in anchors else ''}")
     print(committed_line(decoder, args.out))

@@ -89,7 +89,7 @@ def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Ten
     out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
     for position, rows in enumerate(said):
         for head, (row, token) in enumerate(zip(rows, tokens[position + 1 :], strict=False)):
-            ranked = row.ranked()[0]
+            ranked = row.top_ranks()[0]
             if token in ranked:
                 out[position, head] = ranked.index(token)
     return out

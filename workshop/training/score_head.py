@@ -22,7 +22,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.data.rows import Rows
 from repro.methods.elastilm.dual_head_network import DualHead
-from repro.methods.elastilm.token_spans import Decode, TextSpan, carried, located
+from repro.methods.elastilm.token_spans import Decode, TextSpan, carry_over, locate_tokens
 from repro.methods.elastilm.word_pieces import WordPieces
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
@@ -76,7 +76,7 @@ def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> l
     A token's nats are divided equally among the words it overlaps; a word's surprisal is the sum of its
     shares. Words in the first token are left out.
     """
-    text, spans = located(tokens, decode)
+    text, spans = locate_tokens(tokens, decode)
     shares = {word: 0.0 for word in words(text) if word.start >= spans[0].stop}
     for span, value in zip(spans[1:], nats, strict=True):
         touched = [word for word in shares if word.start < span.stop and span.start < word.stop]
@@ -142,7 +142,7 @@ def matched(text: str, compressed: str) -> Marked:
     """Marks the words of a text that its compressed form kept, matched greedily in order, ignoring case.
 
     A compressed word is searched after the last match; if it is not found it was reworded and is skipped.
-    Deviation: in the release it blocks all later matches.
+    Deviation: in the release a reworded word blocks all later matches.
     """
     spans = words(text)
     spelled = [text[start:stop].lower() for start, stop in spans]
@@ -223,7 +223,7 @@ def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[H
     for number, text in enumerate(marked):
         ids, spans = pieces.split(text.text)
         ids, spans = ids[: longest - 2], spans[: longest - 2]
-        marks = carried(list(map(float, text.retained)), text.words, spans, UNJUDGED)
+        marks = carry_over(list(map(float, text.retained)), text.words, spans, UNJUDGED)
         labels = [UNJUDGED, *map(round, marks), UNJUDGED]
         around = (TextSpan(0, 0), *spans, TextSpan(0, 0))
         whole = torch.tensor([pieces.first, *ids, pieces.last])
@@ -276,7 +276,7 @@ def word_figures(net: DualHead, examples: Sequence[HeadExample], marked: Sequenc
             *((w, m) for w, m in zip(text.words, text.retained, strict=True) if w.stop <= end), strict=True
         )
         pieces = net.retain(example.prompt[None])[0].softmax(-1)[:, 1].tolist()
-        values = carried(pieces[1:-1], example.spans[1:-1], words, 0.0)
+        values = carry_over(pieces[1:-1], example.spans[1:-1], words, 0.0)
         best = set(sorted(range(len(values)), key=lambda i: -values[i])[: sum(marks)])
         right += [(i in best) == mark for i, mark in enumerate(marks)]
         scores += values

@@ -244,7 +244,9 @@ class DraftTraining(phases.AnswerTraining[PreTrainedModel]):
     def begin(self, target: PreTrainedModel) -> tuple[PreTrainedModel, phases.Loss]:
         """See `AnswerTraining`."""
         width = min(self.args.width, target.config.intermediate_size)
-        draft = cut_draft(target, range(self.args.layers), width)  # better than evenly spaced: docs/draft.md
+        draft = cut_draft(
+            target, range(self.args.layers), width
+        )  # better than evenly spaced: workshop/README.md
         if self.args.device == "cpu":  # updates are 15% faster here than with the fused kernel in bf16
             draft.set_attn_implementation("eager")
         return draft, DraftLoss(draft, self.recipe())

@@ -28,10 +28,10 @@ from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import elastic_profile, lora
 from repro.methods.elastilm.differentiable import DifferentiableDecoder
-from repro.methods.elastilm.elastic_levels import anchors_of, kept_at
+from repro.methods.elastilm.elastic_levels import anchors_of, sizes_at
 from repro.methods.elastilm.elastic_profile import PROFILE, lora_file
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import Kept, Order, UnitDecoder, reordered, submodel
+from repro.methods.elastilm.submodels import LayerSizes, Order, UnitDecoder, reorder, submodel
 from repro.models.transformer import weights
 from repro.scenarios.accuracy import AccuracyScenario
 from workshop.training import command
@@ -120,7 +120,9 @@ def read_texts(args: argparse.Namespace, cell: AccuracyScenario) -> Texts:
 class Adapters(nn.Module):
     """Adapters as parameters, initialized to add nothing."""
 
-    def __init__(self, sub: UnitDecoder, kept: Kept, matrices: Sequence[str], rank: int, seed: int) -> None:
+    def __init__(
+        self, sub: UnitDecoder, kept: LayerSizes, matrices: Sequence[str], rank: int, seed: int
+    ) -> None:
         super().__init__()
         chance = torch.Generator().manual_seed(seed)
         self.sites = {}
@@ -132,7 +134,7 @@ class Adapters(nn.Module):
             self.register_parameter(f"{site.layer}_{site.matrix}_wide", wide)
             self.sites[site] = Adapter(narrow, wide)
 
-    def lora(self, kept: Kept, order: Order) -> Lora:
+    def lora(self, kept: LayerSizes, order: Order) -> Lora:
         """The current adapters, sharing memory with the parameters."""
         return Lora(dict[Site, Adapter](self.sites), kept, order.digest)
 
@@ -185,13 +187,13 @@ def packed_loss(
 
 
 def train(
-    args: argparse.Namespace, sub: UnitDecoder, kept: Kept, order: Order, texts: Texts, file: Path
+    args: argparse.Namespace, sub: UnitDecoder, kept: LayerSizes, order: Order, texts: Texts, file: Path
 ) -> tuple[Training, Schedule]:
     """Train the adapters of a sub-model and save them to `file`."""
     adapters = Adapters(sub, kept, lora.MATRICES if args.gate else PAPER, args.rank, args.seed)
     schedule = command.schedule_of(args, texts.trained)
     training = Training(adapters, schedule, args.work / f"{args.system}-{args.level:g}.pt", args.device)
-    adapted = lora.attached(sub, adapters.lora(kept, order))
+    adapted = lora.attach_adapters(sub, adapters.lora(kept, order))
     decoder = DifferentiableDecoder(adapted.config, adapted.layers, adapted.ends)
     loss = RecoveryLoss(decoder, args.at_once, args.device)
     before = training.curve[0]["before"] if training.step else loss.heldout(texts.heldout)
@@ -246,9 +248,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     decoder = weights.load(cell.folder, "float32", packed=False, device=args.device)
     profile = elastic_profile.load(args.out / PROFILE)
     locked = anchors_of(profile.losses, ANCHORS) if args.system == "elastilm" else ()
-    kept = kept_at(decoder.config, args.level, locked)
+    kept = sizes_at(decoder.config, args.level, locked)
     file = args.out / lora_file(args.system, args.level)
-    sub = submodel(reordered(decoder, profile.order), kept)
+    sub = submodel(reorder(decoder, profile.order), kept)
     training, schedule = train(args, sub, kept, profile.order, texts, file)
     command.write_record(
         file.with_suffix(".json"),

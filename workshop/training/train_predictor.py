@@ -180,9 +180,9 @@ def sampled_vocabulary(
 ) -> tuple[Tensor, Tensor]:
     """Tokens `[m]`, ascending, whose logits a batch computes, and the logarithm of how many each represents.
 
-    The `mentioned` tokens stand for themselves, and random others for equal shares of the rest. Deviation:
-    Eq. 9 runs over the whole vocabulary, which takes six times as long on a CPU. Here tokens that target and
-    draft find likely are computed exactly, and the tail from a sample.
+    The `mentioned` tokens stand for themselves, and random others for equal shares of the rest.
+    Deviation: Eq. 9 runs over the whole vocabulary, which takes six times as long on a CPU. Here tokens that
+    target and draft find likely are computed exactly, and the tail from a sample.
     """
     if not negatives:
         return torch.arange(whole, device=mentioned.device), torch.zeros(whole, device=mentioned.device)

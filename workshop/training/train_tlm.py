@@ -6,9 +6,11 @@
 Makes heads on a frozen encoder, from texts whose words the target labels by their surprisal (those above the
 median of their text are retained), then from questions of MMLU-Pro that the elasticized target answers at
 every level. Deviation: the paper uses GPT-4's labels of MeetingBank, `--labels
-microsoft/MeetingBank-LLMCompressed`. The committed heads took 8 and 10 minutes of training on one core. A
-killed run continues with the same command; labels are stored in `--work` and are not part of the project.
-Each head is written to `--out` with its record.
+microsoft/MeetingBank-LLMCompressed`.
+
+The committed heads took 8 and 10 minutes of training on one core. A killed run continues with the same
+command; labels are stored in `--work` and are not part of the project. Each head is written to `--out` with
+its record.
 
 Prints the line for `methods/elastilm/trained_heads.COMMITTED` that makes runs use the folder with this head.
 """
@@ -25,10 +27,11 @@ from torch import nn
 
 from repro import data
 from repro.core.errors import InputError
-from repro.methods.elastilm.dual_head_network import LEVELS, DualHead, HeadSettings
+from repro.methods.elastilm.dual_head_network import DualHead, HeadSettings
 from repro.methods.elastilm.score_head import Reading, ScoreHead
 from repro.methods.elastilm.trained_heads import fingerprint, head_file
 from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
+from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.weight_files import CONFIG
 from repro.models.checkpoints.wheels import sha256_of

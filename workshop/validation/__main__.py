@@ -12,9 +12,9 @@
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
 core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
 calibrates this machine, predicts passes of real models and measures them. `baselines` sets the engines of
-README's and the comparisons' tables beside the best public rows, and writes what is far from them into these
-pages. `bands` says how far the papers' headline figures move with what is assumed of their machines.
-`summary` writes the tables' headlines into docs/emulator.md, docs/phones.md and README.md.
+README's and the comparisons' tables beside the best public rows, and names what is far from them. `bands`
+says how far the papers' headline figures move with what is assumed of their machines. `summary` writes
+accuracy.md beside the tables, and their headlines into docs/emulator.md and the repository's README.md.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _papers(folder)
         elif options.name == BASELINES:
             write_baselines(folder, project_root())
-            Console().print(f"written to {folder} and into the pages")
+            Console().print(f"written to {folder} and into README.md")
         elif options.name == PLAUSIBILITY:
             write_plausibility(folder)
             Console().print(f"written to {folder}")

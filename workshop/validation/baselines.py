@@ -28,19 +28,19 @@ from repro.device.engines.engine_file import (
 )
 from repro.models.runtime.placement import Placement
 from repro.records.record import write_atomically
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 from workshop.fitting.measures import one_pass
 from workshop.validation.phones.quantities import DECODE, FIRST_TOKEN, Quantity, quantities
 from workshop.validation.phones.rows import model_cost, phone_rows
 
 COMMAND = "python -m workshop.validation baselines"
 BLOCK = "baselines"
-README, PAGE = Path("README.md"), Path("docs/compare.md")
+README = Path("README.md")
 OF_README = ("compare/phone", "quickstart")
 """The tables that README shows."""
 
 FACTOR = 1.5
-"""Rates further apart than this are named on the pages."""
+"""Rates further apart than this are named."""
 
 SIZES = (
     (0.75e9, "0.5B"),
@@ -197,12 +197,24 @@ def line(pair: Pair) -> list[str]:
     ]
 
 
-def sentences(compared: Sequence[Pair]) -> Iterator[str]:
-    """The block of docs/compare.md: how many pairs are outside the factor, and a line for each place."""
+ABOUT = """
+The engines of the comparisons' and the README's tables stand beside the best public rows of the same chip and
+processor, of each size and number of bits, at the row's own prompt and cache; `pairs.csv` has all. "Others"
+are programs that a table does not bill there; papers' engines are fitted to their papers, so that all public
+programs are others. Rows of other architectures stand beside a dense model of as many weights; they are in no
+engine file. The Orin NX has no public rate of a prompt: its class's is one row of a Tegra X1. Its decoding
+rests on one container's printed ranges.
+"""
+
+
+def page_lines(compared: Sequence[Pair]) -> Iterator[str]:
+    """The page `table.md`: how many pairs are outside the factor, and a line for each place."""
     far = [pair for pair in compared if pair.outside]
-    yield "Beside the best public rows of the same chip and processor, of each size and number of bits, at"
-    yield f"the row's own prompt and cache, of the same program and of all others, {len(far)} of"
-    yield f"{len(compared)} rates are further than a factor of {FACTOR:g} from them (`{COMMAND}`):"
+    counts = f"{len(far)} of {len(compared)} rates"
+    yield "# Engines beside the best public rows"
+    yield from ABOUT.splitlines()
+    yield ""
+    yield f"{counts} are further than a factor of {FACTOR:g} from them (`{COMMAND}`):"
     yield ""
     yield "| table | device, `engine=` | | beside | outside | public over ours | the farthest row, tokens/s |"
     yield "|---|---|---|---|---|---|---|"
@@ -222,20 +234,17 @@ def sentences(compared: Sequence[Pair]) -> Iterator[str]:
 
 
 def in_short(compared: Sequence[Pair]) -> str:
-    """README's sentence: the range of rates outside the factor by table, engine, processor and phase."""
-    said: dict[tuple[str, ...], list[float]] = {}
-    for pair in compared:
-        if pair.outside and pair.used.tables in OF_README:
-            tables, _, label, processor, phase, _ = pair.place
-            said.setdefault((tables, label, phase, processor), []).append(pair.ratio)
-    parts = [
-        f"{tables}, `{label}`: {phase} on the {processor.upper()} {_range(ratios)}"
-        for (tables, label, phase, processor), ratios in said.items()
-    ]
+    """README's sentence: how many of its tables' rates are outside the factor, and their range by phase."""
+    shown = [pair for pair in compared if pair.used.tables in OF_README]
+    ratios: dict[str, list[float]] = {}
+    for pair in shown:
+        if pair.outside:
+            ratios.setdefault(pair.phase, []).append(pair.ratio)
+    parts = [f"{phase} {_range(far)} times ours" for phase, far in ratios.items()]
     text = (
-        f"Further than a factor of {FACTOR:g} from the best public rows of the same chip and size, as public "
-        f"over ours: {'; '.join(parts)}. [docs/compare.md](docs/compare.md#beside-public-rows) names the "
-        "rows."
+        f"Of the {len(shown)} rates behind both tables of this page that have a public row of the same chip, "
+        f"size and bits, {sum(map(len, ratios.values()))} are further than a factor of {FACTOR:g} from it "
+        f"({', '.join(parts)}); [docs/compare.md](docs/compare.md#beside-public-rows) names them."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 
@@ -244,17 +253,11 @@ def _range(ratios: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{ratio:.2g}" for ratio in (min(ratios), max(ratios))))
 
 
-def blocks(compared: Sequence[Pair]) -> dict[Path, str]:
-    """The generated text of each page."""
-    return {README: in_short(compared), PAGE: "\n".join(sentences(compared))}
-
-
-def write_baselines(folder: Path, root: Path) -> list[Pair]:
-    """Write `pairs.csv` and the blocks of the pages below `root`; return the pairs."""
+def write_baselines(folder: Path, root: Path) -> None:
+    """Write `pairs.csv` and `table.md`, and the block of README.md below `root`."""
     compared = list(pairs())
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "pairs.csv", csv_text([HEADINGS, *(line(pair) for pair in compared)]))
-    for page, text in blocks(compared).items():
-        path = root / page
-        write_atomically(path, filled(path.read_text(encoding="utf-8"), BLOCK, text, str(page)))
-    return compared
+    write_atomically(folder / "table.md", "\n".join(page_lines(compared)) + "\n")
+    text = (root / README).read_text(encoding="utf-8")
+    write_atomically(root / README, fill_block(text, BLOCK, in_short(compared), str(README)))

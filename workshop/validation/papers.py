@@ -11,8 +11,8 @@ from pathlib import Path
 
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
-from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain
-from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
+from repro.reports.fidelity.skill import RULES, TrivialPredictor, plain_name
+from repro.reports.figures.paint import GREY, canvas, colour, default_style, export, tidy
 from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.fitting.device_fit import FitResult, fit_device, print_of
@@ -89,7 +89,7 @@ def trivial_values(result: FitResult) -> dict[str, dict[str, float]]:
     """By cell and trivial rule its value from the fit's cells that print another number, in its unit."""
     cells, aims = result.specification.cells, result.aims
     measured = {cell.id: _as_measured(cell, aims[cell.id]) for cell in cells}
-    weights = {plain(measured[cell.id].model): weight_bytes(cell.given) for cell in cells}
+    weights = {plain_name(measured[cell.id].model): weight_bytes(cell.given) for cell in cells}
     by_cell: dict[str, dict[str, float]] = {}
     for cell in cells:
         others = [measured[other.id] for other in cells if print_of(other) != print_of(cell)]
@@ -229,7 +229,7 @@ def write_papers(folder: Path, cells: Sequence[BaselineCell]) -> None:
         (folder / f"figure.{format}").write_bytes(draw_papers(cells, format))
 
 
-@drawn_alike
+@default_style
 def draw_papers(cells: Sequence[BaselineCell], format: str = "png") -> bytes:
     """Predicted over published of each cell left out, and the trivial rule's; a row of points for a fit."""
     shown = [cell for cell in cells if cell.left_out is not None]
@@ -260,7 +260,7 @@ def draw_papers(cells: Sequence[BaselineCell], format: str = "png") -> bytes:
     panel.set_xlabel("predicted over published (dotted: 25% off; * no setup takes this form)", fontsize=8)
     panel.legend(frameon=False, fontsize=8, loc="best")
     tidy(panel, "x")
-    return exported(picture, format)
+    return export(picture, format)
 
 
 def _name(fit: str, cells: Sequence[BaselineCell]) -> str:

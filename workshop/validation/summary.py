@@ -1,4 +1,4 @@
-"""What the emulator gets right and wrong, by the validations' tables: a block of three pages.
+"""What the emulator gets right and wrong, by the validations' tables: a page, and a block of two more.
 
 Owns which lines of which tables are shown. Must not know how they were made.
 """
@@ -6,6 +6,7 @@ Owns which lines of which tables are shown. Must not know how they were made.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,15 @@ from textwrap import fill
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
-from repro.reports.marked_block import filled
+from repro.reports.marked_block import fill_block
 from workshop.validation import papers
 from workshop.validation.phones import page as phones
 from workshop.validation.this_machine import page as this_machine
 
-PAGE, PHONES_PAGE, README = Path("docs/emulator.md"), Path("docs/phones.md"), Path("README.md")
+PAGE, README, ALL_SETS = Path("docs/emulator.md"), Path("README.md"), "accuracy.md"
+"""Pages with a block, and the page of all sets in the folder of the validations."""
+
+COMMAND = "python -m workshop.validation summary"
 BLOCK = "accuracy"
 AIM = 15.0
 """Percent of median error up to which a line counts as right."""
@@ -27,8 +31,8 @@ AIM = 15.0
 ENOUGH = 20
 """Values below which a median says little."""
 
-FEW = 5
-"""Values from which docs/phones.md shows a line."""
+SHOWN = re.compile(rf"{phones.NOBODY}|2 rows of the chip|^all\b|^llama\.cpp")
+"""Names of the sets that docs/emulator.md shows if they have enough values."""
 
 VERDICTS = ("right", "no better than the rule", "wrong", "few values")
 
@@ -121,15 +125,23 @@ TABLES = (
 )
 
 
-def accuracy(results: Path) -> str:
-    """The block: a sentence on each side and a table.
+def all_sets(results: Path) -> str:
+    """The page of the folder of the validations: every set of predictions, and where they are from.
 
     Args:
-        results: the folder of the validations.
+        results: that folder.
     """
     known = {table: table.lines(results) for table in TABLES}
     lines = [line for found in known.values() for line in found or ()]
-    return "\n".join([*_counts(lines), _table(lines), *_absent(known)])
+    title = ["# How far off the emulator is", "", f"Made by `{COMMAND}` from the tables of this folder.", ""]
+    return "\n".join([*title, *_counts(lines), _table(lines), *_absent(known), ""])
+
+
+def main_sets(results: Path) -> str:
+    """The block of docs/emulator.md: how many sets come out right, and the main ones."""
+    lines = [line for table in TABLES for line in table.lines(results) or ()]
+    shown = [line for line in lines if line.n >= ENOUGH and SHOWN.search(line.cells)]
+    return "\n".join([*_counts(lines), _table(shown)]).rstrip()
 
 
 def _counts(lines: Sequence[AccuracyLine]) -> Iterator[str]:
@@ -163,17 +175,6 @@ def _absent(known: Mapping[ValidationTable, Sequence[AccuracyLine] | None]) -> I
             yield f"- {where}, made by `{table.command}`."
 
 
-def by_machine(results: Path) -> str:
-    """The block of docs/phones.md: errors of phones and boards, and the better rule's on these cells."""
-    lines = [line for line in TABLES[0].lines(results) or () if line.n >= FEW]
-    text = ["| rows | n | median error | 90% below | the better rule |", "|---|---|---|---|---|"]
-    text += [
-        f"| {line.cells} | {line.n} | {line.median:.1f}% | {line.p90:.1f}% | {line.rule:.1f}% |"
-        for line in lines
-    ]
-    return "\n".join(text)
-
-
 def in_short(results: Path) -> str:
     """README's sentence: how far off decoding is on chips that nobody measured.
 
@@ -191,19 +192,20 @@ def in_short(results: Path) -> str:
         )
     text = (
         f"How far emulated speeds are off: on {phones.NOBODY}, decoding by {', '.join(said)} in the median; "
-        "[docs/phones.md](docs/phones.md#what-comes-out) has prompts, and chips with rows."
+        "[docs/emulator.md](docs/emulator.md#how-far-off-it-is) has prompts, and chips with rows."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 
 
 def write_accuracy(results: Path, root: Path) -> list[Path]:
-    """Write the blocks into the pages below `root`; return the pages.
+    """Write the page of all sets, and the blocks into the pages below `root`; return the pages.
 
     Raises:
         InputError: a page has no such block, or there is no table of phones.
     """
-    pages = {PAGE: accuracy(results), PHONES_PAGE: by_machine(results), README: in_short(results)}
+    pages = {PAGE: main_sets(results), README: in_short(results)}
     for page, content in pages.items():
         text = (root / page).read_text(encoding="utf-8")
-        write_atomically(root / page, filled(text, BLOCK, content, page.name))
-    return [root / page for page in pages]
+        write_atomically(root / page, fill_block(text, BLOCK, content, page.name))
+    write_atomically(results / ALL_SETS, all_sets(results))
+    return [results / ALL_SETS, *(root / page for page in pages)]

@@ -51,7 +51,7 @@ class GridSweeper(Sweeper):
         self.max_cells = max_cells
         self.params = {name: _resolvable(value) for name, value in (params or {}).items()}
         self.cells = [
-            {str(name): [_resolvable(v) for v in _listed(values)] for name, values in part.items()}
+            {str(name): [_resolvable(v) for v in _as_list(values)] for name, values in part.items()}
             for part in cells
         ]
 
@@ -76,9 +76,9 @@ class GridSweeper(Sweeper):
             raise InputError(
                 f"hydra.sweeper.max_cells is {self.max_cells!r}; it must be a number of cells, from 1"
             )
-        written = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
+        texts = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
         parser = OverridesParser.create(config_loader=self._loader)
-        overrides = [*map(_uncarried, parser.parse_overrides(written))]
+        overrides = [*map(_uncarry, parser.parse_overrides(texts))]
         varied = _beside(override for override in overrides if override.get_key_element().startswith(CARRIED))
         overrides = [each for each in overrides if not each.get_key_element().startswith(CARRIED)]
         axes = {override.get_key_element(): override for override in overrides}
@@ -114,30 +114,30 @@ class GridSweeper(Sweeper):
         return [each for job in jobs for each in self._with_beside(job, varied, typed)]
 
     def _with_beside(
-        self, job: list[str], varied: Mapping[BesideSetting, list[str]], given: set[str]
+        self, job: list[str], varied: Mapping[BesideSetting, list[str]], typed: set[str]
     ) -> Iterator[list[str]]:
         """A job, or one for each value of settings that its component alone has.
 
         In an experiment the others' cells have labels of their own, and its own cell stays.
         """
-        chosen = {asked: values for asked, values in varied.items() if asked.choice in job}
-        if not chosen:
+        settings = {setting: values for setting, values in varied.items() if setting.choice in job}
+        if not settings:
             yield job
             return
-        group = next(iter(chosen)).group
-        is_own = bool(self.params or self.cells) and group not in given
+        group = next(iter(settings)).group
+        is_own = bool(self.params or self.cells) and group not in typed
         untouched = not any(override.startswith(f"{group}.") for override in job)
         if is_own:
             yield job
-        for values in product(*chosen.values()):
-            pairs = [*zip(chosen, values, strict=True)]
-            if is_own and untouched and all(asked.is_default(value) for asked, value in pairs):
+        for values in product(*settings.values()):
+            pairs = [*zip(settings, values, strict=True)]
+            if is_own and untouched and all(setting.is_default(value) for setting, value in pairs):
                 continue
             named = [f"++labels.{group}={word(label(pairs))}"] if self.params or self.cells else []
-            yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
+            yield [*job, *(f"{setting.override}={value}" for setting, value in pairs), *named]
 
 
-def _uncarried(override: Override) -> Override:
+def _uncarry(override: Override) -> Override:
     """An override as it was typed, if it was carried here and is of no single component."""
     key = override.get_key_element().removeprefix(CARRIED)
     if key == override.get_key_element() or beside(key):
@@ -147,14 +147,14 @@ def _uncarried(override: Override) -> Override:
 
 def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:
     """Values by settings of single components."""
-    found = {}
+    values = {}
     parser = OverridesParser.create()
     for override in overrides:
         key = override.get_key_element().removeprefix(CARRIED)
-        asked = beside(key)
-        assert asked is not None
-        found[asked] = _values(parser.parse_override(f"{key}={override.value()}"))
-    return found
+        setting = beside(key)
+        assert setting is not None
+        values[setting] = _values(parser.parse_override(f"{key}={override.value()}"))
+    return values
 
 
 def _conditions(point: Iterable[str]) -> set[str]:
@@ -167,17 +167,17 @@ def _resolvable(value: object) -> str:
     return str(value).replace(LATER, "${")
 
 
-def _listed(values: Any) -> Sequence[Any]:
+def _as_list(values: Any) -> Sequence[Any]:
     return [values] if isinstance(values, str) or not isinstance(values, Sequence) else values
 
 
-def _without(part: Mapping[str, list[str]], given: set[str]) -> dict[str, list[str]]:
+def _without(part: Mapping[str, list[str]], names: set[str]) -> dict[str, list[str]]:
     """A part's overrides, without settings that are given otherwise, and what lies below these."""
 
-    def replaced(name: str) -> bool:
-        return name in given or any(name.startswith(f"{one}.") for one in given)
+    def is_replaced(name: str) -> bool:
+        return name in names or any(name.startswith(f"{prefix}.") for prefix in names)
 
-    return {f"{_mark(name)}{name}": v for name, v in part.items() if not replaced(name.lstrip("+"))}
+    return {f"{_mark(name)}{name}": v for name, v in part.items() if not is_replaced(name.lstrip("+"))}
 
 
 def _mark(name: str) -> str:

@@ -30,7 +30,7 @@ def in_ten_digits(value: Any) -> Any:
 def csv_text(lines: Iterable[Iterable[object]]) -> str:
     """CSV whose floats have ten significant digits."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([in_ten_digits(one) for one in line] for line in lines)
+    csv.writer(out, lineterminator="\n").writerows([in_ten_digits(value) for value in line] for line in lines)
     return out.getvalue()
 
 

@@ -32,27 +32,27 @@ REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${
 """A reference to a setting, which need not be there, or to a choice, without another one inside it."""
 
 
-def require_settings(content: Mapping[Any, Any], place: str) -> None:
+def require_settings(content: Mapping[Any, Any], file: str) -> None:
     """Check the content of another's configuration file.
 
     Raises:
         InputError: it sets or chooses something of Hydra, or where a run writes, or reads more than settings.
     """
     if HYDRA in content:
-        raise InputError(_touches(place, HYDRA))
+        raise InputError(_touches(file, HYDRA))
     for name in PLACES:
         if name in content:
-            raise InputError(_writes(place, name))
-    for group in _defaults(content.get("defaults"), place):
+            raise InputError(_writes(file, name))
+    for group in _defaults(content.get("defaults"), file):
         if _names_hydra(group):
-            raise InputError(_touches(place, group))
+            raise InputError(_touches(file, group))
     for text in _texts(content):
         if text.startswith(CODE):
-            raise InputError(f"{place} asks for {text}, whose code would run; name it on the command line")
-        _require_references(text, place)
+            raise InputError(f"{file} asks for {text}, whose code would run; name it on the command line")
+        _require_references(text, file)
 
 
-def require_header(package: str | None, group: str, place: str) -> str | None:
+def require_header(package: str | None, group: str, file: str) -> str | None:
     """The Hydra package of another's configuration file; its own header is not used.
 
     Raises:
@@ -62,19 +62,19 @@ def require_header(package: str | None, group: str, place: str) -> str | None:
         return None
     if package not in (None, "_global_"):
         raise InputError(
-            f"{place} has the header `@package {package}`; a file of {group}/ may only say _global_"
+            f"{file} has the header `@package {package}`; a file of {group}/ may only say _global_"
         )
     return "_global_"
 
 
 def require_recorded(overrides: Sequence[str]) -> Sequence[str]:
     """The overrides that records have of their command; errors as in `require_overrides`."""
-    named = (str(override).partition("=") for override in overrides)
-    require_overrides(((name, value) for name, _, value in named), "the command of a cell in these results")
+    pairs = (str(override).partition("=") for override in overrides)
+    require_overrides(((name, value) for name, _, value in pairs), "the command of a cell in these results")
     return overrides
 
 
-def require_overrides(overrides: Iterable[tuple[str, str]], place: str) -> None:
+def require_overrides(overrides: Iterable[tuple[str, str]], file: str) -> None:
     """Check overrides, as name and value, that stand in another's file.
 
     Raises:
@@ -82,21 +82,21 @@ def require_overrides(overrides: Iterable[tuple[str, str]], place: str) -> None:
     """
     for name, value in overrides:
         if _names_hydra(name) or SPECIAL.search(name):
-            raise InputError(_touches(place, name))
+            raise InputError(_touches(file, name))
         if name.lstrip("+~") in PLACES:
-            raise InputError(_writes(place, name))
-        _require_references(value, place)
+            raise InputError(_writes(file, name))
+        _require_references(value, file)
 
 
-def _touches(place: str, what: str) -> str:
-    return f"{place} sets {what}; Hydra's own settings come from conf/config.yaml and the command line only"
+def _touches(file: str, setting: str) -> str:
+    return f"{file} sets {setting}; Hydra's own settings come from conf/config.yaml and the command line only"
 
 
-def _writes(place: str, name: str) -> str:
-    return f"{place} sets {name}; where a run writes is said in conf/config.yaml and on the command line only"
+def _writes(file: str, name: str) -> str:
+    return f"{file} sets {name}; where a run writes is said in conf/config.yaml and on the command line only"
 
 
-def _defaults(items: Any, place: str) -> Iterator[str]:
+def _defaults(items: Any, file: str) -> Iterator[str]:
     """The groups and files of a defaults list."""
     for item in [] if items is None else items if isinstance(items, list) else [items]:
         is_pair = isinstance(item, dict) and len(item) == 1
@@ -104,7 +104,7 @@ def _defaults(items: Any, place: str) -> Iterator[str]:
         names = name if isinstance(name, list) else [name]
         is_text = isinstance(group, str) and all(isinstance(choice, str | None) for choice in names)
         if not is_text or not isinstance(items, list):
-            raise InputError(f"{place}: defaults must be a list of `group: name`, and has {item!r}")
+            raise InputError(f"{file}: defaults must be a list of `group: name`, and has {item!r}")
         yield group
 
 
@@ -127,13 +127,13 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(below)
 
 
-def _require_references(text: str, place: str) -> None:
+def _require_references(text: str, file: str) -> None:
     """InputError for a resolver, also one whose braces are escaped or wait for a sweep's cells (`@{`)."""
     plain = text.replace("\\", "").replace("@{", "${")
     while (shorter := REFERENCE.sub("_", plain)) != plain:
         plain = shorter
     if "${" in plain:
         raise InputError(
-            f"{place} says {text[:80]!r}; it may refer to settings (${{prompts}}) and choices "
+            f"{file} says {text[:80]!r}; it may refer to settings (${{prompts}}) and choices "
             "(${hydra:runtime.choices.service}), resolvers as oc.env stand in conf/config.yaml only"
         )

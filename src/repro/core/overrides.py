@@ -21,7 +21,7 @@ def override(name: str, value: Any) -> str:
     return f"{name}={word(value)}"
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A setting as a table shows it: mappings and lists as the command line writes them, null as none."""
     if value is None:
         return "none"  # as a label's text; "null" would be no label
@@ -42,7 +42,7 @@ def word(value: Any) -> str:
         return repr(value)
     if isinstance(value, (str, Path)):
         text = str(value)
-        return text if PLAIN.fullmatch(text) else _quoted(text)
+        return text if PLAIN.fullmatch(text) else _quote(text)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{word(below)}" for name, below in value.items()) + "}"
     if isinstance(value, Sequence):
@@ -50,13 +50,13 @@ def word(value: Any) -> str:
     raise InputError(f"{value!r} is a {type(value).__name__}; settings are numbers, text, lists and mappings")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text in single quotes; Hydra reads backslashes as they are, except before a quote."""
-    return "'" + ESCAPED.sub(lambda place: place[1] * 2 + "\\" * bool(place[2]) + place[2], text) + "'"
+    return "'" + ESCAPED.sub(lambda match: match[1] * 2 + "\\" * bool(match[2]) + match[2], text) + "'"
 
 
-def unquoted(written: str) -> str:
+def unquote(literal: str) -> str:
     """The text of which `word` has made this."""
-    if not written.startswith("'"):
-        return written
-    return ESCAPED.sub(lambda place: place[1][: len(place[1]) // 2] + place[2], written[1:-1])
+    if not literal.startswith("'"):
+        return literal
+    return ESCAPED.sub(lambda match: match[1][: len(match[1]) // 2] + match[2], literal[1:-1])

@@ -59,12 +59,12 @@ def conf_dir() -> Path:
 
 def from_home(path: str) -> str:
     """A path whose `~` or `~user` is written out; InputError if nobody of that name has a home folder."""
-    found = os.path.expanduser(path)
-    if found.startswith("~"):
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
         raise InputError(
             f"{path!r} begins with the home folder of a user who is not here; write ./{path} for such a name"
         )
-    return found
+    return expanded
 
 
 def conf_folders() -> list[Path]:
@@ -101,19 +101,19 @@ def folders(group: str) -> list[Path]:
 
     A folder without `__init__.py` is found too. One that does not exist is left out with a warning.
     """
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
 
     def read(entry: EntryPoint) -> None:
         spec = find_spec(entry.module)
         # An editable installation adds a place that is no folder: setuptools finds its own files by it.
-        places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-        there = [place for place in places if place.is_dir()]
-        if not there:
+        locations = [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
+        existing = [location for location in locations if location.is_dir()]
+        if not existing:
             raise FileNotFoundError(f"no folder {entry.module.replace('.', '/')}")
-        found.update(dict.fromkeys(there))
+        paths.update(dict.fromkeys(existing))
 
     for_each(group, read)
-    return list(found)
+    return list(paths)
 
 
 def _warn(entry: EntryPoint, why: str) -> None:
@@ -123,8 +123,8 @@ def _warn(entry: EntryPoint, why: str) -> None:
         warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {why}")
 
 
-def merged(
-    folders: Sequence[Path], pattern: str, read: Callable[[Path], Mapping[str, T]], what: str
+def merge_entries(
+    folders: Sequence[Path], pattern: str, read: Callable[[Path], Mapping[str, T]], kind: str
 ) -> dict[str, T]:
     """The entries of all files of all folders, in their order.
 
@@ -135,45 +135,45 @@ def merged(
         folders: `conf/` folders, the project's own first.
         pattern: of the files that hold such entries, such as `metric/*.yaml`.
         read: the entries of a file by name; raises InputError or ValueError if the file is malformed.
-        what: an entry in words, such as "metric".
+        kind: an entry in words, such as "metric".
 
     Raises:
         InputError: two files of the first folder define the same entry, or one is malformed.
     """
-    found: dict[str, T] = {}
+    all_entries: dict[str, T] = {}
     origin: dict[str, Path] = {}
     for number, folder in enumerate(folders):
-        for path, entries in _readable(folder, pattern, read, own=number == 0):
+        for path, entries in _read_entries(folder, pattern, read, is_own=number == 0):
             for name, entry in entries.items():
-                if name not in found:
-                    found[name], origin[name] = entry, path
+                if name not in all_entries:
+                    all_entries[name], origin[name] = entry, path
                     continue
-                twice = f"{what} {name!r} is defined twice: in {origin[name]} and in {path}"
+                twice = f"{kind} {name!r} is defined twice: in {origin[name]} and in {path}"
                 if number == 0:
                     raise InputError(twice)
                 warn(f"{twice}; the second is left out")
-    return found
+    return all_entries
 
 
 def conf_entries(
-    pattern: str, read: Callable[[Path], Mapping[str, T]], what: str, folders: Sequence[Path] | None = None
+    pattern: str, read: Callable[[Path], Mapping[str, T]], kind: str, folders: Sequence[Path] | None = None
 ) -> dict[str, T]:
     """As `merged`, but each file is read once; of `conf_folders()` if no folders are named."""
-    return _once(tuple(conf_folders() if folders is None else folders), pattern, read, what)
+    return _once(tuple(conf_folders() if folders is None else folders), pattern, read, kind)
 
 
-_once = cache(merged)
+_once = cache(merge_entries)
 
 
-def _readable(
-    folder: Path, pattern: str, read: Callable[[Path], Mapping[str, T]], own: bool
+def _read_entries(
+    folder: Path, pattern: str, read: Callable[[Path], Mapping[str, T]], is_own: bool
 ) -> list[tuple[Path, Mapping[str, T]]]:
     entries: list[tuple[Path, Mapping[str, T]]] = []
     for path in sorted(folder.glob(pattern)):
         try:
             entries.append((path, read(path)))
         except (InputError, UnicodeDecodeError) as wrong:
-            if own:
+            if is_own:
                 raise
             warn(f"{path} is left out, with all of its kind in {folder}: {wrong}")
             return []

@@ -55,11 +55,11 @@ def read_bytes(path: Path, most: int) -> bytes:
         InputError: it has more than `most` bytes, or is no regular file: a pipe would be waited for.
         OSError: it cannot be read.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path} is no regular file")
-    if about.st_size > most:
-        raise InputError(f"{path} has {about.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
+    if status.st_size > most:
+        raise InputError(f"{path} has {status.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
     return path.read_bytes()
 
 
@@ -84,11 +84,11 @@ def csv_reader(path: Path) -> Iterator[csv.DictReader[str]]:
 
 def require_no_link(root: Path, path: Path) -> Path:
     """The path itself; InputError if it, or a folder between it and the root, is a link."""
-    for place in (path, *path.parents):
-        if place == root:
+    for ancestor in (path, *path.parents):
+        if ancestor == root:
             break
-        if place.is_symlink():
-            raise InputError(f"{place} is a link, which is not followed; put the files themselves there")
+        if ancestor.is_symlink():
+            raise InputError(f"{ancestor} is a link, which is not followed; put the files themselves there")
     return path
 
 
@@ -103,7 +103,7 @@ def unpack(path: Path) -> bytes:
         most = max(UNPACKED_BYTES, RATIO * len(packed))
         parts: list[bytes] = []
         while packed:
-            part, is_whole, packed = _unpacked(packed, path.suffix == XZ, most + 1)
+            part, is_whole, packed = _unpack(packed, path.suffix == XZ, most + 1)
             most -= len(part)
             parts.append(part)
             if most < 0:
@@ -115,7 +115,7 @@ def unpack(path: Path) -> bytes:
         raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
 
 
-def _unpacked(packed: bytes, is_xz: bool, most: int) -> tuple[bytes, bool, bytes]:
+def _unpack(packed: bytes, is_xz: bool, most: int) -> tuple[bytes, bool, bytes]:
     """At most that much of the first stream, whether it is whole, and what comes after it."""
     if is_xz:
         xz = lzma.LZMADecompressor(memlimit=DICTIONARY_BYTES)

@@ -42,9 +42,9 @@ def register(group: str, name: str) -> Callable[[C], C]:
     """
 
     def keep(cls: C) -> C:
-        known = _components.setdefault(group, {}).setdefault(name, cls)
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise InputError(f"{group} {name!r} is registered twice: {known!r} and {cls!r}")
+        registered_class = _components.setdefault(group, {}).setdefault(name, cls)
+        if (registered_class.__module__, registered_class.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InputError(f"{group} {name!r} is registered twice: {registered_class!r} and {cls!r}")
         _components[group][name] = cls
         return cls
 
@@ -82,26 +82,26 @@ def _import(group: str, name: str, module: str) -> None:
     except Exception as wrong:
         if module.startswith("repro."):  # a fault of ours, which a traceback shows best
             raise
-        for known in _components.values():  # what it registered before it failed
-            for left in [name for name, cls in known.items() if cls.__module__ == module]:
-                del known[left]
+        for classes in _components.values():  # what it registered before it failed
+            for leftover in [name for name, cls in classes.items() if cls.__module__ == module]:
+                del classes[leftover]
         why = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
         raise InputError(f"{group} {name!r} cannot be used, as {module} fails to import: {why}") from wrong
 
 
-def require_choice(what: str, name: object, choices: Iterable[str]) -> None:
+def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:
     """InputError unless a name is one of some choices; it may be anything that a configuration can hold."""
     names = list(choices)
     if not isinstance(name, str) or name not in names:
-        raise InputError(unknown(what, name, names))
+        raise InputError(unknown(kind, name, names))
 
 
-def unknown(what: str, name: object, choices: Iterable[str]) -> str:
+def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     """The error message for an unknown name: near misses first, then all choices."""
     names = sorted(choices)
     near = get_close_matches(name, names, n=3) if isinstance(name, str) else []
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} Choices: {', '.join(names)}"
+    return f"there is no {kind} {name!r}.{hint} Choices: {', '.join(names)}"
 
 
 def discover(*packages: str) -> None:
@@ -121,10 +121,10 @@ def discover(*packages: str) -> None:
 
 @cache
 def _read_announced() -> None:
-    for_each(ENTRY_POINTS, _announced)
+    for_each(ENTRY_POINTS, _load_announced)
 
 
-def _announced(entry: EntryPoint) -> None:
+def _load_announced(entry: EntryPoint) -> None:
     if entry.attr:  # an object in a module; loading it makes the registrations
         entry.load()
     else:
@@ -134,20 +134,20 @@ def _announced(entry: EntryPoint) -> None:
 @cache
 def _read(package: str) -> None:
     """Note the registrations of a module and of all modules below it."""
-    found = dict(_sources(package))
-    texts = {name: path.read_text(encoding="utf-8") if path else None for name, path in found.items()}
+    files = dict(_sources(package))
+    texts = {name: path.read_text(encoding="utf-8") if path else None for name, path in files.items()}
     calls = {name: list(CALL.finditer(text)) for name, text in texts.items() if text is not None}
-    if len(calls) < len(texts) or any(call["unread"] for some in calls.values() for call in some):
+    if len(calls) < len(texts) or any(call["unread"] for matches in calls.values() for call in matches):
         for name in texts:
             importlib.import_module(name)
         return
     noted: dict[tuple[str, str], str] = {}
-    for module, some in calls.items():
-        for call in some:
+    for module, matches in calls.items():
+        for call in matches:
             group, name = call["group"], call["name"]
-            known = _modules.get(group, {}).get(name) or noted.setdefault((group, name), module)
-            if known != module:
-                raise InputError(f"{group} {name!r} is registered twice: in {known} and in {module}")
+            owner = _modules.get(group, {}).get(name) or noted.setdefault((group, name), module)
+            if owner != module:
+                raise InputError(f"{group} {name!r} is registered twice: in {owner} and in {module}")
     for (group, name), module in noted.items():
         _modules.setdefault(group, {})[name] = module
 
@@ -160,16 +160,16 @@ def _sources(package: str) -> Iterator[tuple[str, Path | None]]:
     spec = find_spec(package)
     below = spec.submodule_search_locations or () if spec else ()
     # An editable installation outlives its folder, and then has places that are no folders.
-    if spec is None or (spec.origin is None and not any(Path(place).is_dir() for place in below)):
+    if spec is None or (spec.origin is None and not any(Path(folder).is_dir() for folder in below)):
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if spec.origin is not None:
         yield package, _source(spec)
-    for found in pkgutil.iter_modules(below, package + "."):
-        if found.ispkg:
-            yield from _sources(found.name)
+    for submodule in pkgutil.iter_modules(below, package + "."):
+        if submodule.ispkg:
+            yield from _sources(submodule.name)
         else:
-            module = found.module_finder.find_spec(found.name, None)
-            yield found.name, _source(module) if module else None
+            module = submodule.module_finder.find_spec(submodule.name, None)
+            yield submodule.name, _source(module) if module else None
 
 
 def _source(spec: ModuleSpec) -> Path | None:

@@ -19,28 +19,28 @@ WITHOUT_REFERENCES = 2
 """The version of Python's own format in which equal data have equal bytes."""
 
 
-def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def remember(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function remember its last `most` results; nobody may change them. What it raises is not kept.
 
     Arguments are plain data (mappings are dictionaries); with others it is called each time.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known: OrderedDict[bytes, R] = OrderedDict()
+        results: OrderedDict[bytes, R] = OrderedDict()
 
         @wraps(function)
-        def call(*given: P.args, **named: P.kwargs) -> R:
-            plain: Any = given, named
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            plain: Any = args, kwargs
             try:
                 content = marshal.dumps(plain, WITHOUT_REFERENCES)
             except ValueError:  # such as a configuration that is not resolved
-                return function(*given, **named)
-            if content not in known:
-                known[content] = function(*given, **named)
-                if len(known) > most:
-                    known.popitem(last=False)
-            known.move_to_end(content)
-            return known[content]
+                return function(*args, **kwargs)
+            if content not in results:
+                results[content] = function(*args, **kwargs)
+                if len(results) > most:
+                    results.popitem(last=False)
+            results.move_to_end(content)
+            return results[content]
 
         return call
 

@@ -60,19 +60,19 @@ def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
         InputError: a key is unknown or missing, a value is not what its field's type says, a number is not
             finite, or the class refuses its values itself.
     """
-    built: T = _validated(cls, mapping, where)
+    built: T = _validate(cls, mapping, where)
     return built
 
 
-def require(kind: Any, value: object, place: str) -> None:
-    """InputError unless a value is what a type says; `place` is the setting's name."""
-    _validated(kind, value, place)
+def require(kind: Any, value: object, setting: str) -> None:
+    """InputError unless a value is what a type says; `setting` is the setting's name."""
+    _validate(kind, value, setting)
 
 
-def _validated(kind: Any, value: object, where: str) -> Any:
+def _validate(kind: Any, value: object, where: str) -> Any:
     from pydantic import ValidationError  # late: 60 ms, and most commands read no settings
 
-    text = json.dumps([value], default=_plain)  # in JSON lists are tuples, and mappings dataclasses
+    text = json.dumps([value], default=_plain_mapping)  # in JSON lists are tuples, and mappings dataclasses
     try:
         return _adapter(kind).validate_json(text)[0]
     except ValidationError as wrong:
@@ -91,7 +91,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 
 
-def _plain(value: object) -> object:
+def _plain_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise InputError(f"{value!r} is a {type(value).__name__}; quote it to make it a text")
@@ -101,18 +101,18 @@ def _sentence(kind: Any, error: ErrorDetails, where: str) -> str:
     """What is wrong: the setting, its value, and what it must be."""
     path = list(error["loc"][1:])
     if error["type"] in ("unexpected_keyword_argument", "missing"):
-        name, (place, cls) = str(path.pop()), _at(kind, path, where)
+        name, (label, cls) = str(path.pop()), _at(kind, path, where)
         if error["type"] == "missing":
-            return f"{place}: the field {name!r} is lacking; it has {', '.join(error['input']) or 'nothing'}"
+            return f"{label}: the field {name!r} is lacking; it has {', '.join(error['input']) or 'nothing'}"
         choices = [field.name for field in fields(_bare(cls)) if field.init]
-        return f"{place}: {unknown('field', name, choices)}"
-    place, kind = _at(kind, path, where)
+        return f"{label}: {unknown('field', name, choices)}"
+    label, kind = _at(kind, path, where)
     if error["type"] == "literal_error" and get_origin(kind) is Literal:
-        if " " in place:
-            return f"{place} is {error['input']!r}; choices: {', '.join(choices_of(kind))}"
-        return unknown(place, error["input"], choices_of(kind))
+        if " " in label:
+            return f"{label} is {error['input']!r}; choices: {', '.join(choices_of(kind))}"
+        return unknown(label, error["input"], choices_of(kind))
     finite = ", and finite" if error["type"] == "finite_number" else ""
-    return f"{place} is {error['input']!r}; it must be {words(kind)}{finite}"
+    return f"{label} is {error['input']!r}; it must be {words(kind)}{finite}"
 
 
 def _at(kind: Any, path: Sequence[int | str], where: str) -> tuple[str, Any]:
@@ -123,7 +123,7 @@ def _at(kind: Any, path: Sequence[int | str], where: str) -> tuple[str, Any]:
         if is_dataclass(inner):
             kind = get_type_hints(inner, include_extras=True)[str(name)]
         elif get_origin(inner) in (tuple, dict, abc.Mapping):
-            kind = next(one for one in reversed(get_args(inner)) if one is not ...)
+            kind = next(argument for argument in reversed(get_args(inner)) if argument is not ...)
         else:  # which of several types pydantic tried
             break
         names.append(str(name))
@@ -138,7 +138,7 @@ def words(kind: Any) -> str:
             return f"{words(base)} that is not empty"
         return words(base) + "".join(_range(bound) for bound in bounds if isinstance(bound, Interval))
     if get_origin(kind) in (Union, UnionType):
-        nullable = sorted(get_args(kind), key=lambda one: one is not NoneType)
+        nullable = sorted(get_args(kind), key=lambda member: member is not NoneType)
         return " or ".join(map(words, nullable))
     if choices := choices_of(kind):
         return " or ".join(", ".join(choices).rsplit(", ", 1))
@@ -156,7 +156,7 @@ def _bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return _bare(next(one for one in get_args(kind) if one is not NoneType))
+        return _bare(next(member for member in get_args(kind) if member is not NoneType))
     return kind
 
 

@@ -71,10 +71,10 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
 def _refusal(folder: Path) -> str:
     """Why git says no commit of a folder."""
     try:
-        said = os.fsdecode(_run_git(folder, "rev-parse", "HEAD").stderr).strip()
+        message = os.fsdecode(_run_git(folder, "rev-parse", "HEAD").stderr).strip()
     except OSError as wrong:
         return f"git: {wrong.strerror}"
-    return said.partition("\n")[0] or f"{folder} is below the top of another checkout"
+    return message.partition("\n")[0] or f"{folder} is below the top of another checkout"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

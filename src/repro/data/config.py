@@ -18,7 +18,7 @@ from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.core.registry import lookup, require_choice, unknown
 from repro.core.registry import names as registry_names
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.core.typed import typed
 from repro.data.builders import TemplateText
 from repro.data.scoring import Scoring
@@ -106,7 +106,7 @@ class DatasetConfig:
     wheel: Wheel | None = None
 
 
-@remembered(64)
+@remember(64)
 def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
     """Parse the content of a dataset's YAML file.
 
@@ -149,7 +149,7 @@ def read_config(name: str) -> DatasetConfig:
     folder = conf_dir() / "dataset"
     path = folder / f"{name}.yaml"
     if not path.is_file():
-        raise InputError(unknown("dataset", name, [found.stem for found in folder.glob("*.yaml")]))
+        raise InputError(unknown("dataset", name, [file.stem for file in folder.glob("*.yaml")]))
     return parse(read_mapping(path))
 
 

@@ -35,18 +35,18 @@ def load_corpus(
     Raises:
         InputError: the dataset has too few texts, or cannot be read.
     """
-    wanted = texts
+    limit = texts
     while True:
-        rows = load_rows(config, wanted, data_dir)
-        found = _sequences(prompts(config, rows, tokenizer), tokens)
-        if len(found) >= texts:
-            return Corpus(tuple(found[:texts]), rows.digest)
-        if len(rows.rows) < wanted:
+        rows = load_rows(config, limit, data_dir)
+        corpus = _sequences(prompts(config, rows, tokenizer), tokens)
+        if len(corpus) >= texts:
+            return Corpus(tuple(corpus[:texts]), rows.digest)
+        if len(rows.rows) < limit:
             raise InputError(
-                f"dataset {config.name!r} makes {len(found)} texts of {tokens} tokens, and corpus.texts is "
+                f"dataset {config.name!r} makes {len(corpus)} texts of {tokens} tokens, and corpus.texts is "
                 f"{texts}; lower corpus.texts or corpus.tokens"
             )
-        wanted *= 2
+        limit *= 2
 
 
 def _sequences(texts: Sequence[Prompt], tokens: int) -> list[Tokens]:

@@ -80,7 +80,7 @@ def _prompt(
 ) -> Prompt:
     name, row = f"{config.name}/{position}", rows.rows[position]
     try:
-        examples = [_solved(shot, builder, scoring) for shot in _shots(config, row, rows.shots, builder)]
+        examples = [_shot_text(shot, builder, scoring) for shot in _shots(config, row, rows.shots, builder)]
         parts = [builder.opening(row), *examples, builder.text(row)]
         text = "\n\n".join(part for part in parts[:-1] if part)
         text = f"{text}\n\n{parts[-1]}" if text else parts[-1]
@@ -112,26 +112,26 @@ def _shots(
     """The few-shot examples for one example, in source order; none asks the example's own question."""
     if config.shots is None or not config.shots.count:
         return ()
-    match, question = config.shots.match, _plain(builder.text(row))
+    match, question = config.shots.match, _normalize(builder.text(row))
     alike = [shot for shot in shots if match is None or at(shot, match) == at(row, match)]
-    chosen: list[JsonRow] = []
+    examples: list[JsonRow] = []
     for shot in alike:
-        if len(chosen) < config.shots.count and _plain(builder.text(shot)) != question:
-            chosen.append(shot)
-    if len(chosen) < config.shots.count:
+        if len(examples) < config.shots.count and _normalize(builder.text(shot)) != question:
+            examples.append(shot)
+    if len(examples) < config.shots.count:
         like = f" with {match} {at(row, match)!r}" if match else ""
-        beside = ", the question itself left out" if len(alike) > len(chosen) else ""
-        there = f"{config.shots.file} has {len(chosen)}{beside}"
-        raise InputError(f"{config.shots.count} worked examples{like} wanted, {there}")
-    return chosen
+        beside = ", the question itself left out" if len(alike) > len(examples) else ""
+        supply = f"{config.shots.file} has {len(examples)}{beside}"
+        raise InputError(f"{config.shots.count} worked examples{like} wanted, {supply}")
+    return examples
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     """A text in lower case, with single spaces."""
     return " ".join(text.casefold().split())
 
 
-def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
+def _shot_text(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
     """A few-shot example: its question followed by its answer."""
     question = builder.text(shot)
     target = scoring.target(shot, question)
@@ -143,7 +143,7 @@ def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
 
 def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, ...]:
     """The continuations to score; InputError for one without a token, a context or, of several, a text."""
-    found = []
+    continuations = []
     for number, ((context, tail), text) in enumerate(zip(target.continuations, target.texts, strict=True)):
         before, token_ids = _split(context, tail, tokenizer)
         choice = f"choice {number} ({text!r})" if len(target.texts) > 1 else f"its continuation ({text!r})"
@@ -156,8 +156,8 @@ def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, 
             )
         if not before:
             raise InputError(f"{choice} has no token before it, so no model can score it; leave its row out")
-        found.append(Continuation(before, token_ids, text))
-    return tuple(found)
+        continuations.append(Continuation(before, token_ids, text))
+    return tuple(continuations)
 
 
 def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
@@ -165,5 +165,5 @@ def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Token
 
     As in common evaluation harnesses: the count alone decides the side of a token that spans the border.
     """
-    whole, alone = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
-    return whole[:alone], whole[alone:]
+    token_ids, alone = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
+    return token_ids[:alone], token_ids[alone:]

@@ -57,12 +57,12 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
         )
     folder = data_folder(data_dir)
     shots = () if config.shots is None else files(config.shots, folder)
-    asked = repr(config), limit, folder, files(config, folder), shots, cache_root()
-    if asked not in _read:
+    key = repr(config), limit, folder, files(config, folder), shots, cache_root()
+    if key not in _read:
         if len(_read) >= MOST:
             _read.clear()
-        _read[asked] = _load(config, limit, folder)
-    return _read[asked]
+        _read[key] = _load(config, limit, folder)
+    return _read[key]
 
 
 MOST = 64
@@ -73,13 +73,13 @@ _read: dict[tuple[object, ...], Rows] = {}
 
 
 def _load(config: DatasetConfig, limit: int | None, folder: Path | None) -> Rows:
-    rows, source = read(config, lambda found: _select(config, found, limit), folder)
+    rows, source = read(config, lambda examples: _select(config, examples, limit), folder)
     if not rows:
         raise InputError(f"dataset {config.name!r} from {source}: no row counts{_conditions(config)}")
     shots: list[JsonRow] = []
     if config.shots is not None and config.shots.count:
         shots, _ = read(
-            config.shots, lambda found: [_cut(config, _project(config, row)) for row in found], folder
+            config.shots, lambda examples: [_cut(config, _project(config, row)) for row in examples], folder
         )
     return Rows(tuple(rows), digest(config, rows, shots), source, tuple(shots))
 
@@ -90,20 +90,20 @@ def rows_in_use(config: DatasetConfig, skip: int, count: int, data_dir: Path | s
     Raises:
         InputError: as `load_rows`, or there are fewer.
     """
-    found = load_rows(config, skip + count, data_dir)
-    there = len(found.rows)
-    if there < skip + count:
+    rows = load_rows(config, skip + count, data_dir)
+    total = len(rows.rows)
+    if total < skip + count:
         after = f" after skip={skip}" if skip else ""
-        best = f"choose prompts={there - skip} or fewer" if there > skip else f"skip fewer than {there}"
-        raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {there} rows; {best}")
-    return rows_after(config, found, skip)
+        best = f"choose prompts={total - skip} or fewer" if total > skip else f"skip fewer than {total}"
+        raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {total} rows; {best}")
+    return rows_after(config, rows, skip)
 
 
-def rows_after(config: DatasetConfig, rows: Rows, used: int) -> Rows:
-    """The examples after the first `used`, with a digest of their own."""
-    if not used:
+def rows_after(config: DatasetConfig, rows: Rows, skip: int) -> Rows:
+    """The examples after the first `skip`, with a digest of their own."""
+    if not skip:
         return rows
-    later = rows.rows[used:]
+    later = rows.rows[skip:]
     return replace(rows, rows=later, digest=digest(config, later, rows.shots))
 
 
@@ -112,9 +112,9 @@ def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonR
     return content_hash({"version": config.version, "rows": list(rows), "shots": list(shots)})
 
 
-def _select(config: DatasetConfig, found: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:
-    projected = (_project(config, row) for row in found)
-    counting = (_cut(config, row) for row in projected if _counts(config, row))
+def _select(config: DatasetConfig, examples: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:
+    projected = (_project(config, row) for row in examples)
+    counting = (_cut(config, row) for row in projected if _meets_conditions(config, row))
     return list(itertools.islice(_spread(config, counting), limit))
 
 
@@ -137,11 +137,11 @@ def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
     return {column: row[column] for column in config.columns}
 
 
-def _counts(config: DatasetConfig, row: JsonRow) -> bool:
-    wanted = all(
+def _meets_conditions(config: DatasetConfig, row: JsonRow) -> bool:
+    matches = all(
         row[column] is not None and str(row[column]) == value for column, value in config.where.items()
     )
-    return wanted and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
+    return matches and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
 
 
 def _words(value: object) -> int:

@@ -119,8 +119,8 @@ class GeneratedText:
 
     def columns(self) -> set[str]:
         """The columns of the reference and of the task's score."""
-        own = {self.reference.split(".")[0]} if self.reference else set()
-        return own | (self.score.columns() if self.score else set())
+        columns = {self.reference.split(".")[0]} if self.reference else set()
+        return columns | (self.score.columns() if self.score else set())
 
     def references(self, row: Row) -> tuple[str, ...]:
         """All references as text; an empty one if the example has none."""
@@ -258,9 +258,9 @@ def _place(value: Any, among: Sequence[Any]) -> int:
     return [(item, isinstance(item, bool)) for item in among].index((value, isinstance(value, bool)))
 
 
-def _marked(marks: Any, among: Sequence[Any]) -> int:
+def _index_of_mark(marks: Any, choices: Sequence[Any]) -> int:
     """The place of the only 1; ValueError unless there is one mark for each choice."""
-    if not isinstance(marks, (list, tuple)) or len(marks) != len(among) or marks.count(1) != 1:
+    if not isinstance(marks, (list, tuple)) or len(marks) != len(choices) or marks.count(1) != 1:
         raise ValueError(marks)
     return marks.index(1)
 
@@ -270,7 +270,7 @@ _ANSWERS: Mapping[str, Callable[[Any, Sequence[Any]], int]] = {
     "number": lambda value, among: _whole(value) - 1,
     "label": _place,
     "text": lambda value, among: _place(as_text(value, "answer"), among),
-    "marks": _marked,
+    "marks": _index_of_mark,
 }
 
 

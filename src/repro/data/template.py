@@ -36,8 +36,8 @@ def at(row: Row, path: str) -> Any:
         try:
             value = value[int(step)] if isinstance(value, (list, tuple)) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
-            there = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)[:60]
-            raise InputError(f"a row has no {path!r}: no {step!r} in {there}") from None
+            contents = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)[:60]
+            raise InputError(f"a row has no {path!r}: no {step!r} in {contents}") from None
     return value
 
 
@@ -86,9 +86,9 @@ def paths(template: str) -> list[str]:
         InputError: the braces do not match, or a field has no name.
     """
     try:
-        found = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
     except ValueError as error:
         raise InputError(f"template {template!r}: {error}; write a literal brace twice") from None
-    if "" in found:
+    if "" in fields:
         raise InputError(f"template {template!r} has an empty field {{}}; name a column, as in {{question}}")
-    return found
+    return fields

@@ -107,11 +107,11 @@ def counts(requests: int, alpha: float, apps: int) -> tuple[int, ...]:
     """
     weights = [math.exp(alpha * i) for i in range(1, apps + 1)]
     shares = [requests * weight / sum(weights) for weight in weights]
-    found = [math.floor(share) for share in shares]
-    by_remainder = sorted(range(apps), key=lambda i: (round(found[i] - shares[i], 9), i))
-    for i in by_remainder[: requests - sum(found)]:
-        found[i] += 1
-    return tuple(found)
+    numbers = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(apps), key=lambda i: (round(numbers[i] - shares[i], 9), i))
+    for i in by_remainder[: requests - sum(numbers)]:
+        numbers[i] += 1
+    return tuple(numbers)
 
 
 def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
@@ -124,28 +124,28 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
     Raises:
         InputError: a dataset has no rows.
     """
-    wanted = counts(config.requests, config.alpha, len(config.apps))
-    drawn = [
+    app_counts = counts(config.requests, config.alpha, len(config.apps))
+    requests = [
         (app, row)
-        for app, count in zip(config.apps, wanted, strict=True)
+        for app, count in zip(config.apps, app_counts, strict=True)
         for row in _rows(rows.get(app.source, 0), count, app, config.seed)
     ]
-    random.Random(f"{config.seed}/order").shuffle(drawn)
+    random.Random(f"{config.seed}/order").shuffle(requests)
     return tuple(
         Arrival(app, row, seconds)
-        for (app, row), seconds in zip(drawn, _times(config, len(drawn)), strict=True)
+        for (app, row), seconds in zip(requests, _times(config, len(requests)), strict=True)
     )
 
 
 def _rows(available: int, count: int, app: App, seed: int) -> Sequence[int]:
     if available < 1:
         raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
-    chance, drawn = random.Random(f"{seed}/{app.source}"), list[int]()
-    while len(drawn) < count:
-        every = list(range(available))
-        chance.shuffle(every)
-        drawn += every
-    return drawn[:count]
+    chance, rows = random.Random(f"{seed}/{app.source}"), list[int]()
+    while len(rows) < count:
+        order = list(range(available))
+        chance.shuffle(order)
+        rows += order
+    return rows[:count]
 
 
 def _times(config: TraceConfig, count: int) -> Sequence[float]:

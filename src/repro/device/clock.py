@@ -66,7 +66,7 @@ class Future(Generic[T]):
         return self.result()
 
     @property
-    def awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether anybody waits for it."""
         return bool(self._waiters)
 
@@ -177,12 +177,12 @@ class WallClock(Clock):
         An exception in the work is raised by `run`, which would otherwise wait forever.
         """
         self._outstanding += 1
-        to(lambda: self._reports.put(_reported(work)))
+        to(lambda: self._reports.put(_attempt(work)))
 
     def wait_until(self, moment: float) -> None:
         """Block the calling thread until the clock reaches `moment`."""
-        while (left := moment - self.now) > 0:
-            time.sleep(left)
+        while (remaining := moment - self.now) > 0:
+            time.sleep(remaining)
 
     def next_event(self) -> Wake:
         """See `Clock`; workers' reports come before inline work."""
@@ -197,7 +197,7 @@ class WallClock(Clock):
         return wake
 
 
-def _reported(work: Callable[[], Wake]) -> Wake:
+def _attempt(work: Callable[[], Wake]) -> Wake:
     try:
         return work()
     except BaseException as error:

@@ -144,20 +144,20 @@ class Processor:
         computed = self.rows(op.rows)
         apart = op.attention if self.attention else 0.0
         flops = (op.flops - apart) * computed / op.rows * self.slower.get(op.kind, 1.0)
-        efficiency = self._own(self.own_efficiency, op) or self.efficiency
+        efficiency = self._curve(self.own_efficiency, op) or self.efficiency
         seconds = flops / (self.peak[op.precision] * efficiency.at(computed))
         if apart and self.attention:
             seconds += apart * computed / op.rows / self.attention.at(computed)
         seconds *= 1.0 + self.rows_quadratic * computed
         moving = op.bytes / self.bandwidth * computed**self.rows_exponent
         work = seconds + moving if self.adds else max(seconds, moving)
-        start = self._own(self.start, op)
+        start = self._curve(self.start, op)
         grown = min(computed, self.start_rows) ** self.start_exponent
         before = self.launch + (start.at(computed) * grown if start else 0.0)
         return _demand(before * op.launches, work, op.bytes, self.watts)
 
     @staticmethod
-    def _own(curves: Mapping[str, Curve], op: Op) -> Curve | None:
+    def _curve(curves: Mapping[str, Curve], op: Op) -> Curve | None:
         """The curve of the op's kind and precision, else of its precision, if there is one."""
         return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.precision)
 
@@ -220,10 +220,10 @@ class Machine:
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""
-        asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
+        demand = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
         token = self.processors[op.decoder].token if op.decoder else 0.0
-        more = (self.sync if op.synced else 0.0) + token
-        return replace(asked, launch=asked.launch + more) if more else asked
+        overhead = (self.sync if op.synced else 0.0) + token
+        return replace(demand, launch=demand.launch + overhead) if overhead else demand
 
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""
@@ -261,10 +261,10 @@ def share(capacity: float, demands: Sequence[float]) -> list[float]:
     """
     if sum(demands) <= capacity:
         return list(demands)
-    granted = [0.0] * len(demands)
-    left = capacity
+    shares = [0.0] * len(demands)
+    remaining = capacity
     waiting = sorted(range(len(demands)), key=lambda i: (demands[i], i))
     for position, i in enumerate(waiting):
-        granted[i] = min(demands[i], left / (len(waiting) - position))
-        left -= granted[i]
-    return granted
+        shares[i] = min(demands[i], remaining / (len(waiting) - position))
+        remaining -= shares[i]
+    return shares

@@ -16,7 +16,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.core.typed import require, words
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS, require_holds
@@ -90,23 +90,23 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
     """
     for section in SECTIONS:
         tables = _mapping(section, device.get(section))
-        named = {f"{section}.{name}": table for name, table in tables.items()}
-        for place, table in named.items() if section == "processors" else ((section, tables),):
-            yield from _table(place, table)
+        by_path = {f"{section}.{name}": table for name, table in tables.items()}
+        for path, table in by_path.items() if section == "processors" else ((section, tables),):
+            yield from _table(path, table)
     for engine, tables in _mapping("engines", device.get("engines")).items():
         for name, table in _mapping(f"engines.{engine}", tables).items():
             yield from _table(f"engines.{engine}.{name}", table)
 
 
-def _mapping(place: str, tables: Any) -> Mapping[str, Any]:
+def _mapping(path: str, tables: Any) -> Mapping[str, Any]:
     """A part of a file that is a mapping, or absent."""
     if tables is not None and not isinstance(tables, Mapping):
-        raise InputError(f"{place}: {tables!r} must be a mapping")
+        raise InputError(f"{path}: {tables!r} must be a mapping")
     return tables or {}
 
 
-def _table(place: str, table: Any) -> Iterator[Fact]:
-    for path, leaf, key in _leaves(table, place, ""):
+def _table(table_path: str, table: Any) -> Iterator[Fact]:
+    for path, leaf, key in _leaves(table, table_path, ""):
         yield read_fact(path, leaf, _kind(path, key))
 
 
@@ -129,10 +129,10 @@ def is_fact(node: Any) -> bool:
 
 
 def _kind(path: str, key: str) -> Kind:
-    found = KINDS.get(key) or KINDS.get(key.partition(".")[0])
-    if found is None:
+    kind = KINDS.get(key) or KINDS.get(key.partition(".")[0])
+    if kind is None:
         raise InputError(f"{path}: unknown entry {key!r}; a device file knows {', '.join(KINDS)}")
-    return found
+    return kind
 
 
 def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
@@ -217,14 +217,14 @@ def _numbers(
     return first * scale, points
 
 
-def _number(given: Any) -> float:
+def _number(value: Any) -> float:
     """A number; ValueError for a truth value, which is a number to Python."""
-    if isinstance(given, bool):
+    if isinstance(value, bool):
         raise ValueError
-    return float(given)
+    return float(value)
 
 
-@remembered(16)
+@remember(16)
 def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     """The emulated machine of a device file, as a named program uses it.
 
@@ -237,37 +237,38 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     name = str(device.get("name", "device"))
     require_entries(device)
     try:
-        known = {fact.path: fact for fact in facts(device)}
+        by_path = {fact.path: fact for fact in facts(device)}
     except InputError as wrong:
         raise InputError(f"{name}: {wrong}") from None
     if program:
         programs = device.get("engines") or {}
         if program not in programs:
             raise InputError(f"{name}: {unknown('engine', program, programs)}")
-        own = f"engines.{program}."
-        known |= {f"processors.{p.removeprefix(own)}": f for p, f in known.items() if p.startswith(own)}
+        base = f"engines.{program}."
+        by_path |= {f"processors.{p.removeprefix(base)}": f for p, f in by_path.items() if p.startswith(base)}
 
     def need(path: str) -> Fact:
-        if path not in known:
+        if path not in by_path:
             raise InputError(f"{name}: the device file lacks {path}")
-        return known[path]
+        return by_path[path]
 
     def value(path: str, default: float = 0.0) -> float:
-        return known[path].value if path in known else default
+        return by_path[path].value if path in by_path else default
 
     if not device.get("processors"):
         raise InputError(f"{name}: the device file lacks processors")
-    constant = known.get("power.constant")
+    constant = by_path.get("power.constant")
     added = chosen_word(name, device, "traffic") == "added"
     processors = {
-        resource: _processor(f"processors.{resource}", known, need(f"processors.{resource}.bandwidth"))
+        resource: _processor(f"processors.{resource}", by_path, need(f"processors.{resource}.bandwidth"))
         for resource in device["processors"]
     }
-    for resource, one in processors.items():
-        processors[resource] = replace(one, adds=added or one.adds, watts=0.0 if constant else one.watts)
+    for resource, processor in processors.items():
+        watts = 0.0 if constant else processor.watts
+        processors[resource] = replace(processor, adds=added or processor.adds, watts=watts)
     return Machine(
         name=name,
-        main=_main(name, device),
+        main=_main_processor(name, device),
         verifies=str(device.get("verifies", "")),
         processors=processors,
         flash=Flash(
@@ -287,27 +288,27 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     )
 
 
-def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor:
+def _processor(path: str, by_path: Mapping[str, Fact], bandwidth: Fact) -> Processor:
     """The processor at a path of the file; a share of a rate or bandwidth is one of the device's."""
 
     def value(entry: str, default: float = 0.0) -> float:
-        return known[f"{at}.{entry}"].value if f"{at}.{entry}" in known else default
+        return by_path[f"{path}.{entry}"].value if f"{path}.{entry}" in by_path else default
 
     def table(entry: str) -> dict[str, Fact]:
-        place = f"{at}.{entry}."
-        return {p.removeprefix(place): f for p, f in known.items() if p.startswith(place)}
+        prefix = f"{path}.{entry}."
+        return {p.removeprefix(prefix): f for p, f in by_path.items() if p.startswith(prefix)}
 
     peak = {precision: fact.value for precision, fact in table("peak").items()}
     for precision, share in table("rate").items():
         if precision not in peak:
             raise InputError(
                 f"{share.path}: the engine has {share.printed} of the processor's peak in {precision}, which "
-                f"the device file lacks (it has {', '.join(peak)}); add {at}.peak.{precision} to it, or "
+                f"the device file lacks (it has {', '.join(peak)}); add {path}.peak.{precision} to it, or "
                 "choose another engine, such as own"
             )
         peak[precision] *= share.value
-    curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
-    attention = known.get(f"{at}.attention")
+    curve, shapes = by_path.get(f"{path}.efficiency"), by_path.get(f"{path}.shapes")
+    attention = by_path.get(f"{path}.attention")
     return Processor(
         peak=peak,
         bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
@@ -349,7 +350,7 @@ def chosen_word(name: str, device: Mapping[str, Any], setting: str) -> str:
     return word
 
 
-def _main(name: str, device: Mapping[str, Any]) -> str:
+def _main_processor(name: str, device: Mapping[str, Any]) -> str:
     processors = list(device["processors"])
     main = str(device.get("main", processors[0]))
     if main not in processors:

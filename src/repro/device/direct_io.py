@@ -68,16 +68,16 @@ class DirectFile:
         """
         done = 0
         while done < len(buffer):
-            wanted = buffer[done : done + request]
-            got = os.preadv(self._handle, [wanted], offset + done)
-            if got == 0:
+            window = buffer[done : done + request]
+            size = os.preadv(self._handle, [window], offset + done)
+            if size == 0:
                 raise OSError(
                     errno.EIO, f"ends at byte {offset + done}, {len(buffer)} were wanted", self.path
                 )
             if self.way == "dropped":
-                os.posix_fadvise(self._handle, offset + done, got, os.POSIX_FADV_DONTNEED)
-            yield slice(done, done + got)
-            done += got
+                os.posix_fadvise(self._handle, offset + done, size, os.POSIX_FADV_DONTNEED)
+            yield slice(done, done + size)
+            done += size
 
     def read(self, buffer: memoryview, offset: int, request: int = REQUEST) -> None:
         """Fill `buffer` from `offset` on; as `read_into`."""

@@ -112,16 +112,16 @@ class Device(ABC):
         """Bytes of weights that a processor's graphs can address, over all its sessions; 0 for no limit."""
         return 0.0
 
-    def predicted(self, op: Op) -> float:
+    def predict_seconds(self, op: Op) -> float:
         """Seconds that an op takes alone; infinite if its processor cannot, or if nothing is known."""
         return inf
 
-    def resource(self, wanted: str, precision: str = "fp32") -> str:
+    def resource(self, processor: str, precision: str = "fp32") -> str:
         """The resource that serves ops for `wanted`: itself, or a substitute, which is recorded."""
-        if wanted in self.resources:
-            return wanted
-        self.substituted[wanted] = self._instead(precision)
-        return self.substituted[wanted]
+        if processor in self.resources:
+            return processor
+        self.substituted[processor] = self._instead(precision)
+        return self.substituted[processor]
 
     @abstractmethod
     def _instead(self, precision: str) -> str:
@@ -140,7 +140,7 @@ class _Running:
     value: Any
     demand: Demand
     start: float
-    left: float
+    remaining: float
     pace: float = 0.0
     since: float = 0.0
     booking: int = 0
@@ -178,10 +178,10 @@ class EmulatedDevice(Device):
 
     def addressable(self, resource: str) -> float:
         """See `Device`."""
-        known = self.machine.processors.get(resource)
-        return known.addressable if known else 0.0
+        processor = self.machine.processors.get(resource)
+        return processor.addressable if processor else 0.0
 
-    def predicted(self, op: Op) -> float:
+    def predict_seconds(self, op: Op) -> float:
         """See `Device`."""
         if op.precision not in self.machine.processors[op.on].peak:
             return inf
@@ -250,13 +250,13 @@ class EmulatedDevice(Device):
         if op.kind == "build":
             processor = self.machine.processors[op.on]
             return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts)
-        asked = op.asks  # all layers of a pass ask for the same
-        known = self._demands.get(asked)
-        if known is None:
+        key = op.asks  # all layers of a pass ask for the same
+        demand = self._demands.get(key)
+        if demand is None:
             if len(self._demands) == MOST_DEMANDS:
                 self._demands.clear()
-            known = self._demands[asked] = self.machine.demand(op)
-        return known
+            demand = self._demands[key] = self.machine.demand(op)
+        return demand
 
     def _work(self, running: _Running) -> None:
         self._working.append(running)
@@ -273,18 +273,18 @@ class EmulatedDevice(Device):
                 if running.pace != 1.0:
                     self._change(running, 1.0)
             return
-        granted = share(self.machine.dram_bandwidth, demands)
-        for running, wanted, given in zip(self._working, demands, granted, strict=True):
-            pace = given / wanted if wanted else 1.0
+        shares = share(self.machine.dram_bandwidth, demands)
+        for running, demand, bandwidth in zip(self._working, demands, shares, strict=True):
+            pace = bandwidth / demand if demand else 1.0
             if pace != running.pace:
                 self._change(running, pace)
 
     def _change(self, running: _Running, pace: float) -> None:
         now = self.now
-        running.left = max(0.0, running.left - running.pace * (now - running.since))
+        running.remaining = max(0.0, running.remaining - running.pace * (now - running.since))
         running.pace, running.since = pace, now
         running.booking += 1
-        self._clock.after(running.left / pace, partial(self._end, running, running.booking))
+        self._clock.after(running.remaining / pace, partial(self._end, running, running.booking))
 
     def _end(self, running: _Running, booking: int) -> None:
         if booking != running.booking:

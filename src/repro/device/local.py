@@ -231,7 +231,7 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
     """
     name = str(config.get("name", "local"))
     try:
-        known = {fact.path: fact for fact in facts(config)}
+        by_path = {fact.path: fact for fact in facts(config)}
         pace = _pace(config.get("pace"))
     except InputError as wrong:
         raise InputError(f"{name}: {wrong}") from None
@@ -240,23 +240,23 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
         raise InputError(
             f"{name}: processors are {', '.join(sorted(processors))}; choices: cpu, or cpu and gpu"
         )
-    if "dram.budget" not in known:
+    if "dram.budget" not in by_path:
         raise InputError(f"{name}: the device file lacks dram.budget, the bytes that models may hold")
-    budget = known["dram.budget"].value
-    if processors == {CPU} and budget > (there := physical_memory()):
+    budget = by_path["dram.budget"].value
+    if processors == {CPU} and budget > (memory := physical_memory()):
         raise InputError(
-            f"{name}: dram.budget is {budget / 1e9:.1f} GB, but this machine has {there / 1e9:.1f} GB of "
+            f"{name}: dram.budget is {budget / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of "
             "memory; set device.dram.budget.value lower"
         )
-    workers = known["flash.slots"].value if "flash.slots" in known else 1
-    watts = {resource: known.get(path) for resource, path in _WATTS.items()}
+    workers = by_path["flash.slots"].value if "flash.slots" in by_path else 1
+    watts = {resource: by_path.get(path) for resource, path in _WATTS.items()}
     return LocalMachine(
         name=name,
         resources=frozenset({FLASH, *processors}),
         budget=budget,
         workers=int(workers),
         pace=pace,
-        idle_watts=known["power.idle"].value if "power.idle" in known else None,
+        idle_watts=by_path["power.idle"].value if "power.idle" in by_path else None,
         watts={resource: fact.value for resource, fact in watts.items() if fact},
     )
 
@@ -264,8 +264,8 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
 _WATTS = {CPU: "processors.cpu.watts", GPU: "processors.gpu.watts", FLASH: "flash.watts"}
 
 
-def _pace(given: Any) -> float | None:
-    return None if given is None else read_fact("pace", given, KINDS["bandwidth"]).value
+def _pace(entry: Any) -> float | None:
+    return None if entry is None else read_fact("pace", entry, KINDS["bandwidth"]).value
 
 
 def physical_memory() -> float:

@@ -36,35 +36,35 @@ class Memory:
         self._held: dict[str, float] = {}
 
     @property
-    def held(self) -> float:
+    def in_use(self) -> float:
         """Bytes held now."""
         return sum(self._held.values())
 
     @property
     def free(self) -> float:
         """Bytes left in the budget."""
-        return self.budget - self.held
+        return self.budget - self.in_use
 
-    def reserve(self, size: float, what: str) -> None:
+    def reserve(self, size: float, holder: str) -> None:
         """Hold `size` more bytes under the name `what`.
 
         Raises:
             InputError: the budget would be exceeded.
         """
         if size > self.free:
-            holders = ", ".join(f"{name} {_gb(held)}" for name, held in self._held.items()) or "nothing"
+            holders = ", ".join(f"{name} {_gb(amount)}" for name, amount in self._held.items()) or "nothing"
             raise InputError(
-                f"{what} needs {_gb(size)}, but of {self._name}'s budget of {_gb(self.budget)} only "
+                f"{holder} needs {_gb(size)}, but of {self._name}'s budget of {_gb(self.budget)} only "
                 f"{_gb(self.free)} are free (held: {holders})"
             )
-        self._held[what] = self._held.get(what, 0.0) + size
-        self.peak = max(self.peak, self.held)
-        self.history.append((self._now(), self.held))
+        self._held[holder] = self._held.get(holder, 0.0) + size
+        self.peak = max(self.peak, self.in_use)
+        self.history.append((self._now(), self.in_use))
 
-    def release(self, what: str) -> None:
+    def release(self, holder: str) -> None:
         """Release all bytes held under a name."""
-        del self._held[what]
-        self.history.append((self._now(), self.held))
+        del self._held[holder]
+        self.history.append((self._now(), self.in_use))
 
 
 def _gb(size: float) -> str:

@@ -105,8 +105,8 @@ def chrome(
     trace = Trace(trace.idle_watts, [s for s in trace if s.start < until], trace.phases)
     parts, memory = [p for p in parts if p.start < until], [m for m in memory if m[0] < until]
     phases = [TimelinePart(Level.PHASE, p.name, p.start, p.end) for p in trace.phases if p.start < until]
-    lanes = _lanes("requests", "meanwhile", [_part(one) for one in (*parts, *phases)])
-    passes = _Passes([one for one in parts if one.level is Level.PASS])
+    lanes = _lanes("requests", "meanwhile", [_part(part) for part in (*parts, *phases)])
+    passes = _Passes([part for part in parts if part.level is Level.PASS])
     for on in sorted({span.on for span in trace}):
         # Layers are read ahead, also for the next pass: reads belong to none.
         ops = [_op(s, None if on == FLASH else passes.of(s)) for s in trace if s.on == on]
@@ -114,7 +114,7 @@ def chrome(
     events = [_meta("process_name", 0, process)]
     for number, (name, lane) in enumerate(lanes.items()):
         events += [_meta("thread_name", number, name), _meta("thread_sort_index", number, number)]
-        events += [_event(number, each) for each in lane]
+        events += [_event(number, piece) for piece in lane]
     events += _counters(trace, memory)
     content = {"traceEvents": events, "displayTimeUnit": "ms"}
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
@@ -125,18 +125,18 @@ class _Passes:
 
     def __init__(self, passes: Sequence[TimelinePart]) -> None:
         self._passes = passes
-        self._own: dict[str, list[int]] = {}
+        self._by_role: dict[str, list[int]] = {}
         for number in sorted(range(len(passes)), key=lambda i: passes[i].start):
-            self._own.setdefault(passes[number].role, []).append(number)
-        self._starts = {role: [passes[i].start for i in own] for role, own in self._own.items()}
+            self._by_role.setdefault(passes[number].role, []).append(number)
+        self._starts = {role: [passes[i].start for i in numbers] for role, numbers in self._by_role.items()}
 
     def of(self, span: Span) -> int | None:
         """The number of the pass in which an op began; None outside all passes of its model."""
         role = span.name.partition(" ")[0]
-        place = bisect_right(self._starts.get(role, ()), span.start) - 1
-        if place < 0:
+        position = bisect_right(self._starts.get(role, ()), span.start) - 1
+        if position < 0:
             return None
-        number = self._own[role][place]
+        number = self._by_role[role][position]
         return number if span.start < self._passes[number].end else None
 
     def around(self, ops: Sequence[Slice]) -> Iterator[Slice]:
@@ -144,36 +144,36 @@ class _Passes:
         for number, group in groupby(ops, lambda op: op.owner):
             run = list(group)
             if number is not None:
-                own = self._passes[number]
-                yield Slice(Level.PASS, own.name, "pass", run[0].start, run[-1].end, own.args)
+                part = self._passes[number]
+                yield Slice(Level.PASS, part.name, "pass", run[0].start, run[-1].end, part.args)
             yield from run
 
 
-def _lanes(name: str, others: str, slices: Sequence[Slice]) -> dict[str, list[Slice]]:
+def _lanes(name: str, rest: str, slices: Sequence[Slice]) -> dict[str, list[Slice]]:
     """Slices by lane, each in the first lane where it overlaps none in part; at least one lane."""
     lanes: list[list[Slice]] = [[]]
     around: list[list[Slice]] = [[]]  # by lane: the slices that hold the next one, outer ones first
-    for each in sorted(slices, key=lambda s: s.order):
-        place = next((i for i, holders in enumerate(around) if _fits(holders, each)), len(lanes))
-        if place == len(lanes):
+    for piece in sorted(slices, key=lambda s: s.order):
+        lane = next((i for i, holders in enumerate(around) if _fits(holders, piece)), len(lanes))
+        if lane == len(lanes):
             lanes.append([])
             around.append([])
-        lanes[place].append(each)
-        around[place].append(each)
-    more = [others if i == 2 and others != name else f"{others} {i}" for i in range(2, len(lanes) + 1)]
-    return dict(zip([name, *more], lanes, strict=True))
+        lanes[lane].append(piece)
+        around[lane].append(piece)
+    more_names = [rest if i == 2 and rest != name else f"{rest} {i}" for i in range(2, len(lanes) + 1)]
+    return dict(zip([name, *more_names], lanes, strict=True))
 
 
-def _fits(holders: list[Slice], each: Slice) -> bool:
+def _fits(holders: list[Slice], piece: Slice) -> bool:
     """Whether the next slice may go to a lane; drops those of its holders that have ended."""
-    while holders and holders[-1].end <= each.start:
+    while holders and holders[-1].end <= piece.start:
         holders.pop()
-    return not holders or holders[-1].holds(each)
+    return not holders or holders[-1].holds(piece)
 
 
-def _part(one: TimelinePart) -> Slice:
-    kind = one.level.name.lower()
-    return Slice(one.level, one.name, kind, micro(one.start), micro(one.end), one.args)
+def _part(part: TimelinePart) -> Slice:
+    kind = part.level.name.lower()
+    return Slice(part.level, part.name, kind, micro(part.start), micro(part.end), part.args)
 
 
 def _op(span: Span, owner: int | None) -> Slice:
@@ -187,14 +187,14 @@ def _figures(rows: int, flops: float, size: float, joules: float) -> Mapping[str
     return {name: _short(value) for name, value in figures.items() if value}
 
 
-def _meta(what: str, lane: int, value: str | int) -> Event:
+def _meta(name: str, lane: int, value: str | int) -> Event:
     args = {"sort_index" if isinstance(value, int) else "name": value}
-    return {"ph": "M", "name": what, "pid": 0, "tid": lane, "args": args}
+    return {"ph": "M", "name": name, "pid": 0, "tid": lane, "args": args}
 
 
-def _event(lane: int, each: Slice) -> Event:
-    times = {"ts": each.start, "dur": each.end - each.start}
-    return {"ph": "X", "name": each.name, "cat": each.kind, "pid": 0, "tid": lane, "args": each.args, **times}
+def _event(lane: int, piece: Slice) -> Event:
+    times = {"ts": piece.start, "dur": piece.end - piece.start, "args": piece.args}
+    return {"ph": "X", "name": piece.name, "cat": piece.kind, "pid": 0, "tid": lane, **times}
 
 
 def _counters(trace: Trace, memory: Sequence[tuple[float, float]]) -> Iterator[Event]:

@@ -70,9 +70,9 @@ class Trace:
         """Seconds of a window in which a resource was busy."""
         clipped = sorted((max(s.start, start), min(s.end, end)) for s in self.within(start, end, on))
         total, reached = 0.0, start
-        for left, right in clipped:
-            total += max(0.0, right - max(left, reached))
-            reached = max(reached, right)
+        for op_start, op_end in clipped:
+            total += max(0.0, op_end - max(op_start, reached))
+            reached = max(reached, op_end)
         return total
 
     def joules(self, start: float, end: float) -> float | None:

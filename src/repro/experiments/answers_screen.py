@@ -81,14 +81,14 @@ def find_record(cell: str | None, stores: Sequence[Results]) -> tuple[Record, Pa
             by_key = [record for record in records if record.key.startswith(cell)]
             records = by_key or [record for record in records if _is_named(record, cell)]
         if len(records) > 1:
-            named = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST])
-            more = f"; and {len(records) - MOST} more" if len(records) > MOST else ""
-            raise InputError(f"{cell!r} is the name of {len(records)} records: {named}{more}")
+            listing = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST])
+            rest = f"; and {len(records) - MOST} more" if len(records) > MOST else ""
+            raise InputError(f"{cell!r} is the name of {len(records)} records: {listing}{rest}")
         if records:
             return records[0], store.root
     places = " or ".join(str(store.root) for store in stores)
-    what = "a finished record" if cell is None else f"a finished record {cell!r}"
-    raise InputError(f"{places} does not hold {what}; give a key, or EXPERIMENT/LABEL,LABEL, or --results")
+    subject = "a finished record" if cell is None else f"a finished record {cell!r}"
+    raise InputError(f"{places} does not hold {subject}; give a key, or EXPERIMENT/LABEL,LABEL, or --results")
 
 
 def _is_named(record: Record, cell: str) -> bool:
@@ -119,8 +119,8 @@ def compute_answers(
     cell.check()
     with console.status("computing the answers"):
         outcome = cell.run(silent)
-    if changed := [*differences(record, outcome.record, same_host=True)]:
-        console.print(f"[yellow]The run's figures are not the record's: {'; '.join(changed[:3])}.[/]")
+    if changes := [*differences(record, outcome.record, same_host=True)]:
+        console.print(f"[yellow]The run's figures are not the record's: {'; '.join(changes[:3])}.[/]")
     else:
         store.put_answers(record.key, outcome.answers)
     return outcome.answers
@@ -206,21 +206,21 @@ def answer_lines(
 ) -> Iterator[str]:
     """One answer: where it leaves the target's own, its scores, and the texts below each other."""
     title = f"{answer['request']} (row {answer['row']})" + (", cut at max_tokens" if answer["cut"] else "")
-    place = None
+    position = None
     if answer["target_tokens"] is None:
         verdict = "the target's own answer is not known"
     elif cell.computes_otherwise:
         verdict = "not compared with the target's own"
     else:
-        place = first_difference(str(answer["tokens"]), str(answer["target_tokens"]))
+        position = first_difference(str(answer["tokens"]), str(answer["target_tokens"]))
         verdict = "as the target's own"
-        if place is not None:
-            verdict = f"[red]differs from the target's own at token {place}[/]"
-    scores = _scores(answer, cell, example, differs=place is not None)
+        if position is not None:
+            verdict = f"[red]differs from the target's own at token {position}[/]"
+    scores = _scores(answer, cell, example, differs=position is not None)
     yield f"\n[bold]{escape(title)}[/]: {', '.join([verdict, *scores])}"
     texts = {"question": example.question} if example else {}
     texts["answer"] = str(answer["text"])
-    if place is not None:
+    if position is not None:
         texts["target's"] = str(answer["target_text"])
     if example and any(example.references):
         texts["reference"] = " | ".join(dict.fromkeys(example.references))

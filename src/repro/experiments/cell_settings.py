@@ -26,9 +26,9 @@ MATCHED = {
 
 def decisive_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a configuration that can change an outcome, as records have them."""
-    found = dict(made({**portable(config), "labels": {}, "data_dir": None}).decisive_settings)
-    derived = [name for name in MATCHED if found.pop(name, None) is not None]
-    return found | {setting: config[setting] for name in derived for setting in MATCHED[name]}
+    settings = dict(made({**portable(config), "labels": {}, "data_dir": None}).decisive_settings)
+    derived = [name for name in MATCHED if settings.pop(name, None) is not None]
+    return settings | {setting: config[setting] for name in derived for setting in MATCHED[name]}
 
 
 class RecordsBySettings:
@@ -48,9 +48,9 @@ class RecordsBySettings:
         labels = {name: cell.labels[name] for name in cell.labels_of(cell.config)}
         alike = frozenset(labels.items())
         if alike not in self._known:
-            found = self._known[alike] = {}
-            for record in sorted(self._results.labelled(labels), key=lambda record: not record.done):
-                found.setdefault(_hash_of(record), record)
+            by_hash = self._known[alike] = {}
+            for record in sorted(self._results.with_labels(labels), key=lambda record: not record.done):
+                by_hash.setdefault(_hash_of(record), record)
         return self._known[alike].get(_hash(cell.config, cell.versions, machine))
 
 

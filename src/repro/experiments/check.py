@@ -24,7 +24,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
-from repro.experiments.drift import drifted
+from repro.experiments.drift import find_drift
 from repro.metrics.evaluated import is_evaluated
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
@@ -149,8 +149,8 @@ def _tie(cell: Scenario, first: Record) -> str | None:
         torch.set_num_threads(threads)
     if margin is not None and margin <= TIE:
         return f"two first choices are {margin:.1g} apart in logits"
-    changed = next(differences(first, second, same_host=True), None)
-    return changed and f"another number of threads changes {changed} here"
+    difference = next(differences(first, second, same_host=True), None)
+    return difference and f"another number of threads changes {difference} here"
 
 
 def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:
@@ -171,13 +171,13 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
     compared by those alone, and they may differ by the 95% interval of the difference of two such runs: with
     8-bit activations the last bit of a sum can change an answer.
     """
-    drawn = record.uncertainty if not same_host else {}
-    for name in sorted(drawn or record.values):
+    errors = record.uncertainty if not same_host else {}
+    for name in sorted(errors or record.values):
         before, after = record.values.get(name), other.values.get(name)
-        apart = None
-        if name in drawn:  # of two runs, by the 95% intervals of both
-            apart = math.hypot(_half(drawn[name]), _half(other.uncertainty.get(name, drawn[name])))
-        if not _agree(before, after, apart, TOLERANCE if same_host else OTHER_HOST):
+        margin = None
+        if name in errors:  # of two runs, by the 95% intervals of both
+            margin = math.hypot(_half(errors[name]), _half(other.uncertainty.get(name, errors[name])))
+        if not _agree(before, after, margin, TOLERANCE if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
 
 
@@ -214,7 +214,7 @@ def _agree(before: Scalar, after: Scalar, apart: float | None, relative: float) 
 # --- which cells --------------------------------------------------------------------------------------------
 
 
-def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
+def select_records(results: Path, names: Sequence[str]) -> dict[str, Record]:
     """Records by key, of the named tables and papers, or of all tables if none is named.
 
     Raises:
@@ -229,7 +229,7 @@ def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
     return {record.key: record for table in tables for record in store.read(table)}
 
 
-def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
+def select_cells(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
     """Records by key, each with the number of its first answers to check, or None for the whole cell.
 
     They are selected by entries of table, required labels (`where`), maximum number (`first`) and `prompts`.
@@ -240,7 +240,7 @@ def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple
     cells: dict[str, tuple[Record, int | None]] = {}
     for entry in listed:
         where = dict(entry.get("where", {})).items()
-        records = in_order(chosen(results, [entry["table"]]).values())
+        records = in_order(select_records(results, [entry["table"]]).values())
         records = [record for record in records if where <= dict(record.labels).items()]
         if not records:
             raise InputError(f"conf/check.yaml: {entry} finds no cell in {results}")
@@ -254,8 +254,8 @@ def beginning(store: Results, record: Record, prompts: int | None) -> Beginning 
     All of it is checked if it has no more, or stored no rounds, or its draft is calibrated on the prompts
     behind its own, which would be others.
     """
-    asked = record.values.get("prompts")
-    if prompts is None or not isinstance(asked, int) or asked <= prompts:
+    count = record.values.get("prompts")
+    if prompts is None or not isinstance(count, int) or count <= prompts:
         return None
     if "calibration" in record.provenance.inputs:
         return None
@@ -288,9 +288,9 @@ def check_results(
     """
     load_components()
     if tables is None:
-        cells = fixed(results, yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8")))
+        cells = select_cells(results, yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8")))
     else:
-        cells = {key: (record, None) for key, record in chosen(results, tables).items()}
+        cells = {key: (record, None) for key, record in select_records(results, tables).items()}
     records = in_order(record for record, _ in cells.values())[:sample]
     if not records:
         raise InputError(f"{results} has no table with cells; name another folder by --results")
@@ -299,7 +299,7 @@ def check_results(
     def first_answers(record: Record) -> Beginning | None:
         return beginning(store, record, prompts or cells[record.key][1])
 
-    drifts, passes = drifted(store, {record.key for record in records}), RealPasses()
+    drifts, passes = find_drift(store, {record.key for record in records}), RealPasses()
     with forgetting():
         checked = verdicts(records, data_dir, first_answers, passes)
         status = report(Console(), (beside_conf(verdict, drifts) for verdict in checked))

@@ -29,12 +29,12 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
-from repro.experiments.command_words import by_experiment, checked, explain, judged_in_cells
+from repro.experiments.command_words import by_experiment, check_arguments, explain, judged_in_cells
 from repro.experiments.composing import load_components, publish
-from repro.experiments.guide.choices import KEEP_AT, completed
+from repro.experiments.guide.choices import KEEP_AT, completions
 from repro.experiments.guide.help import help_text
-from repro.experiments.interrupted import Terminated, go_on, stopped, stopping
-from repro.experiments.plan import PlannedCell, asked, plain, plan_cell, sweep_plan, table_section, typed
+from repro.experiments.interrupted import Terminated, go_on, stop_message, stopping
+from repro.experiments.plan import PlannedCell, plain, plan_cell, request, sweep_plan, table_section, words_of
 from repro.experiments.progress import Watcher, alone
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
@@ -79,7 +79,7 @@ class Command:
             quiet()
             load_components()
             _require_one_cell(config)
-            section, unread = table_section(config), UnreadWords(typed(HydraConfig.get()))
+            section, unread = table_section(config), UnreadWords(words_of(HydraConfig.get()))
             settings = plain(config)
             if isinstance(section, dict):
                 unread.see_unread(OF_NO_CELL)
@@ -128,7 +128,7 @@ class Command:
         quiet()
         _require_sweep(config, jobs)
         with env_override(dict(config.hydra.job.env_set)):
-            sweep = Sweep(plain(config, "labels"), screen(), asked(config).folder, len(jobs))
+            sweep = Sweep(plain(config, "labels"), screen(), request(config).folder, len(jobs))
             is_list = sweep.mode == "list"
             if not is_list:
                 sweep.tracker.check()
@@ -136,8 +136,8 @@ class Command:
             watched = self.watched = Watcher(announced=len(jobs))
             opened = nullcontext() if engine is None or is_list else engine
             try:
-                with nullcontext() if is_list else watched.shown(), opened as workers:
-                    sweep.run(_planned(config, loader, jobs, watched), watched, workers)
+                with nullcontext() if is_list else watched.on_screen(), opened as workers:
+                    sweep.run(_plan_cells(config, loader, jobs, watched), watched, workers)
                 self.has_failed = _is_unfinished(config, sweep, watched)
             finally:
                 sweep.tracker.close()
@@ -145,11 +145,13 @@ class Command:
 
 def _require_one_cell(config: DictConfig) -> None:
     """InputError for a cell whose command is for sweeps."""
-    about = HydraConfig.get()
-    _require_one_folder(about)
-    if about.mode == RunMode.MULTIRUN:
-        raise InputError(unknown("hydra/launcher", str(about.runtime.choices["hydra/launcher"]), LAUNCHERS))
-    for override in map(str, about.overrides.hydra):
+    settings = HydraConfig.get()
+    _require_one_folder(settings)
+    if settings.mode == RunMode.MULTIRUN:
+        raise InputError(
+            unknown("hydra/launcher", str(settings.runtime.choices["hydra/launcher"]), LAUNCHERS)
+        )
+    for override in map(str, settings.overrides.hydra):
         if re.match(r"[+~]*hydra[./](launcher|sweep(er)?)\b", override):
             raise InputError(f"{override} is for sweeps, and this is one cell; add -m, or leave it out")
     for component, settings in (config.get("beside") or {}).items():
@@ -170,7 +172,7 @@ def _require_sweep(config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             raise InputError(f"{key} has several values, and a sweep has one {key}; run the command for each")
     table = table_section(config)
     if isinstance(table, TableSpec):
-        asked(config).require_rows(asked(config).spec(table))
+        request(config).require_rows(request(config).spec(table))
 
 
 def _require_one_folder(about: Any) -> None:
@@ -191,7 +193,7 @@ def _make_folder(config: DictConfig) -> None:
     configure_log(config.hydra.job_logging, config.hydra.verbose)
 
 
-def _planned(
+def _plan_cells(
     config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]], watched: Watcher
 ) -> Iterator[PlannedCell]:
     """Plan the cells of a sweep, one after the other; arguments as of `run_sweep`.
@@ -199,7 +201,7 @@ def _planned(
     Raises:
         InputError: no cell reads a word of the command, or has a label of the table of a whole sweep.
     """
-    words = typed(config.hydra)
+    words = words_of(config.hydra)
     if config.table:  # a draft that a method does not take still names its row
         words = [word for word in words if not word.startswith("model@draft=")]
     plan, unread = sweep_plan(config, loader, jobs), UnreadWords(words)
@@ -207,9 +209,9 @@ def _planned(
         yield plan_cell(plan, number, overrides, unread)
     unread.require_none()
     table = table_section(config)
-    if not isinstance(table, TableSpec) or not asked(config).whole:
+    if not isinstance(table, TableSpec) or not request(config).whole:
         return
-    names, spec = watched.label_names(), asked(config).spec(table)
+    names, spec = watched.label_names(), request(config).spec(table)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
         if name not in names:
@@ -247,11 +249,11 @@ def _is_unfinished(config: DictConfig, sweep: Sweep, watched: Watcher) -> bool:
 
 def _write_table(config: DictConfig, sweep: Sweep, notes: list[Note]) -> None:
     """Write the table of the experiment, or of the sweep's own."""
-    about, table = asked(config), table_section(config)
-    overrides = _by_key(typed(config.hydra))
-    if table is None and sweep.mode != "list" and (own := sweep_table(notes, sweep.store, overrides)):
-        own.command.write(own.name, sweep.results)
-        about, table, notes = Asked(own.name), own.table, own.notes
+    about, table = request(config), table_section(config)
+    overrides = _by_key(words_of(config.hydra))
+    if table is None and sweep.mode != "list" and (result := sweep_table(notes, sweep.store, overrides)):
+        result.command.write(result.name, sweep.results)
+        about, table, notes = Asked(result.name), result.table, result.notes
     show_files(sweep.console, sweep.finish(about, table if isinstance(table, TableSpec) else None, notes))
 
 
@@ -290,10 +292,10 @@ def complete(arguments: list[str]) -> bool:
         print(KEEP_AT)
     if "query=bash" not in arguments:
         return False
-    words = completed(os.environ.get("COMP_LINE", ""))
-    if words is not None:
-        print(*words)
-    return words is not None
+    names = completions(os.environ.get("COMP_LINE", ""))
+    if names is not None:
+        print(*names)
+    return names is not None
 
 
 def main() -> None:
@@ -316,7 +318,7 @@ def main() -> None:
     except KeyboardInterrupt as stop:
         if os.environ.get(FULL_ERROR):
             raise
-        print(stopped([*map(as_typed, sys.argv)], command.watched), file=sys.stderr)
+        print(stop_message([*map(as_typed, sys.argv)], command.watched), file=sys.stderr)
         sys.exit(stop.code if isinstance(stop, Terminated) else 130)
     if any(statuses):
         sys.exit(next(filter(None, statuses)))
@@ -324,7 +326,7 @@ def main() -> None:
 
 def _commands() -> list[list[str]]:
     """The words of a command of each experiment that `sys.argv` names; none if help was all that it asked."""
-    sys.argv[1:] = checked(sys.argv[1:])
+    sys.argv[1:] = check_arguments(sys.argv[1:])
     if {"--help", "-h"} & {*sys.argv}:
         print(help_text())
         return []

@@ -22,13 +22,13 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from repro.core.errors import InputError
 from repro.core.foreign import HYDRA, require_settings
-from repro.core.overrides import unquoted, word
+from repro.core.overrides import unquote, word
 from repro.core.paths import conf_folders
 from repro.core.reading import read_mapping
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.hydra_private import get_args_parser
 from repro.records.build_cache import file_error
-from repro.reports.spec.beside import carried, carry
+from repro.reports.spec.beside import carry, carry_all
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.scenarios.registry import GROUPS
 from repro.scenarios.sections import CHOSEN, DRAFTS
@@ -57,14 +57,14 @@ _parser = OverridesParser.create()
 
 
 @lru_cache(maxsize=10_000)
-def parsed(override: str) -> Override:
+def parse(override: str) -> Override:
     """An override of the command line, which nobody changes; HydraException if it cannot be read."""
     return _parser.parse_overrides([override])[0]  # which names it in its error
 
 
-def unswept(overrides: Iterable[str]) -> list[str]:
+def without_sweeps(overrides: Iterable[str]) -> list[str]:
     """The overrides that say the same of all cells, which alone can be composed outside a sweep."""
-    return [override for override in overrides if not parsed(override).is_sweep_override()]
+    return [override for override in overrides if not parse(override).is_sweep_override()]
 
 
 def is_group(key: str) -> bool:
@@ -73,12 +73,12 @@ def is_group(key: str) -> bool:
 
 
 def _require_one_choice(overrides: Iterable[str]) -> None:
-    for override in map(parsed, overrides):
-        chosen = override._value
-        if isinstance(chosen, list) and is_group(override.key_or_group):
+    for override in map(parse, overrides):
+        values = override._value
+        if isinstance(values, list) and is_group(override.key_or_group):
             raise InputError(
                 f"{override.input_line} would mix the parts of all; choose one, or one after the other: "
-                f"-m {override.get_key_element()}={','.join(map(str, chosen))}"
+                f"-m {override.get_key_element()}={','.join(map(str, values))}"
             )
 
 
@@ -87,18 +87,15 @@ def by_experiment(arguments: list[str]) -> list[list[str]]:
 
     Experiments without a grid and a table are cells of one sweep, as other choices are.
     """
-    for place, argument in enumerate(arguments):
-        if (
-            not argument.startswith(f"{EXPERIMENT}=")
-            or not (override := parsed(argument)).is_sweep_override()
-        ):
+    for index, argument in enumerate(arguments):
+        if not argument.startswith(f"{EXPERIMENT}=") or not (override := parse(argument)).is_sweep_override():
             continue
         values = override._value
-        known = sorted(experiments())
-        listed = values.filter(known) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
-        chosen = [*dict.fromkeys(map(unquoted, listed))]
-        if any({"grid", "table"} & experiment_file(name).keys() for name in chosen):
-            return [[*arguments[:place], f"{EXPERIMENT}={name}", *arguments[place + 1 :]] for name in chosen]
+        all_names = sorted(experiments())
+        listed = values.filter(all_names) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
+        names = [*dict.fromkeys(map(unquote, listed))]
+        if any({"grid", "table"} & experiment_file(name).keys() for name in names):
+            return [[*arguments[:index], f"{EXPERIMENT}={name}", *arguments[index + 1 :]] for name in names]
     return [arguments]
 
 
@@ -123,24 +120,24 @@ def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
     Raises:
         InputError: a file there, which is another's, would be put among Hydra's settings (`a@hydra.b=c`).
     """
-    searched = [*folders, *_searched(words)]
-    others = [each for each in words if not SEARCHES.match(each)]
+    searched = [*folders, *_search_path(words)]
+    rest = [text for text in words if not SEARCHES.match(text)]
     paths = [as_conf(path) for path in searched]
-    places = [*conf_folders()[1:], *(Path(path.rpartition("://")[2]) for path in paths)]
-    for each in others:
-        key, _, name = each.lstrip("+~").partition("=")
+    roots = [*conf_folders()[1:], *(Path(path.rpartition("://")[2]) for path in paths)]
+    for text in rest:
+        key, _, name = text.lstrip("+~").partition("=")
         group, _, package = key.partition("@")
-        for path in (place / group / f"{name}.yaml" for place in places if HYDRA in package):
+        for path in (root / group / f"{name}.yaml" for root in roots if HYDRA in package):
             if path.exists():
                 require_settings({HYDRA: {}}, str(path))
-    return [*others, *([f"{SEARCH_PATH}=[{','.join(map(word, paths))}]"] if paths else [])]
+    return [*rest, *([f"{SEARCH_PATH}=[{','.join(map(word, paths))}]"] if paths else [])]
 
 
-def _searched(words: Iterable[str]) -> list[str]:
+def _search_path(words: Iterable[str]) -> list[str]:
     """The folders of a command's search path."""
     paths: list[str] = []
-    for each in filter(SEARCHES.match, words):
-        value = parsed(each).value()
+    for text in filter(SEARCHES.match, words):
+        value = parse(text).value()
         paths += map(str, value if isinstance(value, list) else [value])
     return paths
 
@@ -153,24 +150,24 @@ def judged_in_cells(words: Sequence[str]) -> list[str]:
     Raises:
         InputError: a word lists choices of one group, whose parts Hydra would mix.
     """
-    _require_one_choice(each for each in words if not each.startswith("-"))
+    _require_one_choice(text for text in words if not text.startswith("-"))
     if not any(map(_is_set_in_a_choice, words)):
         return [*words]
-    overrides = [parsed(each) for each in words if not each.startswith("-")]
+    overrides = [parse(text) for text in words if not text.startswith("-")]
     varied = {override.key_or_group for override in overrides if override.is_sweep_override()} | _axes(words)
     if not any(is_group(name.partition("@")[0]) for name in varied):
         return [*words]
-    return [carry(each) if _is_set_in_a_choice(each) else each for each in words]
+    return [carry(text) if _is_set_in_a_choice(text) else text for text in words]
 
 
 def _axes(words: Sequence[str]) -> set[str]:
     """The settings that the grid of a command's experiment varies."""
-    named = [each.partition("=")[2] for each in words if each.startswith(f"{EXPERIMENT}=")]
-    folders = [*conf_folders(), *(Path(path.rpartition("://")[2]) for path in _searched(words))]
-    for path in (folder / EXPERIMENT / f"{name}.yaml" for folder in folders for name in named):
+    names = [text.partition("=")[2] for text in words if text.startswith(f"{EXPERIMENT}=")]
+    folders = [*conf_folders(), *(Path(path.rpartition("://")[2]) for path in _search_path(words))]
+    for path in (folder / EXPERIMENT / f"{name}.yaml" for folder in folders for name in names):
         if path.is_file():
             with suppress(InputError):  # composing says what is wrong
-                grid = grid_of({"name": named[-1], **read_mapping(path)})
+                grid = grid_of({"name": names[-1], **read_mapping(path)})
                 return {*grid.params}.union(*grid.choices)
     return set()
 
@@ -179,10 +176,10 @@ def _is_set_in_a_choice(override: str) -> bool:
     """Whether an override sets something in a section that a choice fills, to the same in all cells."""
     section, dot, _ = override.partition("=")[0].partition(".")
     is_filled = section in (*CHOSEN, "draft") or DRAFTS.fullmatch(section)
-    return bool(dot and is_filled) and not parsed(override).is_sweep_override()
+    return bool(dot and is_filled) and not parse(override).is_sweep_override()
 
 
-def checked(arguments: list[str]) -> list[str]:
+def check_arguments(arguments: list[str]) -> list[str]:
     """The command's arguments, flags first; InputError for an unknown flag or an unknown name.
 
     What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
@@ -217,7 +214,7 @@ def checked(arguments: list[str]) -> list[str]:
     if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in ordered):
         check_overrides(ordered)  # of folders beside ours only Hydra knows the names
     sweep = {"-m", "--multirun"} & {*ordered} or any(each.startswith(f"{EXPERIMENT}=") for each in ordered)
-    return carried(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
+    return carry_all(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
 
 
 def explain(wrong: Exception) -> str:

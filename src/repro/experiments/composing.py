@@ -53,9 +53,9 @@ def publish() -> None:
         Plugins.instance().register(plugin)
 
 
-def own_or(own: Any, stand_in: Any, *, _root_: DictConfig) -> Any:
+def own_or(own_choice: Any, stand_in: Any, *, _root_: DictConfig) -> Any:
     """What `${own_or:OWN,STAND_IN}` is in a configuration, and in a defaults list with these choices."""
-    return own if _root_.get("weights") == OWN_WEIGHTS else stand_in
+    return own_choice if _root_.get("weights") == OWN_WEIGHTS else stand_in
 
 
 OmegaConf.register_new_resolver("own_or", own_or, replace=True)
@@ -96,8 +96,8 @@ class ConfFolder(FileConfigSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """The groups and configurations of a folder, without folders of data."""
-        found = super().list(config_path, results_filter)
-        return found if config_path.strip("/") else [name for name in found if name not in self.DATA]
+        names = super().list(config_path, results_filter)
+        return names if config_path.strip("/") else [name for name in names if name not in self.DATA]
 
     def load_config(self, config_path: str) -> ConfigResult:
         """The configuration of a file, created anew from the parsed content, since composing changes it.
@@ -113,7 +113,7 @@ class ConfFolder(FileConfigSource):
             stat = os.stat(path)
         except FileNotFoundError as wrong:
             raise ConfigLoadError(f"Config not found : {path}") from wrong
-        package, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
+        package, content = _parse_file(path, stat.st_mtime_ns, stat.st_size)
         if not isinstance(content, dict):
             raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
@@ -146,21 +146,21 @@ def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
         for part in parts:
             listed = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
             require_overrides(((name, value) for name, values in listed for value in values), foreign)
-    sweeper = {"params": _unresolved(grid.params), "cells": _unresolved(grid.choices)}
+    sweeper = {"params": _postpone_references(grid.params), "cells": _postpone_references(grid.choices)}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
-def _unresolved(overrides: Any) -> Any:
+def _postpone_references(overrides: Any) -> Any:
     """Overrides whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
     if isinstance(overrides, dict):
-        return {name: _unresolved(value) for name, value in overrides.items()}
+        return {name: _postpone_references(value) for name, value in overrides.items()}
     if isinstance(overrides, list):
-        return [_unresolved(value) for value in overrides]
+        return [_postpone_references(value) for value in overrides]
     return overrides.replace("${", LATER)
 
 
 @cache
-def _parsed(path: str, changed: int, size: int) -> tuple[str | None, Any]:
+def _parse_file(path: str, changed: int, size: int) -> tuple[str | None, Any]:
     """A file's package header and content; `changed` and `size` are part of the cache key."""
     text = read_yaml(Path(path))
     content = parse_yaml(text, path, _loader())

@@ -168,18 +168,18 @@ class QueueAnswers:
     """What a queue has answered to the jobs that it was given.
 
     Attributes:
-        asked: jobs that are asked for.
-        taken: jobs that it took.
+        requested: jobs that are asked for.
+        accepted: jobs that it took.
         refusals: its words to those that it did not take.
     """
 
-    asked: int
-    taken: int = 0
+    requested: int
+    accepted: int = 0
     refusals: list[str] = field(default_factory=list)
 
     def require_any_taken(self) -> None:
         """InputError if the queue has refused as many jobs as were asked for and taken none."""
-        if not self.taken and len(self.refusals) >= self.asked:
+        if not self.accepted and len(self.refusals) >= self.requested:
             raise InputError(f"the queue takes no job: {self.refusals[-1]}; see hydra.launcher.job")
 
     def noting(self, job: type[Any]) -> type[Any]:
@@ -194,11 +194,11 @@ class QueueAnswers:
                 try:
                     await super().start()
                 except Exception as wrong:
-                    words = str(wrong).rpartition("stderr:")[2] or str(wrong)
-                    answers.refusals.append(" ".join(words.split()))
+                    message = str(wrong).rpartition("stderr:")[2] or str(wrong)
+                    answers.refusals.append(" ".join(message.split()))
                     self.status = Status.failed  # so that the cluster may be closed
                     raise
-                answers.taken += 1
+                answers.accepted += 1
 
         return NotedJob
 
@@ -250,12 +250,12 @@ def dask_engine(cluster: Cluster) -> Iterator[Engine]:
             return
         count = cluster.workers or 1
         answers = QueueAnswers(count)
-        with _queued(cluster, threads, answers) as jobs, Client(jobs, set_as_default=False) as client:
+        with _job_cluster(cluster, threads, answers) as jobs, Client(jobs, set_as_default=False) as client:
             jobs.adapt(minimum=count, maximum=count)
             yield partial(run, client, threads, answers)
 
 
-def _queued(cluster: Cluster, threads: int, answers: QueueAnswers) -> Any:
+def _job_cluster(cluster: Cluster, threads: int, answers: QueueAnswers) -> Any:
     """A cluster of jobs with a worker each, of which none has been asked for."""
     jobqueue = import_required("dask_jobqueue", "`pip install 'repro[dask]'` brings hydra.launcher.queue")
     job = {"cores": 1, "memory": "8GB", **(cluster.job or {})}

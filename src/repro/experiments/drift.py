@@ -34,7 +34,7 @@ Leaves = dict[tuple[str, ...], str]
 """The numbers and words of settings by the way to each."""
 
 
-def drifted(
+def find_drift(
     results: Results, keys: Collection[str] | None = None, conf: Path | None = None
 ) -> dict[str, str]:
     """What differs between cells' settings and those that today's `conf/` gives them, by key.
@@ -46,42 +46,42 @@ def drifted(
     """
     publish()
     differences: dict[str, str] = {}
-    left = {member.key for table in results.tables() for member in results.members(table)}
-    left &= left if keys is None else set(keys)
+    pending = {member.key for table in results.tables() for member in results.members(table)}
+    pending &= pending if keys is None else set(keys)
     with planning(conf or conf_dir()) as plan:
         for table in results.tables():
             commands: dict[tuple[str, ...], list[Member]] = defaultdict(list)
             for member in results.members(table):
-                if member.key in left and not table.startswith(SWEEPS):
+                if member.key in pending and not table.startswith(SWEEPS):
                     commands[member.overrides].append(member)
-                    left.remove(member.key)
+                    pending.remove(member.key)
             for overrides, members in commands.items():
-                differences |= _drifted(plan, _command(table, overrides), results.records(members))
+                differences |= _command_drift(plan, _command(table, overrides), results.records(members))
     return differences
 
 
 def _command(table: str, overrides: Sequence[str]) -> list[str]:
-    named = any(override.partition("=")[0] in NAMES for override in overrides)
-    return [*overrides] if named else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
+    has_name = any(override.partition("=")[0] in NAMES for override in overrides)
+    return [*overrides] if has_name else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
 
 
-def _drifted(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:
+def _command_drift(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:
     """What differs in the records of a command, by key."""
     today: list[Leaves] = []
     try:
         cells = plan.jobs(command)
-        left = {record.key: _leaves(record.provenance.config) for record in records}
+        rest = {record.key: _leaves(record.provenance.config) for record in records}
         for cell in cells:
             today.append(_leaves(plan.cell(cell)))
-            left = {key: leaves for key, leaves in left.items() if not leaves.items() <= today[-1].items()}
-            if not left:
+            rest = {key: leaves for key, leaves in rest.items() if not leaves.items() <= today[-1].items()}
+            if not rest:
                 break
     except (InputError, OmegaConfBaseException) as wrong:
         reason = f"`{shlex.join(command)}` composes no cell any more: {' '.join(str(wrong).split())}"
         return {record.key: reason for record in records}
     return {
         key: _sentence(min((_changes(leaves, other) for other in today), key=len))
-        for key, leaves in left.items()
+        for key, leaves in rest.items()
     }
 
 

@@ -51,18 +51,18 @@ def heed() -> None:
         raise _STOPS[-1]
 
 
-def stopped(arguments: Sequence[str], watched: Watcher | None) -> str:
+def stop_message(arguments: Sequence[str], watched: Watcher | None) -> str:
     """Two lines after Ctrl-C.
 
     Args:
         arguments: those of the command, its name first.
         watched: the sweep; `None` for a single cell.
     """
-    kept = _kept(watched) if watched else "the cell is not done"
-    return f"stopped; {kept}\n{go_on(arguments)}"
+    state = _done_sentence(watched) if watched else "the cell is not done"
+    return f"stopped; {state}\n{go_on(arguments)}"
 
 
-def _kept(watched: Watcher) -> str:
+def _done_sentence(watched: Watcher) -> str:
     done = sum(note.state in ("done", "cached") for note in watched.finished.values())
     if not watched.total:
         return "no cell had begun"
@@ -76,8 +76,8 @@ def go_on(arguments: Sequence[str], mode: str = "run") -> str:
         arguments: those of the command, its name first.
         mode: its `sweep=`; what was forced is not forced again, and what was to be listed runs.
     """
-    command, *given = arguments
+    command, *rest = arguments
     if mode in ("force", "list"):
-        given = [argument for argument in given if not argument.startswith("sweep=")]
+        rest = [argument for argument in rest if not argument.startswith("sweep=")]
     started = "python -m repro" if command.endswith("__main__.py") else Path(command).name
-    return f"go on with: {shlex.join([*started.split(), *given])}"
+    return f"go on with: {shlex.join([*started.split(), *rest])}"

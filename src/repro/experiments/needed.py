@@ -65,10 +65,10 @@ class Needs:
         for model in self.models:
             repo = model.checkpoint.hub.repo if model.checkpoint.hub else model.checkpoint.folder
             login = "; accept it on the repository's page and log in (HF_TOKEN)" if model.needs_login else ""
-            place = f"; at hand in {model.at_hand}" if model.at_hand else ""
+            folder = f"; at hand in {model.at_hand}" if model.at_hand else ""
             yield (
                 f"  {model.checkpoint.name:26}{repo} @ {model.revision}, {model.size_bytes / 1e9:.1f} GB, "
-                f"{model.checkpoint.licence}{login}{place}"
+                f"{model.checkpoint.licence}{login}{folder}"
             )
         yield (
             f"memory: {self.memory_bytes / 1e9:.1f} GB of weights in the largest cell, in its models' dtype; "
@@ -88,14 +88,14 @@ def needs(experiment: str) -> Needs:
     memory_bytes = 0
     with planning(conf_dir()) as plan:
         for cell in plan.jobs(command):
-            config = plain(plan.unresolved([*command[:1], *cell]), "labels")
-            used = dict(_models(config))
-            models |= {model.checkpoint.name: model for model in used.values()}
-            held = [
+            config = plain(plan.unresolved_config([*command[:1], *cell]), "labels")
+            cell_models = dict(_models(config))
+            models |= {model.checkpoint.name: model for model in cell_models.values()}
+            sizes = [
                 model.parameters * BYTES.get(str(config[role]["dtype"]), BYTES["float32"])
-                for role, model in used.items()
+                for role, model in cell_models.items()
             ]
-            memory_bytes = max(memory_bytes, sum(held))
+            memory_bytes = max(memory_bytes, sum(sizes))
     if not models:
         raise InputError(f"no cell of {experiment} computes with weights: it has costs alone, or no cells")
     return Needs(experiment, tuple(_looked_up(models[name]) for name in sorted(models)), memory_bytes)
@@ -117,8 +117,8 @@ def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
     for path in sorted((conf_dir() / "model").glob("*.yaml")):
         defaults = [part for part in read_mapping(path).get("defaults", ()) if isinstance(part, dict)]
         parts = {group: choice for part in defaults for group, choice in part.items()}
-        chosen = OmegaConf.create({"weights": OWN_WEIGHTS, "own": parts.get("checkpoint")}).own
-        if chosen == checkpoint and "shape" in parts:
+        own_checkpoint = OmegaConf.create({"weights": OWN_WEIGHTS, "own": parts.get("checkpoint")}).own
+        if own_checkpoint == checkpoint and "shape" in parts:
             return Shape.parse(read_mapping(conf_dir() / "model" / "shape" / f"{parts['shape']}.yaml"))
     raise InputError(f"no file of conf/model bills {checkpoint} by a shape, so its size is unknown")
 
@@ -128,7 +128,7 @@ def _looked_up(model: NeededModel) -> NeededModel:
     checkpoint, repo = model.checkpoint, model.checkpoint.hub
     at_hand = find_local(checkpoint)
     if at_hand is None and repo is not None:
-        at_hand = hub.cached(repo, checkpoint.shares_embeddings_with is None)
+        at_hand = hub.cached_snapshot(repo, checkpoint.shares_embeddings_with is None)
     size_bytes, needs_login = model.parameters * STORED_BYTES, "gated" in checkpoint.licence
     model = replace(model, size_bytes=size_bytes, needs_login=needs_login, at_hand=at_hand)
     if repo is None:

@@ -14,11 +14,11 @@ from repro.core.typed import require
 from repro.experiments.tree_drawings.forms import DiagramsSpec
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
-from repro.reports.claims.claims import ClaimsSpec, claims_written_out
+from repro.reports.claims.claims import ClaimsSpec, expand_claims
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import USUAL
 from repro.reports.formats.layout import Page
-from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, expand_facts, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import OF_STAND_INS, footnotes, load_notes
@@ -38,13 +38,13 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> TableSpec | dict
     if not computes_nothing(section):
         return expand(experiment, section, experiment_file(experiment))
     require_present(section, WITHDRAWN, f"table {experiment!r}")
-    written = dict(section)
-    if notes := written.pop("notes", None):
+    table = dict(section)
+    if notes := table.pop("notes", None):
         require(tuple[str, ...], notes, f"table {experiment!r}: notes")
-        written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
-    if "claims" in written:
-        return claims_written_out(experiment, written)
-    return facts_written_out(written) if "facts" in written else written
+        table["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
+    if "claims" in table:
+        return expand_claims(experiment, table)
+    return expand_facts(table) if "facts" in table else table
 
 
 def write_read(
@@ -80,9 +80,9 @@ def write_read(
         from repro.experiments.tree_drawings.page import write_forms
         from repro.experiments.tree_drawings.search import form  # late, with torch, numba and matplotlib
 
-        drawn = DiagramsSpec.parse(experiment, section)
-        forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
-        return write_forms(drawn, forms, folder, bibliography, formats)
+        diagrams = DiagramsSpec.parse(experiment, section)
+        forms = [None if entry.lookahead else form(entry) for entry in (*diagrams.trees, *diagrams.masks)]
+        return write_forms(diagrams, forms, folder, bibliography, formats)
     from repro.reports.hardware_facts.facts_page import write_facts  # late, with matplotlib
 
     return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)

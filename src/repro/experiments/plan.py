@@ -32,16 +32,16 @@ from repro.experiments.command_words import (
     EXPERIMENT,
     explain,
     judged_in_cells,
-    parsed,
-    unswept,
+    parse,
     with_checked_folders,
+    without_sweeps,
 )
 from repro.experiments.composing import publish
 from repro.experiments.hydra_private import set_values, split_key
 from repro.experiments.pages import computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.unread import OF_NO_CELL, UnreadWords
-from repro.reports.spec.beside import as_typed, carried
+from repro.reports.spec.beside import as_typed, carry_all
 from repro.reports.spec.experiment import experiments
 from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
@@ -68,7 +68,7 @@ def plain_value(container: Any, name: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
-def selected(config: Mapping[str, Any], key: str) -> Any:
+def entry_at(config: Mapping[str, Any], key: str) -> Any:
     """The entry of a plain configuration with this dotted key; `None` if there is none."""
     entry: Any = config
     for part in split_key(key):
@@ -107,7 +107,7 @@ class CellPlan:
         choices, values = self._split(overrides)
         return choices.cell(values)
 
-    def unresolved(self, overrides: Sequence[str]) -> DictConfig:
+    def unresolved_config(self, overrides: Sequence[str]) -> DictConfig:
         """The configuration of a cell as Hydra composes it; HydraException if it cannot be composed."""
         choices, values = self._split(overrides)
         return choices.with_values(values)
@@ -122,15 +122,15 @@ class CellPlan:
         Raises:
             InputError: one is no setting; the results may be another's.
         """
-        overrides = judged_in_cells(carried(require_recorded(command)))
-        return jobs_of(self.composed(unswept(overrides)), overrides)
+        overrides = judged_in_cells(carry_all(require_recorded(command)))
+        return jobs_of(self.composed(without_sweeps(overrides)), overrides)
 
     def _split(self, overrides: Sequence[str]) -> tuple[Choices, list[Override]]:
         values = [text for text in overrides if text not in self.shared and not self._chooses(text)]
-        return self._composed(tuple(text for text in overrides if text not in values)), [*map(parsed, values)]
+        return self._composed(tuple(text for text in overrides if text not in values)), [*map(parse, values)]
 
     def _chooses(self, override: str) -> bool:
-        return self._is_group(parsed(override).key_or_group)
+        return self._is_group(parse(override).key_or_group)
 
 
 class Choices:
@@ -144,15 +144,15 @@ class Choices:
 
     def cell(self, values: Sequence[Override]) -> dict[str, Any]:
         """The resolved configuration with these values; errors as of `CellPlan.cell`."""
-        changed = self._changed(values)
+        changed = self._changed_sections(values)
         part = self.with_values(values, self._with_referred(changed))
         with self._known_to_hydra():
             for name in self._names:
                 if name not in changed and name not in self._resolved:
                     self._resolved[name] = plain_value(self.config, name)
             fresh = {str(name): plain_value(part, name) for name in part if name in changed - OF_THE_SWEEP}
-        left = [name for name in self._names if name in fresh or name not in changed]
-        return {name: self._resolved.get(name) for name in left} | fresh
+        order = [name for name in self._names if name in fresh or name not in changed]
+        return {name: self._resolved.get(name) for name in order} | fresh
 
     def with_values(self, values: Sequence[Override], sections: Iterable[str] | None = None) -> DictConfig:
         """A copy of sections, or all, in which these values are set; HydraException if one does not fit."""
@@ -162,20 +162,20 @@ class Choices:
         set_values([*values], config)
         return config
 
-    def _changed(self, values: Sequence[Override]) -> set[str]:
+    def _changed_sections(self, values: Sequence[Override]) -> set[str]:
         """The sections in which values are set, and those that refer to one of them."""
         changed = {value.key_or_group.partition(".")[0] for value in values}
         if not changed <= self._refers.keys() or any(map(self._is_set_elsewhere, values)):
             return {*self._refers, *changed}  # so that an error names all that is there
         changed |= self._named_in(str(value.input_line) for value in values if "${" in str(value.input_line))
-        while more := {name for name, to in self._refers.items() if to & changed} - changed:
-            changed |= more
+        while referring := {name for name, to in self._refers.items() if to & changed} - changed:
+            changed |= referring
         return changed
 
     def _with_referred(self, sections: set[str]) -> set[str]:
         """Sections, and those to which they refer."""
-        while more := {name for each in sections for name in self._refers.get(each, ())} - sections:
-            sections = sections | more
+        while referred := {name for section in sections for name in self._refers.get(section, ())} - sections:
+            sections = sections | referred
         return sections & self._refers.keys()
 
     def _is_set_elsewhere(self, value: Override) -> bool:
@@ -194,8 +194,8 @@ class Choices:
         text = " ".join(texts).replace("${own_or:", "${weights own_or:")
         if re.search(r"\$\{[\w.]*\$\{", text):
             return {*map(str, self.config)}
-        words = {*re.findall(r"\w+(?!\w|:)", text)}
-        return {str(name) for name in self.config if name in words}
+        names = {*re.findall(r"\w+(?!\w|:)", text)}
+        return {str(name) for name in self.config if name in names}
 
     @contextmanager
     def _known_to_hydra(self) -> Iterator[None]:
@@ -239,7 +239,7 @@ hydra_lock = RLock()
 
 
 @contextmanager
-def opened(conf: Path) -> Iterator[ConfigLoader]:
+def open_hydra(conf: Path) -> Iterator[ConfigLoader]:
     """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
     with hydra_lock:
         outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
@@ -253,7 +253,7 @@ def opened(conf: Path) -> Iterator[ConfigLoader]:
 @contextmanager
 def planning(conf: Path) -> Iterator[CellPlan]:
     """A plan of the cells of commands, with a folder like `conf/`."""
-    with opened(conf) as loader:
+    with open_hydra(conf) as loader:
         yield CellPlan(
             lambda choices: compose("config", choices, return_hydra_config=True),
             lambda group: has_group(loader, group),
@@ -276,9 +276,9 @@ def experiment_names() -> list[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
-    with opened(conf_dir()):
-        words = judged_in_cells(with_checked_folders(carried(overrides)))
-        return compose("config", overrides=unswept(words), return_hydra_config=True)
+    with open_hydra(conf_dir()):
+        words = judged_in_cells(with_checked_folders(carry_all(overrides)))
+        return compose("config", overrides=without_sweeps(words), return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
     """
     try:
         with hydra_lock:
-            config = composed(*carried(overrides, sweep=False))
+            config = composed(*carry_all(overrides, sweep=False))
             if isinstance(table_section(config), dict):
                 raise InputError(f"{config.name} has no cells; the command makes its page")
             if axes(config):
@@ -323,15 +323,15 @@ def axes(config: DictConfig) -> set[str]:
     return varied - {WEIGHTS}  # of own weights the table is another one
 
 
-def typed(hydra: Any) -> list[str]:
+def words_of(hydra: Any) -> list[str]:
     """The words of a command that are overrides; a reference (`${prompts}`) is not resolved."""
     task = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     return [as_typed(str(override)) for override in task or ()]
 
 
-def asked(config: DictConfig) -> Asked:
+def request(config: DictConfig) -> Asked:
     """What a sweep's command asked of its experiment."""
-    return Asked(str(config.name), matter(str(config.name), typed(config.hydra)), frozenset(axes(config)))
+    return Asked(str(config.name), matter(str(config.name), words_of(config.hydra)), frozenset(axes(config)))
 
 
 def table_section(config: DictConfig) -> TableSpec | dict[str, Any] | None:
@@ -375,7 +375,7 @@ class PlannedCell:
     @property
     def chosen(self) -> dict[str, Any]:
         """The values of its overrides, by key."""
-        return {} if self.config is None else chosen(self.config, self.overrides)
+        return {} if self.config is None else chosen_values(self.config, self.overrides)
 
 
 def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]]) -> CellPlan:
@@ -397,29 +397,29 @@ def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: Unr
     section = plan.composed(overrides).table
     if section and computes_nothing(section):
         unread.see_unread(OF_NO_CELL)
-        whole = plan.unresolved(overrides)
-        labels, page = {"method": str(whole.name)}, table_section(whole)
+        composed_cell = plan.unresolved_config(overrides)
+        labels, page = {"method": str(composed_cell.name)}, table_section(composed_cell)
         assert isinstance(page, dict)
         return PlannedCell(number, overrides, plan.cell(overrides), labels, table=page)
     try:
         config = plan.cell(overrides)
         unread.see(config)
-        return planned(number, overrides, config)
+        return plan_resolved(number, overrides, config)
     except (InputError, OmegaConfBaseException) as wrong:
-        return PlannedCell(number, overrides, None, _labels(plan.unresolved(overrides)), str(wrong))
+        return PlannedCell(number, overrides, None, _labels(plan.unresolved_config(overrides)), str(wrong))
 
 
-def planned(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
+def plan_resolved(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
     """A cell whose configuration is resolved."""
     labels = scenario_of(config).labels_of(config)
-    own = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
-    return PlannedCell(number, overrides, config, labels | own)
+    own_labels = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
+    return PlannedCell(number, overrides, config, labels | own_labels)
 
 
 def _labels(config: DictConfig) -> dict[str, str]:
     """A cell's labels, whether its configuration is valid or not."""
-    own = {str(name): _own_label(config, str(name)) for name in config.labels or ()}
-    return scenario_of(config).labels_of(config) | own
+    own_labels = {str(name): _own_label(config, str(name)) for name in config.labels or ()}
+    return scenario_of(config).labels_of(config) | own_labels
 
 
 def _own_label(config: DictConfig, name: str) -> str:
@@ -429,14 +429,14 @@ def _own_label(config: DictConfig, name: str) -> str:
         return type(wrong).__name__
 
 
-def chosen(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def chosen_values(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
     values = {}
-    for override in map(parsed, overrides):
+    for override in map(parse, overrides):
         value = override.value()
         if isinstance(value, (int, float)):
-            here = selected(config, override.key_or_group)
-            value = here if isinstance(here, (int, float)) else value
+            entry = entry_at(config, override.key_or_group)
+            value = entry if isinstance(entry, (int, float)) else value
         elif value is not None and not isinstance(value, (list, dict)):
             value = str(value)
         values[override.get_key_element()] = value

@@ -73,7 +73,7 @@ class Watcher:
         return list(self._values)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def on_screen(self) -> Iterator[None]:
         """Within the block, the sweep is on the screen."""
         with self._bars:
             self._is_shown = True
@@ -90,8 +90,8 @@ class Watcher:
         """A cell has begun, or does this: a stage of its work, the steps done and all."""
         if number not in self._tasks:
             self._tasks[number] = self._bars.add_task("", total=None)
-        about = f"{self.name(number)} {stage}".strip()
-        self._bars.update(self._tasks[number], description=about, completed=done, total=total or None)
+        description = f"{self.name(number)} {stage}".strip()
+        self._bars.update(self._tasks[number], description=description, completed=done, total=total or None)
 
     def finish(self, number: int, note: Note) -> None:
         """A cell has ended."""
@@ -102,8 +102,8 @@ class Watcher:
         self._bars.update(self._all, completed=count, total=self.total, visible=self.total > 1)
         if self._is_shown and note.state in ("done", "failed", "lost"):
             took = f" in {in_words(note.seconds)}" if note.seconds is not None else ""
-            place = f"{count} of {self.total} cells, " if self.total > 1 else ""
-            line = f"{place}{self.name(number)} {note.state}{took}"
+            prefix = f"{count} of {self.total} cells, " if self.total > 1 else ""
+            line = f"{prefix}{self.name(number)} {note.state}{took}"
             self._bars.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -112,5 +112,5 @@ def alone(method: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
     watched = Watcher()
     watched.add({"method": method})
-    with watched.shown():
+    with watched.on_screen():
         yield partial(watched.tell, 0)

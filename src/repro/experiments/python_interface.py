@@ -80,29 +80,29 @@ def sweep(
             raise InputError(f"axis {name} is {values!r}; it must be a list of values")
     quiet()
     points, records = [], dict[str, Record]()
-    every = {**(overrides or {}), **settings}
+    shared = {**(overrides or {}), **settings}
     cells = [
         (point, config)
         for values in product(*axes.values())
         for point in [dict(zip(axes, values, strict=True))]
-        for config in _configs({**every, **point})
+        for config in _configs({**shared, **point})
     ]
-    unread = UnreadWords(_overrides(every | {name: values[0] for name, values in axes.items()}))
+    unread = UnreadWords(_overrides(shared | {name: values[0] for name, values in axes.items()}))
     for _, config in cells:
         unread.see(config if isinstance(config, Mapping) else {})
     unread.require_none()
     for point, config in cells:
-        record, error = _computed(config)
+        record, error = _compute(config)
         if record:
             records[record.key] = record
         points.append({**point, "key": record.key if record else None, "error": error})
-    asked = pd.DataFrame(points)
-    frame = cell_frame([*records.values()]).set_index("key").reindex(asked["key"]).reset_index()
+    grid = pd.DataFrame(points)
+    frame = cell_frame([*records.values()]).set_index("key").reindex(grid["key"]).reset_index()
     frame["status"] = frame["status"].fillna("failed")
     for name in reversed([*axes]):
-        column = frame.pop(name) if name in frame else asked[name]
-        frame.insert(0, name, column.where(column.notna(), asked[name]))
-    return frame.assign(error=asked["error"])
+        column = frame.pop(name) if name in frame else grid[name]
+        frame.insert(0, name, column.where(column.notna(), grid[name]))
+    return frame.assign(error=grid["error"])
 
 
 def cells(results: str | Path = "outputs/results", experiment: str | None = None) -> pd.DataFrame:
@@ -121,24 +121,24 @@ def cells(results: str | Path = "outputs/results", experiment: str | None = None
         InputError: nothing in the folder has that name.
     """
     store = open_results(results)
-    records = store.all() if experiment is None else _named(store, experiment)
+    records = store.all() if experiment is None else _records_of(store, experiment)
     if len(records) <= MOST_RESAMPLED:
         records = [_with_intervals(record, store) for record in records]
     return cell_frame(records)
 
 
-def _named(store: Results, name: str) -> list[Record]:
+def _records_of(store: Results, name: str) -> list[Record]:
     """The records that an experiment made, and those of the tables of that name or of that paper, by key."""
     everything = store.all()
     tables = [table for table in store.tables() if _is_of(table, name)]
-    made = {record.key: record for record in everything if _is_of(record.experiment, name)}
-    shown = {record.key: record for table in tables for record in store.records(store.members(table))}
-    if not made and not shown:
-        known = {*store.tables(), *(record.experiment for record in everything)}
+    of_experiment = {record.key: record for record in everything if _is_of(record.experiment, name)}
+    of_tables = {record.key: record for table in tables for record in store.records(store.members(table))}
+    if not of_experiment and not of_tables:
+        names = {*store.tables(), *(record.experiment for record in everything)}
         raise InputError(
-            f"{store.root}: {unknown('experiment or table', name, known)}; choose --results FOLDER"
+            f"{store.root}: {unknown('experiment or table', name, names)}; choose --results FOLDER"
         )
-    return [record for _, record in sorted({**made, **shown}.items())]
+    return [record for _, record in sorted({**of_experiment, **of_tables}.items())]
 
 
 def _is_of(table: str, name: str) -> bool:
@@ -170,7 +170,7 @@ def _configs(settings: Mapping[str, Any]) -> list[dict[str, Any] | InputError]:
         return [wrong]
 
 
-def _computed(config: Mapping[str, Any] | InputError) -> tuple[Record | None, str]:
+def _compute(config: Mapping[str, Any] | InputError) -> tuple[Record | None, str]:
     """The record of a cell with its intervals, and what went wrong."""
     try:
         if isinstance(config, InputError):

@@ -22,13 +22,14 @@ from repro.experiments.tables import Asked, asked_of, fitted_ids, made_table, ol
 from repro.records.members import Member
 from repro.records.results import Results, open_results
 from repro.reports.claims.claims import CommittedDraws
+from repro.reports.fidelity.errata import read_errata, write_errata
 from repro.reports.fidelity.errors_page import Evidence, report, write_report
 from repro.reports.fidelity.errors_page import page as errors_page
 from repro.reports.fidelity.evidence import read_choices, read_headlines, read_reasons, readings
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
-from repro.reports.files import PICTURES, SWEEPS, USUAL, write_all, write_files, write_paper, written
+from repro.reports.files import PICTURES, SWEEPS, USUAL, table_names, write_all, write_files, write_paper
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
@@ -76,8 +77,8 @@ def recorded_table(name: str, results: Results) -> RecordedTable:
     members = results.members(name)
     if name.startswith(SWEEPS):
         command = SweepCommand.read(name, results.root)
-        own = own_table(name, command, results.records(members))
-        return RecordedTable(Asked(name), Asked(name).spec(own), members)
+        table_spec = own_table(name, command, results.records(members))
+        return RecordedTable(Asked(name), Asked(name).spec(table_spec), members)
     overrides, content = overrides_of(name, members), experiment_file(name)
     if overrides == [f"experiment={name}"] and is_complete(content):
         table, asked = written_out(name, content["table"]), Asked(name)
@@ -127,16 +128,16 @@ def remake(
         return page(table), over.write(table, out)
     bibliography = load_bibliography()
     if paper:
-        return page(paper.chosen(table)), write_paper(paper, table, out, bibliography)
-    shown = page(table)
-    files = write_all(table, out, bibliography, formats or USUAL, shown)
+        return page(paper.select(table)), write_paper(paper, table, out, bibliography)
+    table_page = page(table)
+    files = write_all(table, out, bibliography, formats or USUAL, table_page)
     if spec.timeline and records:
-        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+        from repro.reports.figures.timeline import select_record, write_timeline  # late, with matplotlib
 
-        rounds = results.rounds(chosen(spec.timeline, records).key)
+        rounds = results.rounds(select_record(spec.timeline, records).key)
         pictures = [name for name in formats or PICTURES if name in PICTURES]
         files |= write_timeline(table, spec.timeline, records, rounds, out, None, results.root, pictures)
-    return shown, files
+    return table_page, files
 
 
 @dataclass(frozen=True)
@@ -158,18 +159,18 @@ class NumberLines:
         labels, columns = spec.rows.by, {column.key: column for column in spec.columns}
         for option, label in (("--x", self.x), ("--by", self.by or self.x)):
             require_choice(option, label, labels)
-        left = [label for label in labels if self.by and label not in (self.x, self.by)]
-        if len(left) > 1:
-            raise InputError(f"--by {self.by} leaves {', '.join(left)}; leave --by out, or name one of them")
-        first, *others = spec.figure.columns if spec.figure else columns
+        rest = [label for label in labels if self.by and label not in (self.x, self.by)]
+        if len(rest) > 1:
+            raise InputError(f"--by {self.by} leaves {', '.join(rest)}; leave --by out, or name one of them")
+        first, *further = spec.figure.columns if spec.figure else columns
         lines = FigureSpec(
-            columns=(first, *(key for key in others if columns[key].unit == columns[first].unit)),
+            columns=(first, *(key for key in further if columns[key].unit == columns[first].unit)),
             title=(spec.figure and spec.figure.title) or spec.title,
             kind="lines",
             heading=f"{columns[first].heading} ({columns[first].unit})",
             x=self.x,
             x_heading=self.x,
-            panel="".join(left),
+            panel="".join(rest),
         )
         return replace(spec, figure=lines)
 
@@ -181,9 +182,9 @@ class NumberLines:
         return write_files(table.experiment, folder, pictures)
 
 
-def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
+def show(console: Console, page: Page, files: Mapping[str, Path]) -> None:
     """Print a table and the paths of its files."""
-    console.print(to_screen(shown))
+    console.print(to_screen(page))
     for file in files.values():
         console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
 
@@ -195,7 +196,7 @@ def tables_of(names: Sequence[str], results: Results) -> list[str]:
         InputError: a name is no experiment, paper or table; or nothing was made yet.
     """
     experiments = experiment_names()
-    before = [name for name in written(results.root) if not name.endswith("/errors")]
+    before = [name for name in table_names(results.root) if not name.endswith("/errors")]
     before = list(dict.fromkeys([*before, *results.tables()]))
     tables: list[str] = []
     for name in names:
@@ -211,7 +212,7 @@ def tables_of(names: Sequence[str], results: Results) -> list[str]:
 
 
 def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[str]:
-    """Write the pages of papers' errors and, for all papers, the page over them. Yields what they say.
+    """Write the pages of papers' errors and, for all papers, the pages over them. Yields what they say.
 
     Args:
         papers: their names; all that have tables by default.
@@ -240,9 +241,11 @@ def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[st
     if not papers:
         choices = read_choices(reference / "choices.yaml", cells)
         draws = CommittedDraws(store, Samples(store), lambda table: recorded_table(table, store).spec)
-        others = readings(choices, results, cells, draws)
-        older, drawn = older_keys(records), draw_counts(results)
+        alternatives = readings(choices, results, cells, draws)
+        older, counts = older_keys(records), draw_counts(results)
         page_over = write_fidelity(
-            reports, comparisons, cells, headlines, choices, others, records, older, drawn, out
+            reports, comparisons, cells, headlines, choices, alternatives, records, older, counts, out
         )
         yield f"{page_over}"
+        errata = read_errata(reference / "errata.csv")
+        yield f"{write_errata(errata, cells, headlines.systems, out)}"

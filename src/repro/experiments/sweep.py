@@ -123,7 +123,7 @@ def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
         return Computed(record, outcome.rounds, outcome.answers, timeline, seconds)
     except (Exception, SystemExit) as wrong:  # whatever a cell does fails that cell alone
         heed()
-        return Computed(scenario.failed(traceback.format_exc()), error=_sentence(wrong))
+        return Computed(scenario.failure_record(traceback.format_exc()), error=_sentence(wrong))
 
 
 @contextmanager
@@ -154,16 +154,16 @@ def with_reason(progress: Progress, count: LayerCount) -> Progress:
     """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
 
     def tell(stage: str, done: int, total: int) -> None:
-        new = count.layers and not stage.startswith("computing")
-        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
+        fresh = count.layers and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if fresh else stage, done, total)
 
     return tell
 
 
 def _with_timeline(record: Record) -> Record:
     """A record that names its timeline, below the folder of outputs."""
-    place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
-    return replace(record, provenance=replace(record.provenance, trace=place))
+    path = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
+    return replace(record, provenance=replace(record.provenance, trace=path))
 
 
 def _sentence(wrong: BaseException) -> str:
@@ -174,29 +174,29 @@ def _sentence(wrong: BaseException) -> str:
 
 def _not_stored(outcome: Computed, wrong: BaseException) -> Computed:
     """A failed cell in place of one that could not be stored, as the error that is being handled says."""
-    about = replace(outcome.record.provenance, trace=None)
+    provenance = replace(outcome.record.provenance, trace=None)
     error = portable_text(traceback.format_exc())
     record = replace(
-        outcome.record, status="failed", values={}, uncertainty={}, provenance=about, error=error
+        outcome.record, status="failed", values={}, uncertainty={}, provenance=provenance, error=error
     )
     return Computed(record, error=_sentence(wrong))
 
 
-def _added(cells: Iterable[PlannedCell], watched: Watcher) -> Iterator[PlannedCell]:
+def _announce(cells: Iterable[PlannedCell], watched: Watcher) -> Iterator[PlannedCell]:
     """The cells; `watched` has each as soon as it is planned."""
     for cell in cells:
         watched.add(cell.labels)
         yield cell
 
 
-def grouped(cells: Iterable[PlannedCell]) -> Iterator[PlannedCell]:
+def group_by_load(cells: Iterable[PlannedCell]) -> Iterator[PlannedCell]:
     """The cells; among `AHEAD` that are planned ahead, those that load the same follow one another."""
     rest = iter(cells)
     window = [*islice(rest, AHEAD)]
     loads: tuple[str, ...] = ()
     while window:
-        place = next((i for i, cell in enumerate(window) if cell.loads == loads), 0)
-        cell = window.pop(place)
+        index = next((i for i, cell in enumerate(window) if cell.loads == loads), 0)
+        cell = window.pop(index)
         loads = cell.loads
         yield cell
         window.extend(islice(rest, 1))
@@ -262,9 +262,9 @@ class Sweep:
         return RecordsBySettings(self.store)
 
     @cached_property
-    def _finished(self) -> frozenset[str]:
+    def _finished_keys(self) -> frozenset[str]:
         """The keys that had a finished record when the sweep began."""
-        return self.store.finished()
+        return self.store.finished_keys()
 
     def run(self, cells: Iterable[PlannedCell], watched: Watcher, engine: Engine | None = None) -> None:
         """Run cells, here or with an engine; what comes of them goes to `watched`.
@@ -287,7 +287,7 @@ class Sweep:
                 self.store.begin(key)
                 watched.tell(first.number)
                 continue
-            note = self._noted(key, first.labels, outcome)
+            note = self._note_of(key, first.labels, outcome)
             self._notes[key] = note
             watched.finish(first.number, replace(note, chosen=first.chosen))
             for cell in out.pop(key)[1:]:
@@ -297,7 +297,7 @@ class Sweep:
         self, cells: Iterable[PlannedCell], watched: Watcher, out: dict[str, list[PlannedCell]]
     ) -> Iterator[Cell]:
         """The cells that have to be computed, then `out`; all others end, or wait for an equal one."""
-        for cell in grouped(_added(cells, watched)):
+        for cell in group_by_load(_announce(cells, watched)):
             looked_up = self._looked_up(cell)
             if isinstance(looked_up, Note):
                 watched.finish(cell.number, replace(looked_up, chosen=cell.chosen))
@@ -327,7 +327,7 @@ class Sweep:
             check_places(cell.config)
             self._require_shared(cell.config)
             scenario = made(cell.config)
-            return self._known(scenario, self._finished) or scenario
+            return self._stored_note(scenario, self._finished_keys) or scenario
         except (InputError, OmegaConfBaseException) as wrong:
             state = "invalid" if self.mode == "list" and cell.config is not None else "failed"
             return Note("", dict(cell.labels), state, error=" ".join(str(wrong).split()))
@@ -345,7 +345,7 @@ class Sweep:
                     "together; give one for all, or run a command for each"
                 )
 
-    def _noted(self, key: str, labels: Mapping[str, str], outcome: Outcome) -> Note:
+    def _note_of(self, key: str, labels: Mapping[str, str], outcome: Outcome) -> Note:
         """The note of a cell that has ended, whose outcome is stored."""
         if isinstance(outcome, Lost):
             return Note(key, dict(labels), "lost", error=str(outcome))
@@ -356,7 +356,7 @@ class Sweep:
         except (Exception, SystemExit) as wrong:  # such as a full disk: the sweep goes on
             heed()
             if not outcome.error:
-                return self._noted(key, labels, _not_stored(outcome, wrong))
+                return self._note_of(key, labels, _not_stored(outcome, wrong))
             error = outcome.error if str(wrong) == outcome.error else f"{outcome.error}; {wrong}"
             return Note(key, dict(labels), "failed", error=error)
         return Note(key, dict(labels), record.status, outcome.seconds, outcome.error)
@@ -370,12 +370,12 @@ class Sweep:
         scenario = made(config)
         if self.mode != "list":
             self.tracker.check()  # before a checkpoint is fetched for the key
-        if note := self._known(scenario):
+        if note := self._stored_note(scenario):
             return note
         self.store.begin(scenario.key)
-        return self._noted(scenario.key, scenario.labels, compute(config, progress))
+        return self._note_of(scenario.key, scenario.labels, compute(config, progress))
 
-    def _known(self, cell: Scenario, finished: frozenset[str] = frozenset()) -> Note | None:
+    def _stored_note(self, cell: Scenario, finished: frozenset[str] = frozenset()) -> Note | None:
         """The note of a cell that is not to be computed: listed, done, or never tried and only others are.
 
         Args:
@@ -386,7 +386,7 @@ class Sweep:
             InputError: records cannot be stored, or one is damaged.
         """
         if self.mode == "list":
-            return self._listed(cell)
+            return self._list_note(cell)
         is_unread = self.mode != "force" and not self.tracker.again and not cell.own_sources
         if is_unread and cell.key in finished:
             return Note(cell.key, cell.labels, "cached", 0.0)
@@ -413,25 +413,25 @@ class Sweep:
                 raise InputError(file_error(wrong)) from wrong
             self._checked = time.monotonic()
 
-    def _listed(self, cell: Scenario) -> Note:
-        known = self._by_settings.like(cell)
-        if known and known.done:
-            return Note(known.key, cell.labels, "done")
-        return Note(known.key if known else "", cell.labels, known.status if known else "todo")
+    def _list_note(self, cell: Scenario) -> Note:
+        record = self._by_settings.like(cell)
+        if record and record.done:
+            return Note(record.key, cell.labels, "done")
+        return Note(record.key if record else "", cell.labels, record.status if record else "todo")
 
     def _write(self, outcome: Computed) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
         record = outcome.record
-        shown = self.outputs / str(record.provenance.trace) if outcome.timeline else None
+        path = self.outputs / str(record.provenance.trace) if outcome.timeline else None
         try:
-            if shown:
-                shown.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(shown, outcome.timeline)
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, outcome.timeline)
             self.store.put(record, outcome.rounds, answers=outcome.answers)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracked = self.tracker.cell(record, outcome.rounds, shown, outcome.answers, self.group)
+        self.tracked = self.tracker.cell(record, outcome.rounds, path, outcome.answers, self.group)
         return record
 
     def _track(self, record: Record) -> None:
@@ -448,26 +448,26 @@ class Sweep:
             self.console.print(left(notes))
         if self.mode == "list" or not spec:
             return {}
-        found = [Member(note.key, note.labels, asked.overrides) for note in notes if note.key]
-        own = [member for member in found if self.store.get(member.key)]
-        own_keys = {member.key for member in own}  # made of today's versions, all of them
-        if not own:
+        all_members = [Member(note.key, note.labels, asked.overrides) for note in notes if note.key]
+        stored = [member for member in all_members if self.store.get(member.key)]
+        stored_keys = {member.key for member in stored}  # made of today's versions, all of them
+        if not stored:
             return {}
-        members.require_apart(own)
-        whole = asked.whole and len(own) == len(notes)
-        with self.store.locked():  # a sweep of the same table must not read between our reading and writing
-            cells = members.join(own, self.store.members(asked.folder), whole)
+        members.require_apart(stored)
+        is_whole = asked.whole and len(stored) == len(notes)
+        with self.store.lock():  # a sweep of the same table must not read between our reading and writing
+            cells = members.join(stored, self.store.members(asked.folder), is_whole)
             changed, records = asked.spec(spec), self.store.records(cells)
-            older = older_keys(record for record in records if record.key not in own_keys)
+            older = older_keys(record for record in records if record.key not in stored_keys)
             samples = Samples(self.store)
             table = made_table(asked, changed, cells, records, older, samples, root=self.results)
             self._set_members(asked.folder, cells)
-            shown = page(table)
-            files = write_all(table, self.results, load_bibliography(), shown=shown)
+            table_page = page(table)
+            files = write_all(table, self.results, load_bibliography(), made_page=table_page)
             files |= self._timeline(changed, table, records)
             update_index(self.store)
-        self.console.print(to_screen(shown))
-        swept = [record for record in records if record.key in own_keys]
+        self.console.print(to_screen(table_page))
+        swept = [record for record in records if record.key in stored_keys]
         tracked = self.tracker.sweep(self.group or asked.folder, table, files, swept)
         files |= self._timelines(swept)
         if tracked:
@@ -481,33 +481,33 @@ class Sweep:
             reason = f"{wrong.strerror}; all records are whole"
             raise InputError(f"the cells of {folder} could not be listed: {reason}") from wrong
 
-    def _timelines(self, own: Sequence[Record]) -> dict[str, Path]:
+    def _timelines(self, records: Sequence[Record]) -> dict[str, Path]:
         """The cells' timelines by what tells the cells apart; of many only their folder."""
-        names = varying(own) or ["method"]
-        found = {
+        names = varying(records) or ["method"]
+        traces = {
             " ".join(["timeline", *(record.labels.get(name, "") for name in names)]): record.provenance.trace
-            for record in own
+            for record in records
             if record.provenance.trace
         }
-        if len(found) > MANY:
-            return {"timelines": self.outputs / os.path.commonpath(found.values())}
-        return {name: self.outputs / trace for name, trace in found.items()}
+        if len(traces) > MANY:
+            return {"timelines": self.outputs / os.path.commonpath(traces.values())}
+        return {name: self.outputs / trace for name, trace in traces.items()}
 
     def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
         """Write and print the table of a section without cells."""
-        shown, files = write_read(experiment, section, self.store, Samples(self.store))
+        table_page, files = write_read(experiment, section, self.store, Samples(self.store))
         update_index(self.store)
-        self.console.print(to_screen(shown))
+        self.console.print(to_screen(table_page))
         return files
 
     def _timeline(self, spec: TableSpec, table: Table, records: list[Record]) -> dict[str, Path]:
         """Draw the experiment's timeline, if it has one; an InputError is printed and the table kept."""
         if spec.timeline is None:
             return {}
-        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
+        from repro.reports.figures.timeline import select_record, write_timeline  # late, with matplotlib
 
         try:
-            rounds = self.store.rounds(chosen(spec.timeline, records).key)
+            rounds = self.store.rounds(select_record(spec.timeline, records).key)
             return write_timeline(table, spec.timeline, records, rounds, self.results, self.outputs)
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
@@ -526,22 +526,22 @@ def summary(notes: list[Note], mode: str) -> Grid:
     Of more than `MOST_ROWS` those alone that are not done, and no more than that.
     """
     labels = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
-    told = {tuple(note.labels.get(name) for name in labels) for note in notes}
+    distinct = {tuple(note.labels.get(name) for name in labels) for note in notes}
     settings = dict.fromkeys(key for note in notes for key in note.chosen)
-    if len(told) == len(notes):  # the labels tell the cells apart already
+    if len(distinct) == len(notes):  # the labels tell the cells apart already
         settings = {}
     varied = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
-    shown = labels or ([] if varied else ["method"])
+    columns = labels or ([] if varied else ["method"])
     about = ["error"] if any(note.error for note in notes) else []
     about = about if mode == "list" else ["took"]
-    grid = Grid(*shown, *varied, "state", *about, "key", title=f"{len(notes)} cells")
-    counted = notes
+    grid = Grid(*columns, *varied, "state", *about, "key", title=f"{len(notes)} cells")
+    listed = notes
     if len(notes) > MOST_ROWS:
-        counted = [note for note in notes if note.state not in ("done", "cached", "written")]
-        grid.title = f"{len(notes)} cells, of which {len(counted)} are not done"
-    for note in counted[:MOST_ROWS]:
+        listed = [note for note in notes if note.state not in ("done", "cached", "written")]
+        grid.title = f"{len(notes)} cells, of which {len(listed)} are not done"
+    for note in listed[:MOST_ROWS]:
         took = "" if note.seconds is None else in_words(note.seconds)
-        values = [note.labels.get(name, "") for name in shown]
+        values = [note.labels.get(name, "") for name in columns]
         values += [str(note.chosen.get(key, "")) for key in varied]
         grid.add_row(*values, note.state, *[note.error or took for _ in about], note.key[:12])
     return grid

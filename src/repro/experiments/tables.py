@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
-from repro.device.engines.engine_file import described, explained, fitted_cells
+from repro.device.engines.engine_file import device_in_use, fitted_cells, with_explanations
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
 from repro.records.members import Member
@@ -65,19 +65,19 @@ class Asked:
     @cached_property
     def settings(self) -> tuple[str, ...]:
         """Overrides of settings that the sweep does not vary: with these it is another experiment."""
-        return tuple(one for one in self.overrides if _key(one) not in {*self.axes, *NAMES})
+        return tuple(override for override in self.overrides if _key(override) not in {*self.axes, *NAMES})
 
     @property
     def whole(self) -> bool:
         """Whether the experiment's whole sweep was asked for."""
-        return not any(_key(one) in self.axes for one in self.overrides)
+        return not any(_key(override) in self.axes for override in self.overrides)
 
     @property
     def folder(self) -> str:
         """The folder of the table: the experiment's name, with the changed settings if there are any."""
         if not self.settings:
             return self.name
-        suffix = re.sub(r"[^\w.=,+-]+", "_", ",".join(one.lstrip("+") for one in self.settings))
+        suffix = re.sub(r"[^\w.=,+-]+", "_", ",".join(setting.lstrip("+") for setting in self.settings))
         if len(suffix) > LONGEST:
             digest = hashlib.sha256(" ".join(self.settings).encode()).hexdigest()[:8]
             suffix = f"{suffix[: LONGEST - 9]}-{digest}"
@@ -87,12 +87,12 @@ class Asked:
         """InputError for a setting of one component (`chain_sd.length`) whose cells no row would show."""
         for setting in self.settings:
             key, _, values = setting.partition("=")
-            asked = beside(key)
-            if asked and asked.group not in spec.rows.by:
+            owner = beside(key)
+            if owner and owner.group not in spec.rows.by:
                 raise InputError(
-                    f"{setting} would change no figure: {self.name} has no row for each {asked.group}, so "
-                    f"none for its cells; {asked.choice} {asked.override}={values} changes those of "
-                    f"{asked.component}"
+                    f"{setting} would change no figure: {self.name} has no row for each {owner.group}, so "
+                    f"none for its cells; {owner.choice} {owner.override}={values} changes those of "
+                    f"{owner.component}"
                 )
 
     def spec(self, table: TableSpec) -> TableSpec:
@@ -105,31 +105,31 @@ class Asked:
         spec = replace(table, experiment=self.folder, columns=columns)
         if not self.settings:
             return spec
-        groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
+        groups = {re.split(r"[.@]", _key(setting))[0] for setting in self.settings}
         rows = spec.rows
         if groups & set(rows.by):
-            rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
+            rows = replace(rows, names={row: rows.printed_names(row, self.name) for row in rows.names})
         rows = replace(rows, names=_with_beside(rows.names, self.settings))
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
 
 
 def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str, str]:
     """The rows' names, with cells of other settings of a component behind that component's row."""
-    found = {}
+    rows = {}
     for row, name in names.items():
-        found[row] = name
+        rows[row] = name
         parts = row.split(SEPARATOR)
         for setting in settings:
             key, _, values = setting.partition("=")
-            asked = beside(key)
-            if asked is None or asked.component not in parts:
+            owner = beside(key)
+            if owner is None or owner.component not in parts:
                 continue
             for value in values.split(","):
-                if not asked.is_default(value):
-                    own, printed = (label([(asked, value)], words) for words in (False, True))
-                    place = SEPARATOR.join(own if part == asked.component else part for part in parts)
-                    found[place] = place.replace(own, printed)
-    return found
+                if not owner.is_default(value):
+                    row_label, printed = (label([(owner, value)], in_words) for in_words in (False, True))
+                    new_row = SEPARATOR.join(row_label if part == owner.component else part for part in parts)
+                    rows[new_row] = new_row.replace(row_label, printed)
+    return rows
 
 
 def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tuple[ColumnSpec, ...]:
@@ -139,19 +139,19 @@ def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tupl
     one. With one choice no column names any; with several, each column stands once for each. Cells of
     stand-ins have no label `weights`.
     """
-    chosen = [one.partition("=")[2].split(",") for one in overrides if _key(one) == WEIGHTS]
+    choices = [override.partition("=")[2].split(",") for override in overrides if _key(override) == WEIGHTS]
     unnamed = tuple(column for column in columns if WEIGHTS not in column.where)
-    if not chosen:
-        named = len(unnamed) < len(columns)
-        return tuple(_of(column, STAND_IN) if named and column in unnamed else column for column in columns)
-    if len(chosen[-1]) == 1:
+    if not choices:
+        mixed = len(unnamed) < len(columns)
+        return tuple(_of(column, STAND_IN) if mixed and column in unnamed else column for column in columns)
+    if len(choices[-1]) == 1:
         return unnamed
     return tuple(
         replace(
             _of(column, weights), heading=f"{column.heading}, {load_names().find(ANY, WEIGHTS, weights).name}"
         )
         for column in unnamed
-        for weights in chosen[-1]
+        for weights in choices[-1]
     )
 
 
@@ -166,8 +166,8 @@ def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
 
     Folders are named by their last part, as in records.
     """
-    kept = (one for one in overrides if re.split(r"[./]", _key(one))[0] not in HARMLESS)
-    return tuple(sorted(portable_override(one) for one in kept if one != f"experiment={name}"))
+    decisive = (text for text in overrides if re.split(r"[./]", _key(text))[0] not in HARMLESS)
+    return tuple(sorted(portable_override(text) for text in decisive if text != f"experiment={name}"))
 
 
 def made_table(
@@ -192,18 +192,18 @@ def made_table(
     outside = {record.key: _outside(record, samples) for record in records} if samples else {}
     table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
     if root and any(entry.band for entry in table.entries):
-        table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
+        table = replace(table, draw_count=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 
 def of_today(record: Record) -> Record:
     """The record with what today's files say of the numbers of its machine, and the cells of their fits."""
-    about = record.provenance
-    if about.clock == "wall" or BILLED not in about.versions:
+    provenance = record.provenance
+    if provenance.clock == "wall" or BILLED not in provenance.versions:
         return record
-    config = explained(about.config)
-    fitted = fitted_cells(described(config)).union(about.fitted)
-    return replace(record, provenance=replace(about, config=config, fitted=tuple(sorted(fitted))))
+    config = with_explanations(provenance.config)
+    fitted = fitted_cells(device_in_use(config)).union(provenance.fitted)
+    return replace(record, provenance=replace(provenance, config=config, fitted=tuple(sorted(fitted))))
 
 
 def older_keys(records: Iterable[Record]) -> set[str]:
@@ -223,19 +223,19 @@ def _made_as(record: Record) -> tuple[object, ...]:
 
 
 def _is_current(record: Record) -> bool:
-    place = _made_as(record)
-    if place not in _CURRENT:
-        _CURRENT[place] = is_current(record)
-    return _CURRENT[place]
+    key = _made_as(record)
+    if key not in _CURRENT:
+        _CURRENT[key] = is_current(record)
+    return _CURRENT[key]
 
 
 def _outside(record: Record, samples: Samples) -> tuple[str, ...]:
     """What of a cell lies outside of its engine's ranges, as `outside_ranges` says."""
-    place = _made_as(record)
-    if place not in _OUTSIDE:
+    key = _made_as(record)
+    if key not in _OUTSIDE:
         samples.totals(record)  # so that its lines are read once
-        _OUTSIDE[place] = outside_ranges(record, samples.rounds)
-    return _OUTSIDE[place]
+        _OUTSIDE[key] = outside_ranges(record, samples.rounds)
+    return _OUTSIDE[key]
 
 
 def fitted_ids(records: Iterable[Record]) -> set[str]:
@@ -245,7 +245,7 @@ def fitted_ids(records: Iterable[Record]) -> set[str]:
 
 def update_index(results: Results) -> None:
     """Write the README of a folder of results again."""
-    with results.locked():
+    with results.lock():
         write_index(results, load_cells(), conf_dir() / "reference" / "artifacts.csv")
 
 
@@ -256,9 +256,9 @@ def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:
         InputError: one is no setting; the results may be another's.
     """
     shared = require_recorded(membership.shared_overrides(members))
-    kept = [one for one in shared if ALTERED in folder or _key(one) in NAMES]
-    named = any(_key(one) == "experiment" for one in kept)
-    return kept if named else [f"experiment={folder.partition(ALTERED)[0]}", *kept]
+    overrides = [override for override in shared if ALTERED in folder or _key(override) in NAMES]
+    has_name = any(_key(override) == "experiment" for override in overrides)
+    return overrides if has_name else [f"experiment={folder.partition(ALTERED)[0]}", *overrides]
 
 
 def asked_of(folder: str, members: Sequence[Member], axes: Collection[str]) -> Asked:

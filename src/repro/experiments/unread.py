@@ -44,8 +44,8 @@ class UnreadWords:
 
     def see_unread(self, unread: Mapping[str, str]) -> None:
         """Look at a cell, or a page without cells, that does not read these settings."""
-        found = {override: _reason(override, unread) for override in self._reasons}
-        self._reasons = {override: reason for override, reason in found.items() if reason}
+        reasons = {override: _reason(override, unread) for override in self._reasons}
+        self._reasons = {override: reason for override, reason in reasons.items() if reason}
         self._has_cells = True
 
     def require_none(self) -> None:

@@ -123,9 +123,9 @@ class Decoding:
         self._emit([token])
         self.text = self.text.then(token)
         self.generation.first = self.generation.ended = self._device.now
-        self.prefilled()
+        self.end_prefill()
 
-    def prefilled(self) -> None:
+    def end_prefill(self) -> None:
         """Note that all models have read the prompt: decoding starts now."""
         self.generation.prefilled = self._since = self._device.now
 
@@ -141,22 +141,22 @@ class Decoding:
         """Record a verification that extended the text to `text`; `reach` defaults to `drafted` (a chain)."""
         emitted = self._emit(text.tokens(after=self.text.length))
         now = self._device.now
-        kept = min(accepted, emitted)
+        accepted = min(accepted, emitted)
         reach = drafted if reach is None else reach
         if self.done:
             reach = min(reach, emitted)  # draft tokens past the end of the answer are no errors
-        made = Round(drafted, rows, kept, emitted, reach, reason, self._since, now)
-        self.generation.rounds.append(made)
+        record = Round(drafted, rows, accepted, emitted, reach, reason, self._since, now)
+        self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
 
     def note_possible(self, trees: Sequence[TokenTree]) -> None:
         """Set `possible` of each round: the length of the final text that its unpruned tree contained."""
         rounds = self.generation.rounds
         for i, tree in enumerate(trees):
-            end = self.generation.request.prompt
-            reached = max(p.length for p in tree.prefixes if self.text.starts_with(p))
-            cut = min(reached, len(end) + len(self.generation.tokens))
-            rounds[i] = rounds[i]._replace(possible=max(rounds[i].accepted, cut - tree.root.length))
+            prompt = self.generation.request.prompt
+            longest = max(p.length for p in tree.prefixes if self.text.starts_with(p))
+            length = min(longest, len(prompt) + len(self.generation.tokens))
+            rounds[i] = rounds[i]._replace(possible=max(rounds[i].accepted, length - tree.root.length))
 
     def _emit(self, tokens: Sequence[int]) -> int:
         request, out = self.generation.request, self.generation.tokens
@@ -190,7 +190,7 @@ class Method(ABC, Serving):
     """Base class of decoding methods.
 
     Attributes:
-        version: raised by hand when the method's outcomes change (docs/identity.md).
+        version: raised by hand when the method's outcomes change (docs/tables.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
         arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
             with the target's. "" if a run computes what the method would.

@@ -37,7 +37,7 @@ class Metric:
     """Input types by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one of them."""
 
     version: ClassVar[int] = 1
-    """Raised by hand when the metric's figures change (docs/identity.md)."""
+    """Raised by hand when the metric's figures change (docs/tables.md)."""
 
     unit: ClassVar[str]
     """The unit of the metric's figures: `%`, `share`, `tokens`."""
@@ -49,10 +49,10 @@ class Metric:
         """Compute the figures; InputError if the inputs differ in length."""
         lengths = {name: len(column) for name, column in inputs.items()}
         if len({*lengths.values()}) > 1:
-            said = ", ".join(f"{name} ({length})" for name, length in lengths.items())
-            raise InputError(f"a metric's inputs must have the same length, and they have {said}")
-        found: Scores = self._compute(**inputs)
-        return found
+            counts = ", ".join(f"{name} ({length})" for name, length in lengths.items())
+            raise InputError(f"a metric's inputs must have the same length, and they have {counts}")
+        scores: Scores = self._compute(**inputs)
+        return scores
 
 
 def score(names: Iterable[str], outcome: Mapping[str, Sequence[Any]]) -> Scores:

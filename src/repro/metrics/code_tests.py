@@ -64,9 +64,9 @@ def program(text: str, before: str, function: str, tests: str) -> str:
     """
     names = {function} if function else set(re.findall(r"\b([A-Za-z_]\w*)\s*\(", tests))
     code = code_of(text, before, names)
-    whole = f"{before}\n{code}" if not before or _defines(code, names) else before + code
+    solution = f"{before}\n{code}" if not before or _defines(code, names) else before + code
     check = f"check({function})\n" if function else ""
-    return f"{whole}\n\n{tests}\n{check}"
+    return f"{solution}\n\n{tests}\n{check}"
 
 
 def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
@@ -87,10 +87,10 @@ def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
     head = text[: fenced[0].start()] if fenced else text
     if not blocks or _defines(head, names) or (before and head[:1] in (" ", "\t")):
         blocks = [head]
-    chosen = next((i for i, code in enumerate(blocks) if _defines(code, names)), 0)
-    whole = _defines(blocks[chosen], names)
-    helpers = [code for code in blocks[:chosen] if whole and _only_defines(code)]
-    return "\n".join([*helpers, _valid(blocks[chosen], "" if whole else before)])
+    index = next((i for i, code in enumerate(blocks) if _defines(code, names)), 0)
+    defines = _defines(blocks[index], names)
+    helpers = [code for code in blocks[:index] if defines and _only_defines(code)]
+    return "\n".join([*helpers, _valid(blocks[index], "" if defines else before)])
 
 
 def _valid(code: str, before: str) -> str:
@@ -106,7 +106,7 @@ def _longest(code: str, before: str) -> str:
     lines, above = code.splitlines(keepends=True), before.count("\n")
     while True:
         try:
-            statements = _compiled(before + "".join(lines))
+            statements = _statements(before + "".join(lines))
         except SyntaxError as wrong:
             valid = (wrong.lineno or 1) - 1 - above
             lines = lines[: max(0, min(len(lines) - 1, valid))]
@@ -120,7 +120,7 @@ def _longest(code: str, before: str) -> str:
     return "".join(lines[: next((line - above - 1 for line in mains if line > above), None)])
 
 
-def _compiled(code: str) -> list[ast.stmt]:
+def _statements(code: str) -> list[ast.stmt]:
     """The code's statements; SyntaxError for what does not compile, such as a `return` alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
@@ -132,7 +132,7 @@ def _compiled(code: str) -> list[ast.stmt]:
 def _only_defines(code: str) -> bool:
     """Whether running the code does nothing but define and import."""
     with suppress(*UNREADABLE):
-        return all(isinstance(statement, DEFINITIONS) for statement in _compiled(code))
+        return all(isinstance(statement, DEFINITIONS) for statement in _statements(code))
     return False
 
 

@@ -23,11 +23,11 @@ def is_evaluated(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def require_registered(names: Iterable[str], what: str) -> None:
+def require_registered(names: Iterable[str], subject: str) -> None:
     """InputError for one of these metrics where only registered ones may stand: another's record."""
-    if named := [name for name in names if is_evaluated(name)]:
+    if modules := [name for name in names if is_evaluated(name)]:
         raise InputError(
-            f"{what} is scored by {named[0]}, whose code would run; compute it by a command of your own"
+            f"{subject} is scored by {modules[0]}, whose code would run; compute it by a command of your own"
         )
 
 
@@ -48,14 +48,14 @@ def code_digest(name: str) -> str:
 
 
 @cache
-def loaded(name: str) -> Any:
+def load_module(name: str) -> Any:
     """The module; InputError if it cannot be loaded, or does not score texts with references."""
-    place = Path(name.removeprefix(PREFIX)).expanduser()
+    path = Path(name.removeprefix(PREFIX)).expanduser()
     try:
         with absent("transformers"):
             import evaluate
 
-            module = evaluate.load(str(place), keep_in_memory=True)
+            module = evaluate.load(str(path), keep_in_memory=True)
     except Exception as wrong:
         reason = " ".join(str(wrong).split())
         raise InputError(f"{name} cannot be loaded ({type(wrong).__name__}: {reason})") from wrong
@@ -72,16 +72,16 @@ def figures(name: str, texts: Sequence[str], references: Sequence[Sequence[str]]
     Raises:
         InputError: it cannot be loaded, or does not score these texts.
     """
-    module, stem = loaded(name), stem_of(name)
+    module, stem = load_module(name), stem_of(name)
     several = any(type(form["references"]).__name__ != "Value" for form in _forms(module))
-    given = [list(each) if several else each[0] for each in references]
+    expected = [list(group) if several else group[0] for group in references]
     try:
-        found = module.compute(predictions=list(texts), references=given) or {}
+        results = module.compute(predictions=list(texts), references=expected) or {}
     except Exception as wrong:  # whatever a user's module raises
         reason = " ".join(str(wrong).split())
         raise InputError(f"{name} failed on the answers ({type(wrong).__name__}: {reason})") from wrong
     numbers = {
-        str(key): float(v) for key, v in found.items() if isinstance(v, (int, float)) or hasattr(v, "item")
+        str(key): float(v) for key, v in results.items() if isinstance(v, (int, float)) or hasattr(v, "item")
     }
     return {stem if len(numbers) == 1 else f"{stem}_{key}".lower(): value for key, value in numbers.items()}
 

@@ -35,11 +35,11 @@ else:
 END = f"\n\nimport os as _os\n_os._exit({REACHED})\n"
 
 
-def require_consent(what: str) -> None:
+def require_consent(label: str) -> None:
     """InputError unless the user has agreed that generated code runs here."""
     if os.environ.get(CONSENT) != "1":
         raise InputError(
-            f"{what} runs code that a model wrote, with your rights on this machine; run it in a container, "
+            f"{label} runs code that a model wrote, with your rights on this machine; run it in a container, "
             f"and set {CONSENT}=1 there to agree"
         )
 

@@ -155,8 +155,8 @@ class ChrF(AnswerMetric):
         """The sentence's chrF, from 0 to 100."""
         from sacrebleu.metrics.chrf import CHRF  # late: it imports lxml
 
-        found: float = CHRF().sentence_score(text, list(expected)).score
-        return found
+        score: float = CHRF().sentence_score(text, list(expected)).score
+        return score
 
 
 @register("metric", "task_score")
@@ -193,9 +193,9 @@ def compared(name: str, values: Sequence[float], baseline_values: Sequence[float
         return scores
     target = f"target_{name}"
     scores[target], scores[f"{target}_stderr"] = mean_and_error(baseline_values)
-    apart = PairedDifference().compute(values=values, baseline_values=baseline_values)
+    difference = PairedDifference().compute(values=values, baseline_values=baseline_values)
     return scores | {
-        f"{name}_{end}": apart[end] for end in ("difference", "difference_low", "difference_high")
+        f"{name}_{end}": difference[end] for end in ("difference", "difference_low", "difference_high")
     }
 
 
@@ -203,9 +203,9 @@ def _final_number(text: str) -> Fraction | None:
     text = NEXT_QUESTION.split(text)[0]
     for spelling, stands_for in SPELLINGS:
         text = re.sub(spelling, stands_for, text)
-    stated = [re.findall(place, text, re.IGNORECASE) for place in STATED]
-    first, *others = stated
-    candidates = [*first[:1], *(found[-1] for found in others if found), text]
+    matches = [re.findall(pattern, text, re.IGNORECASE) for pattern in STATED]
+    first, *rest = matches
+    candidates = [*first[:1], *(numerals[-1] for numerals in rest if numerals), text]
     for candidate in candidates:
         for part in (REMARK.sub(r"\1", candidate), candidate):
             if numbers := NUMBERS.findall(part):

@@ -83,16 +83,16 @@ def tokens(text: str) -> list[str]:
     Of a script without spaces each character is a token. On ASCII text these are the default tokens of
     `rouge_score`, which knows no other letters.
     """
-    found: list[str] = []
+    runs: list[str] = []
     before = ""
     for character in unicodedata.normalize("NFC", text.lower()):
         kind = _kind(character)
         if (before and kind == "mark") or before == kind == "run":
-            found[-1] += character
+            runs[-1] += character
         elif kind in ("run", "single"):
-            found.append(character)
+            runs.append(character)
         before = before if kind == "mark" else kind
-    return found
+    return runs
 
 
 @cache
@@ -101,8 +101,8 @@ def _kind(character: str) -> str:
     category = unicodedata.category(character)[0]
     if category not in "LN":
         return "mark" if category == "M" else ""
-    words = unicodedata.name(character, "").replace("-", " ").split()[:2]
-    return "run" if SPACELESS.isdisjoint(words) else "single"
+    name_words = unicodedata.name(character, "").replace("-", " ").split()[:2]
+    return "run" if SPACELESS.isdisjoint(name_words) else "single"
 
 
 def rouge_scorer(**settings: Any) -> Any:

@@ -42,8 +42,8 @@ class Unavailable(Exception):
 
 def cache_root(override: Path | str | None = None) -> Path:
     """The cache folder, which may not exist yet: `override`, else $REPRO_CACHE, else `~/.cache/repro`."""
-    chosen = override or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "repro"
-    return Path(chosen).expanduser().absolute()
+    folder = override or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "repro"
+    return Path(folder).expanduser().absolute()
 
 
 _forgetting: ContextVar[Path | None] = ContextVar("forgetting", default=None)
@@ -123,31 +123,31 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
 
     A damaged file is named and made again. If none can be written, a warning says so and nothing is kept.
     """
-    if (found := _checked(path)) is not None:
-        return found
+    if (data := _read_checked(path)) is not None:
+        return data
     computed: list[Any] = []
 
     def build(scratch: Path) -> Path:
         computed.append(compute())
         text = json.dumps(computed[0])
-        made = scratch / path.name
-        made.write_text(json.dumps({"sha256": _sum(text), "data": text}), encoding="utf-8")
-        return made
+        file = scratch / path.name
+        file.write_text(json.dumps({"sha256": _sum(text), "data": text}), encoding="utf-8")
+        return file
 
     try:
-        build_once(path, build, is_whole=lambda kept: _checked(kept) is not None)
+        build_once(path, build, is_whole=lambda copy: _read_checked(copy) is not None)
     except InputError as wrong:
         if not computed:
             computed.append(compute())
         warn(f"{wrong}; until then the run goes on without this cache")
-    return computed[0] if computed else _checked(path)
+    return computed[0] if computed else _read_checked(path)
 
 
-def _checked(path: Path) -> Any:
+def _read_checked(path: Path) -> Any:
     """The data of a file of `computed_once`; None if there is none or it is damaged."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        return parse_json(found["data"]) if _sum(found["data"]) == found["sha256"] else None
+        content = parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(content["data"]) if _sum(content["data"]) == content["sha256"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -157,9 +157,9 @@ def _sum(text: str) -> str:
 
 
 @contextmanager
-def one_at_a_time(what: str) -> Iterator[None]:
+def one_at_a_time(lock_name: str) -> Iterator[None]:
     """Hold a lock of all processes that share the cache; if it cannot be written, only a warning says so."""
-    lock = Lock(cache_root() / f"{what}.lock")
+    lock = Lock(cache_root() / f"{lock_name}.lock")
     try:
         cache_root().mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -171,14 +171,14 @@ def one_at_a_time(what: str) -> Iterator[None]:
         lock.release()
 
 
-def require_space(folder: Path, need: int, what: str) -> None:
+def require_space(folder: Path, need: int, purpose: str) -> None:
     """InputError if the disk of `folder` (or of its nearest existing parent) has less than `need` bytes."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < need:
         raise InputError(
-            f"disk too full for {what}: up to {need / 1e6:,.0f} MB needed while it is made, "
+            f"disk too full for {purpose}: up to {need / 1e6:,.0f} MB needed while it is made, "
             f"{free / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} to another disk"
         )
 

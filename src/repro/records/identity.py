@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.records.record import canonical
 
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
@@ -64,19 +64,19 @@ def cell_key(asked: Mapping[str, Any], inputs: Mapping[str, str], versions: Mapp
         versions: versions of the components that decide the outcome, by name.
     """
     sections = ",".join(f"{canonical(name)}:{_canonical(asked[name])}" for name in sorted(asked))
-    whole = f'{{"asked":{{{sections}}},"inputs":{canonical(inputs)},"versions":{canonical(versions)}}}'
-    return hashlib.sha256(whole.encode()).hexdigest()
+    text = f'{{"asked":{{{sections}}},"inputs":{canonical(inputs)},"versions":{canonical(versions)}}}'
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-_canonical = remembered(1024)(canonical)
+_canonical = remember(1024)(canonical)
 """Cells of a sweep have most sections in common."""
 
 
-@remembered(64)
+@remember(64)
 def device_asked(device: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a device file that can change an outcome: all but `PROSE`."""
-    found: dict[str, Any] = _without(device, PROSE)
-    return found
+    settings: dict[str, Any] = _without(device, PROSE)
+    return settings
 
 
 def dataset_asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def dataset_asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
     A cell that asks for the task's score has it in its key beside the dataset. `spread` came after keys were
     made, so it is left out where it is null.
     """
-    found: dict[str, Any] = _without(dataset, PLACES)
-    if found.get("spread") is None:
-        found.pop("spread", None)
-    scoring = found.get("scoring")
+    settings: dict[str, Any] = _without(dataset, PLACES)
+    if settings.get("spread") is None:
+        settings.pop("spread", None)
+    scoring = settings.get("scoring")
     if isinstance(scoring, Mapping):
-        found["scoring"] = {name: value for name, value in scoring.items() if name != "score"}
-    return found
+        settings["scoring"] = {name: value for name, value in scoring.items() if name != "score"}
+    return settings
 
 
 def model_asked(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _portable(value) for name, value in config.items() if name not in OF_THE_RUN}
 
 
-@remembered(1024)
+@remember(1024)
 def _portable(section: Any) -> Any:
     return _without_places(section)
 
@@ -121,8 +121,8 @@ def _portable(section: Any) -> Any:
 @lru_cache(maxsize=10_000)
 def portable_place(text: str) -> str:
     """A text that is a place of this machine as its last part, also behind a word (`evaluate:/home/me`)."""
-    prefix, colon, place = text.rpartition(":") if PREFIXED.match(text) else ("", "", text)
-    return f"{prefix}{colon}{Path(place).name}" if _is_place(place) else text
+    prefix, colon, path = text.rpartition(":") if PREFIXED.match(text) else ("", "", text)
+    return f"{prefix}{colon}{Path(path).name}" if _is_place(path) else text
 
 
 def portable_override(override: str) -> str:
@@ -143,10 +143,10 @@ def short_places(texts: Iterable[str]) -> dict[str, str]:
     return short
 
 
-def shortened(text: str, short: Mapping[str, str]) -> str:
+def shorten(text: str, short: Mapping[str, str]) -> str:
     """A text with these places (`short_places`) and other absolute paths in it shortened."""
-    for place in sorted(short, key=len, reverse=True):
-        text = text.replace(place, short[place])
+    for path in sorted(short, key=len, reverse=True):
+        text = text.replace(path, short[path])
     return ABSOLUTE.sub(r"\1", text)
 
 
@@ -159,7 +159,7 @@ def portable_text(text: str) -> str:
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(f"{folder.rstrip('/')}/", "")
     places = {str(Path.cwd()): ".", str(Path.home()): "~"}
-    for folder, symbol in sorted(places.items(), key=lambda place: len(place[0]), reverse=True):
+    for folder, symbol in sorted(places.items(), key=lambda item: len(item[0]), reverse=True):
         if folder == "/":
             continue
         text = re.sub(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])", symbol, text)

@@ -46,7 +46,7 @@ class Line:
         content: dict[str, Any] = parse_json(self.text)
         return content
 
-    def written(self) -> str:
+    def stored_form(self) -> str:
         """The line as it stands in a file."""
         return f"{FORM} {_hash(self.text)} {self.text}\n"
 
@@ -63,7 +63,7 @@ def write_line(content: Mapping[str, Any]) -> str:
     except ValueError:
         require_finite_numbers(content)
         raise
-    return Line(kind, name, text).written()
+    return Line(kind, name, text).stored_form()
 
 
 def read_line(line: str) -> Line:

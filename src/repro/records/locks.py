@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
 class Lock(FileLock):
     """A file lock; who waits for it longer than `SAY_AFTER_S` says so, with the file and its holder."""
 
-    def acquire(self, timeout: float | None = None, **more: Any) -> Any:  # type: ignore[override]
+    def acquire(self, timeout: float | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Hold the lock; Timeout if it is not free within `timeout` seconds, if they are given.
 
         On a disk without `flock` the first try makes this a `SoftFileLock`, so that `super()` would not do.
         """
         if timeout is not None:
-            return FileLock.acquire(self, timeout, **more)
+            return FileLock.acquire(self, timeout, **options)
         try:
-            return FileLock.acquire(self, SAY_AFTER_S, **more)
+            return FileLock.acquire(self, SAY_AFTER_S, **options)
         except Timeout:
             path = Path(self.lock_file)
             log.warning("waiting for %s, which %s has locked; %s", path, _holder(path), ADVICE)
-        return FileLock.acquire(self, FOREVER_S, **more)
+        return FileLock.acquire(self, FOREVER_S, **options)
 
 
 ADVICE = "if that has ended and its host is gone, remove the file"

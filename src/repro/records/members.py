@@ -39,12 +39,12 @@ class Members:
 
 def read_members(folder: Path | str) -> Members:
     """The cells of the table in a folder; none without a file."""
-    place = os.path.join(folder, MEMBERS)  # a text, since hundreds of tables are looked at again and again
+    path = os.path.join(folder, MEMBERS)  # a text, since hundreds of tables are looked at again and again
     try:
-        stat = os.lstat(place)
+        stat = os.lstat(path)
     except FileNotFoundError:
         return Members()
-    return _members(place, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return _members(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=1024)
@@ -83,8 +83,8 @@ def write_members(folder: Path, members: Iterable[Member]) -> None:
     lines = []
     for member in sorted(members, key=lambda member: (canonical(dict(member.labels)), member.key)):
         content = {"key": member.key, "labels": dict(sorted(member.labels.items()))}
-        more = {"overrides": list(member.overrides)} if member.overrides else {}
-        lines.append(json.dumps(content | more, ensure_ascii=False) + "\n")
+        overrides = {"overrides": list(member.overrides)} if member.overrides else {}
+        lines.append(json.dumps(content | overrides, ensure_ascii=False) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / MEMBERS, "".join(lines))
 

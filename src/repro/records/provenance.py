@@ -138,13 +138,13 @@ def _circumstances() -> dict[str, Any]:
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python and the named packages; `absent` if not installed."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            versions[name] = "absent"
+    return versions
 
 
 def host_kind() -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _processor_family() -> str | None:
     except OSError:
         return None
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    wanted = ("vendor_id", "cpu family", "CPU implementer", "CPU part")
-    return " ".join(facts[name] for name in wanted if name in facts) or None
+    fields = ("vendor_id", "cpu family", "CPU implementer", "CPU part")
+    return " ".join(facts[name] for name in fields if name in facts) or None
 
 
 def peak_resident_bytes() -> int:
@@ -219,11 +219,11 @@ def source_hash(*packages: str) -> str:
     Raises:
         InputError: a package has no Python source.
     """
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in sorted({"repro", *packages}):
         for path, name in _files(package):
-            whole.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
-    return whole.hexdigest()
+            digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @cache
@@ -233,19 +233,19 @@ def source_of(component: type) -> str:
     if package in ("repro", "builtins", "__main__"):
         return ""
     modules: dict[str, ModuleType] = {}
-    left = [base.__module__ for base in component.__mro__]
-    while left:
-        name = left.pop()
+    pending = [base.__module__ for base in component.__mro__]
+    while pending:
+        name = pending.pop()
         module = sys.modules.get(name)
         if module is None or name in modules or name.partition(".")[0] != package:
             continue
         modules[name] = module
-        left += map(_module_of, vars(module).values())
-    whole = hashlib.sha256()
+        pending += map(_module_of, vars(module).values())
+    digest = hashlib.sha256()
     for name, module in sorted(modules.items()):
         if module.__file__:
-            whole.update(f"{name}\0".encode() + Path(module.__file__).read_bytes() + b"\0")
-    return whole.hexdigest()
+            digest.update(f"{name}\0".encode() + Path(module.__file__).read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _module_of(value: object) -> str:

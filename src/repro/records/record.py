@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_folders, merge_entries
 from repro.core.reading import parse_json, read_mapping
 from repro.records.provenance import Provenance
 
@@ -171,13 +171,13 @@ class Record:
 
     def require_parts(self) -> None:
         """InputError for a part that other cells' tables read and that a stored record lacks."""
-        about = self.provenance
+        provenance = self.provenance
         if not isinstance(self.labels, Mapping) or not isinstance(self.labels.get("method"), str):
             raise InputError(f"its labels are {self.labels!r}; there must be a method")
-        if not isinstance(about.config, Mapping) or not about.config:
-            raise InputError(f"its provenance.config is {about.config!r}; it must be the settings")
+        if not isinstance(provenance.config, Mapping) or not provenance.config:
+            raise InputError(f"its provenance.config is {provenance.config!r}; it must be the settings")
         for name in ("started", "finished"):
-            datetime.fromisoformat(getattr(about, name))
+            datetime.fromisoformat(getattr(provenance, name))
 
 
 def whole_answer(values: Mapping[str, Scalar]) -> dict[str, float]:
@@ -189,35 +189,35 @@ def whole_answer(values: Mapping[str, Scalar]) -> dict[str, float]:
         answer_seconds, answer_joules; without one whose parts are not known.
     """
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    found = {}
+    means = {}
     for name, mean in (("answer_seconds", "latency"), ("answer_joules", "energy")):
         if mean in numbers and "prompts" in numbers:
-            found[name] = numbers[mean]
+            means[name] = numbers[mean]
     if "time" in numbers and "requests" in numbers:
-        found["answer_seconds"] = numbers["time"]
+        means["answer_seconds"] = numbers["time"]
     if {"prefill_joules", "decode_joules", "prompts"} <= numbers.keys() and numbers["prompts"]:
         joules = numbers["prefill_joules"] + numbers["decode_joules"]
-        found["answer_joules"] = joules / numbers["prompts"]
-    return found
+        means["answer_joules"] = joules / numbers["prompts"]
+    return means
 
 
 _FIELDS = tuple(field.name for field in fields(Record))
 
 
-def require_finite_numbers(value: object, place: str = "") -> None:
+def require_finite_numbers(value: object, path: str = "") -> None:
     """InputError that names the place of the first number in nested plain data that is not finite."""
-    if not place:
+    if not path:
         with suppress(TypeError, ValueError):  # quick, and says nothing of the place
             json.dumps(value, allow_nan=False)
             return
     if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{place or 'a number'} is {value}; it must be a finite number")
+        raise InputError(f"{path or 'a number'} is {value}; it must be a finite number")
     if isinstance(value, Mapping):
         for name, below in value.items():
-            require_finite_numbers(below, f"{place}.{name}" if place else str(name))
+            require_finite_numbers(below, f"{path}.{name}" if path else str(name))
     elif isinstance(value, (list, tuple)):
         for i, below in enumerate(value):
-            require_finite_numbers(below, f"{place}.{i}" if place else str(i))
+            require_finite_numbers(below, f"{path}.{i}" if path else str(i))
 
 
 def _json(value: object) -> str:
@@ -251,12 +251,12 @@ def _check_signs(values: Mapping[str, Scalar]) -> None:
 @cache
 def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Names (or patterns) of values that `metric/*.yaml` in these folders show as they are, with units."""
-    metrics = merged(folders, "metric/*.yaml", read_mapping, "metric")
-    plain = {name: about for name, about in metrics.items() if isinstance(about, dict)}
+    metrics = merge_entries(folders, "metric/*.yaml", read_mapping, "metric")
+    plain = {name: spec for name, spec in metrics.items() if isinstance(spec, dict)}
     return [
-        (str(about.get("value", name)), str(about.get("unit", "")))
-        for name, about in plain.items()
-        if "total" not in about and not about.get("signed")
+        (str(spec.get("value", name)), str(spec.get("unit", "")))
+        for name, spec in plain.items()
+        if "total" not in spec and not spec.get("signed")
     ]
 
 

@@ -1,6 +1,6 @@
 """A folder of results: the records of cells, and the tables that have them.
 
-Must not know what a table shows. The layout and its rules are described in docs/results.md.
+Must not know what a table shows. The layout and its rules are described in docs/tables.md.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Results(Store):
         Raises:
             InputError: a line is damaged.
         """
-        found = read_members(self.root / table)
-        if found.damaged:
-            raise InputError(found.damaged[0])
-        return list(found.members)
+        cells = read_members(self.root / table)
+        if cells.damaged:
+            raise InputError(cells.damaged[0])
+        return list(cells.members)
 
     def records(self, members: Iterable[Member]) -> list[Record]:
         """The records of a table's cells, with their labels in it; a cell without a record is left out."""
@@ -58,7 +58,7 @@ class Results(Store):
         """The records of a table, with its labels."""
         return self.records(self.members(table))
 
-    def labelled(self, labels: Mapping[str, str]) -> list[Record]:
+    def with_labels(self, labels: Mapping[str, str]) -> list[Record]:
         """The records that have these labels among theirs, or among those that a table gives them."""
         keys = {
             member.key
@@ -72,10 +72,10 @@ class Results(Store):
     def problems(self) -> list[str]:
         """One sentence for each file or line that is damaged, newer, a link, or left by a killed writer."""
         tables, links = find_tables(self.root)
-        said = [sentence for table in tables for sentence in read_members(self.root / table).damaged]
-        return [*super().problems(), *said, *(f"{path} is a link, which is not followed" for path in links)]
+        damage = [sentence for table in tables for sentence in read_members(self.root / table).damaged]
+        return [*super().problems(), *damage, *(f"{path} is a link, which is not followed" for path in links)]
 
-    def locked(self) -> Lock:
+    def lock(self) -> Lock:
         """The lock of all tables, for who reads, changes and writes one; a process may hold it twice."""
         self.root.mkdir(parents=True, exist_ok=True)
         return Lock(require_no_link(self.root, self.root / ".lock"), is_singleton=True)
@@ -91,7 +91,7 @@ class Results(Store):
         for member in members:
             if self.get(member.key) is None:
                 raise InputError(f"table {table!r} cannot have the cell {member.key[:12]}: it has no record")
-        with self.locked():
+        with self.lock():
             if set(map(_identity, self.members(table))) != set(map(_identity, members)):
                 remove_left(folder)
                 write_members(folder, members)
@@ -105,7 +105,7 @@ class Results(Store):
             InputError: something is damaged.
             OSError: the disk is full or read-only.
         """
-        with self.locked():
+        with self.lock():
             self.refresh()
             groups = {key: UNTABLED for key in self._cells}
             for table in reversed(self.tables()):

@@ -51,15 +51,15 @@ class RowFile:
         """Open or create the file with these tables; if it is on a network disk, one on this host's."""
         self.path = local_place(path)
         self._tables = tables
-        self._file = self._opened()
+        self._file = self._open()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The blob of a key; None if there is none or it is damaged."""
         ask = f"select value from {table} where key = ?"
-        found = self._safely(lambda file: file.execute(ask, (key,)).fetchone())
-        if found is None:
+        row = self._safely(lambda file: file.execute(ask, (key,)).fetchone())
+        if row is None:
             return None
-        value = _checked(key, found[0])
+        value = _without_checksum(key, row[0])
         if value is None:
             log.warning("an entry of %s is damaged; it is computed again", self.path)
             self._safely(lambda file: file.execute(f"delete from {table} where key = ?", (key,)))
@@ -80,10 +80,10 @@ class RowFile:
     def each(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """All keys and blobs of a table; of damaged ones a warning says how many are left out."""
         stored = self._safely(lambda file: list(file.execute(f"select * from {table}")))
-        whole = [(key, value) for key, blob in stored if (value := _checked(key, blob)) is not None]
-        if len(whole) < len(stored):
-            log.warning("%d entries of %s are damaged and left out", len(stored) - len(whole), self.path)
-        yield from whole
+        intact = [(key, value) for key, blob in stored if (value := _without_checksum(key, blob)) is not None]
+        if len(intact) < len(stored):
+            log.warning("%d entries of %s are damaged and left out", len(stored) - len(intact), self.path)
+        yield from intact
 
     def close(self) -> None:
         """Close the file."""
@@ -98,35 +98,35 @@ class RowFile:
             self._file = self._in_memory(wrong)
         except sqlite3.DatabaseError as wrong:
             self._file.close()
-            self._file = self._made_again(wrong)
+            self._file = self._recreate(wrong)
         return work(self._file)
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return self._connected(self.path)
+            return self._connect(self.path)
         except (OSError, sqlite3.OperationalError) as wrong:
             return self._in_memory(wrong)
         except sqlite3.DatabaseError as wrong:
-            return self._made_again(wrong)
+            return self._recreate(wrong)
 
-    def _made_again(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _recreate(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
         """A new file in place of a damaged one."""
         try:
             self._set_aside(damage)
-            return self._connected(self.path)
+            return self._connect(self.path)
         except (OSError, sqlite3.OperationalError) as wrong:
             return self._in_memory(wrong)
 
     def _in_memory(self, wrong: Exception) -> sqlite3.Connection:
         """Tables without a file, since it cannot be used."""
         warn(f"cannot use the cache {self.path} ({wrong}), so its results are computed; {ADVICE}")
-        return self._connected(":memory:")
+        return self._connect(":memory:")
 
-    def _connected(self, place: Path | str) -> sqlite3.Connection:
-        if isinstance(place, Path) and not place.exists():
-            place.touch()  # by the umask; SQLite alone never lets a group write
-        file = sqlite3.connect(place, timeout=60, isolation_level=None)
+    def _connect(self, path: Path | str) -> sqlite3.Connection:
+        if isinstance(path, Path) and not path.exists():
+            path.touch()  # by the umask; SQLite alone never lets a group write
+        file = sqlite3.connect(path, timeout=60, isolation_level=None)
         try:
             file.execute("pragma journal_mode = wal")
             file.execute("pragma synchronous = normal")
@@ -151,7 +151,7 @@ def _sum(key: bytes, value: bytes) -> bytes:
     return hashlib.blake2b(key + value, digest_size=CHECKSUM).digest()
 
 
-def _checked(key: bytes, stored: object) -> bytes | None:
+def _without_checksum(key: bytes, stored: object) -> bytes | None:
     """The blob without its checksum; None if it does not match."""
     if not isinstance(stored, bytes) or stored[:CHECKSUM] != _sum(key, stored[CHECKSUM:]):
         return None
@@ -186,8 +186,8 @@ def local_place(path: Path) -> Path:
 
 def network_type(folder: Path) -> str:
     """The type of the network file system that a folder is on, or will be; "" if it is on a local one."""
-    place = Path(os.path.realpath(folder))
-    mounts = (mount for mount in _mounts() if place.is_relative_to(mount[0]))
+    path = Path(os.path.realpath(folder))
+    mounts = (mount for mount in _mounts() if path.is_relative_to(mount[0]))
     kind = max(mounts, default=("", ""))[1]
     return kind if NETWORK.match(kind) else ""
 

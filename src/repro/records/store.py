@@ -140,7 +140,7 @@ class LinesFile:
             return []
         self.stat = stat
         try:
-            added = self._added(stat.st_size)
+            added = self._read_added(stat.st_size)
         except FileNotFoundError:  # packed meanwhile
             return []
         except (InputError, OSError) as wrong:
@@ -154,7 +154,7 @@ class LinesFile:
             self.end += len(raw)
         return cells
 
-    def _added(self, size: int) -> bytes:
+    def _read_added(self, size: int) -> bytes:
         """The whole lines behind `end`."""
         require_no_link(self.path.parent, self.path)
         if not self.end:
@@ -167,7 +167,7 @@ class LinesFile:
 
     def _take(self, raw: bytes) -> StoredCell | None:
         """Note what a line says. Returns its cell, if it has one."""
-        line = readable(raw, f"{self.path}, line {self.count}", self.damaged)
+        line = parse_line(raw, f"{self.path}, line {self.count}", self.damaged)
         if line is None:
             return None
         try:
@@ -184,16 +184,16 @@ class LinesFile:
             else:
                 raise ValueError("it is no line of records")
         except (ValueError, KeyError) as wrong:
-            self.damaged.append(_damaged(f"{self.path}, line {self.count}", wrong))
+            self.damaged.append(_damage_sentence(f"{self.path}, line {self.count}", wrong))
         return None
 
 
-def readable(raw: bytes, place: str, damaged: list[str]) -> Line | None:
+def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
     """A line of a file; `None` if it is damaged or newer, with a sentence added to `damaged`."""
     try:
         return read_line(raw.removesuffix(b"\n").decode(errors="replace"))
     except NewerForm as newer:
-        path = place.rpartition(", line ")[0]
+        path = location.rpartition(", line ")[0]
         sentence = (
             f"{path} was written by a newer version of repro (its lines have the form {newer}, and this "
             f"version reads up to {FORM}); its newer lines are left alone"
@@ -201,12 +201,12 @@ def readable(raw: bytes, place: str, damaged: list[str]) -> Line | None:
         if sentence not in damaged:
             damaged.append(sentence)
     except ValueError as wrong:
-        damaged.append(_damaged(place, wrong))
+        damaged.append(_damage_sentence(location, wrong))
     return None
 
 
-def _damaged(place: str, wrong: Exception) -> str:
-    return f"{place}, is damaged ({wrong}); the others are read; restore the file, or remove the line"
+def _damage_sentence(location: str, wrong: Exception) -> str:
+    return f"{location}, is damaged ({wrong}); the others are read; restore the file, or remove the line"
 
 
 class Store:
@@ -226,7 +226,7 @@ class Store:
         cell = self._cell(key)
         return cell.record if cell else None
 
-    def finished(self) -> frozenset[str]:
+    def finished_keys(self) -> frozenset[str]:
         """The keys of all finished records."""
         self.refresh()
         return frozenset(key for key, cell in self._cells.items() if cell.is_done)
@@ -278,19 +278,19 @@ class Store:
     def problems(self) -> list[str]:
         """One sentence for each line or file that is damaged, newer, a link, or left by a killed writer."""
         self.refresh()
-        said = [sentence for file in self._sorted_files() for sentence in file.damaged]
+        problems = [sentence for file in self._sorted_files() for sentence in file.damaged]
         for cell in self._cells.values():
             try:
                 cell.record  # noqa: B018
             except InputError as wrong:
-                said.append(str(wrong))
+                problems.append(str(wrong))
         for path in sorted(self.folder.glob(f"*{PACKED_DETAILS}")):
             try:
-                said += _packed_details(path, *_stamp(path))[1]
+                problems += _packed_details(path, *_stamp(path))[1]
             except InputError as wrong:
-                said.append(str(wrong))
-        left = (path for path in sorted(self.folder.glob("*.tmp")) if not path.name.startswith("."))
-        return said + [f"{path} was left by a writer that was killed or still writes" for path in left]
+                problems.append(str(wrong))
+        strays = (path for path in sorted(self.folder.glob("*.tmp")) if not path.name.startswith("."))
+        return problems + [f"{path} was left by a writer that was killed or still writes" for path in strays]
 
     def refresh(self) -> None:
         """Read what was written since; a file that was replaced is read again."""
@@ -304,9 +304,9 @@ class Store:
             self._add(cell for file in self._sorted_files() for cell in file.cells.values())
         for name in sorted(stats, key=_order):
             file = self._files.setdefault(name, LinesFile(self.folder / name))
-            said = len(file.damaged)
+            count = len(file.damaged)
             self._add(file.read_more(stats[name]))
-            for sentence in file.damaged[said:]:
+            for sentence in file.damaged[count:]:
                 warn(sentence)
 
     def _add(self, cells: Iterable[StoredCell]) -> None:
@@ -434,7 +434,7 @@ class Store:
             cells += [write_line(part_content(name, cell.file.parts[name])) for name in names]
             cells.append(write_line(cell.content))
             lines = (self._details_line(cell, kind) for kind in DETAILS)
-            details += [line.written() for line in lines if line]
+            details += [line.stored_form() for line in lines if line]
         packed = lzma.compress("".join(details).encode(), filters=FAR)
         if details:
             write_changed(self.folder / f"{group}{PACKED_DETAILS}", packed)
@@ -480,7 +480,7 @@ class Writer:
         After an error, or when it is large, the next lines go to another.
         """
         data = "".join(map(write_line, contents)).encode()
-        own, self._path = self._path, None
+        current, self._path = self._path, None
         try:
             handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
@@ -492,7 +492,7 @@ class Writer:
                 os.fsync(handle)
             if not path.exists():
                 return False
-            self._path = own if os.fstat(handle).st_size < LARGE else None
+            self._path = current if os.fstat(handle).st_size < LARGE else None
             return True
         finally:
             os.close(handle)
@@ -526,7 +526,7 @@ def _packed_details(path: Path, *_: int) -> tuple[dict[tuple[str, str], Line], l
     damaged: list[str] = []
     lines = {}
     for number, raw in enumerate(unpack(path).splitlines(), 1):
-        if line := readable(raw, f"{path}, line {number}", damaged):
+        if line := parse_line(raw, f"{path}, line {number}", damaged):
             lines[line.kind, line.name] = line
     return lines, damaged
 

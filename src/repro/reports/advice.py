@@ -17,14 +17,14 @@ from statistics import fmean
 from repro.core.reading import csv_reader
 from repro.records.record import Record, Round
 from repro.records.results import Results, open_results
-from repro.reports.formats.layout import fixed, signs
+from repro.reports.formats.layout import fixed_point, signs
 from repro.reports.tables.bands import BANDS, read_draws
 from repro.reports.tables.table import MARKS
 
-OWN, FLASH = "_own", "_streamed"
+OWN_ENGINE, FLASH = "_own", "_streamed"
 """Ends of the ids of rows: a paper's own engine, and a target that is streamed from flash."""
 
-PLACED = "std_"
+ON_PROCESSOR = "std_"
 """Begins the ids of plain decoding on one processor, of which the row `std` is the best."""
 
 PROMPTS, MACHINE, ENGINE, AGREEMENT = "the prompts", "assumed numbers", "the engine", "the draft's agreement"
@@ -54,7 +54,7 @@ class SystemAnswer:
         seconds: of the whole answer.
         joules: of the whole answer; `None` if unknown.
         ends: the range of its seconds by what moves them, `MACHINE` left out.
-        drawn: its seconds on each drawn machine; empty without bands.
+        draws: its seconds on each drawn machine; empty without bands.
         shortened: whether a smaller model answers a shorter prompt, so that it is first at another task.
     """
 
@@ -63,26 +63,26 @@ class SystemAnswer:
     seconds: float
     joules: float | None
     ends: dict[str, Ends]
-    drawn: tuple[float, ...]
+    draws: tuple[float, ...]
     shortened: bool = False
 
 
-def moved_by(first: SystemAnswer, other: SystemAnswer) -> list[str]:
+def what_reorders(first: SystemAnswer, other: SystemAnswer) -> list[str]:
     """What may turn the order of a row and of one that answers later; nothing if their order is certain.
 
     One thing at a time; then all that move one of them, together on each drawn machine.
     """
     kinds = [kind for kind in KINDS if kind in first.ends or kind in other.ends]
-    found = [kind for kind in kinds if _at(first, kind)[1] >= _at(other, kind)[0]]
-    drawn = list(zip(first.drawn, other.drawn, strict=False))
-    if any(a >= b for a, b in drawn):
-        found.append(MACHINE)
-    if not found:
+    movers = [kind for kind in kinds if _at(first, kind)[1] >= _at(other, kind)[0]]
+    machine_pairs = list(zip(first.draws, other.draws, strict=False))
+    if any(a >= b for a, b in machine_pairs):
+        movers.append(MACHINE)
+    if not movers:
         latest = max(_at(first, kind)[1] for kind in ("", *kinds)) / first.seconds
         earliest = min(_at(other, kind)[0] for kind in ("", *kinds)) / other.seconds
-        if any(a * latest >= b * earliest for a, b in [(first.seconds, other.seconds), *drawn]):
-            return [" and ".join([*kinds, *([MACHINE] if drawn else [])])]
-    return found
+        if any(a * latest >= b * earliest for a, b in [(first.seconds, other.seconds), *machine_pairs]):
+            return [" and ".join([*kinds, *([MACHINE] if machine_pairs else [])])]
+    return movers
 
 
 def _at(row: SystemAnswer, kind: str) -> Ends:
@@ -112,35 +112,35 @@ class SystemTable:
 
         A paper's own engine is no row, but an end of its system's; of plain decoding the best one is a row.
         """
-        drawn = read_draws(self.root)
-        found = []
+        draws_by_figure = read_draws(self.root)
+        answers = []
         for row, name in self.names.items():
-            if OWN in row or row.startswith(PLACED) or (FLASH in row) != streamed:
+            if OWN_ENGINE in row or row.startswith(ON_PROCESSOR) or (FLASH in row) != streamed:
                 continue
             line = self.lines[row, f"answer_{length}"]
             if not line["ours"]:
                 continue
             seconds, joules = float(line["ours"]), self.lines[row, f"answer_joules_{length}"]["ours"]
-            draws = drawn.get((self.table, row, f"answer_{length}"), ())
+            draws = draws_by_figure.get((self.table, row, f"answer_{length}"), ())
             ends = dict(self._ends(row, length, seconds))
-            whole = self.lines[row, f"answer_{LENGTHS[-1]}"]["ours"]  # the length that acceptance is of
-            shortened = bool(whole) and not self.lines[row, "acceptance"]["ours"]
-            found.append(
+            long_answer = self.lines[row, f"answer_{LENGTHS[-1]}"]["ours"]  # the length that acceptance is of
+            shortened = bool(long_answer) and not self.lines[row, "acceptance"]["ours"]
+            answers.append(
                 SystemAnswer(row, name, seconds, float(joules) if joules else None, ends, draws, shortened)
             )
-        return sorted(found, key=lambda row: row.seconds)
+        return sorted(answers, key=lambda row: row.seconds)
 
     def _ends(self, row: str, length: str, seconds: float) -> Iterator[tuple[str, Ends]]:
         line = self.lines[row, f"answer_{length}"]
         if line["low"]:
             yield PROMPTS, (float(line["low"]), float(line["high"]))
-        named = [other for other in self.names if other.partition(OWN)[0] == row and OWN in other]
-        figures = [self.lines[other, f"answer_{length}"]["ours"] for other in named]
-        own = [float(figure) for figure in figures if figure]
-        if own:
-            yield ENGINE, (min(seconds, *own), max(seconds, *own))
-        if agreed := self._by_agreement(line["cell"]):
-            yield AGREEMENT, agreed
+        engine_rows = [name for name in self.names if name.startswith(row + OWN_ENGINE)]
+        figures = [self.lines[name, f"answer_{length}"]["ours"] for name in engine_rows]
+        engine_seconds = [float(figure) for figure in figures if figure]
+        if engine_seconds:
+            yield ENGINE, (min(seconds, *engine_seconds), max(seconds, *engine_seconds))
+        if agreement_ends := self._by_agreement(line["cell"]):
+            yield AGREEMENT, agreement_ends
 
     def _by_agreement(self, cell: str) -> Ends | None:
         """The ends by agreement of the cell whose key begins so."""
@@ -170,13 +170,13 @@ def answers_by_agreement(record: Record, rounds: Sequence[Round]) -> Ends | None
     Prompts and the time of a round stay. A round then emits the branch that came furthest and a token, or one
     token.
     """
-    reached = [float(line["reach"] or 0) for line in rounds if line.get("rows")]
+    reaches = [float(line["reach"] or 0) for line in rounds if line.get("rows")]
     values = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
-    if not any(reached) or "prefill_seconds" not in values:
+    if not any(reaches) or "prefill_seconds" not in values:
         return None
-    before, decoding = (values[name] / values["prompts"] for name in ("prefill_seconds", "decode_seconds"))
+    prefill, decoding = (values[name] / values["prompts"] for name in ("prefill_seconds", "decode_seconds"))
     a_token_a_round = decoding * values["acceptance_length"]
-    return before + a_token_a_round / (1 + fmean(reached)), before + a_token_a_round
+    return prefill + a_token_a_round / (1 + fmean(reaches)), prefill + a_token_a_round
 
 
 def sentences(comparison: SystemTable) -> list[str]:
@@ -192,88 +192,76 @@ def sentences(comparison: SystemTable) -> list[str]:
 
 def _order(rows: Sequence[SystemAnswer]) -> str:
     """Who answers first, against whom that is open and by what, and who takes least energy."""
-    first, *others = [row for row in rows if not row.shortened]
-    crossing = [(row, moved_by(first, row)) for row in others]
-    said = f"{first.name} answers first, after {_seconds(first.seconds)} s"
+    first, *later = [row for row in rows if not row.shortened]
+    movers = [(row, what_reorders(first, row)) for row in later]
+    sentence = f"{first.name} answers first, after {_seconds(first.seconds)} s"
     if first.ends.get(ENGINE):
         worst = max(first.ends[ENGINE])
-        said += f" ({_seconds(worst)} on its own engine)" if worst > first.seconds else ""
-    words = [
-        f"{row.name} ({_seconds(row.seconds)} s; by {_listed(kinds)})" for row, kinds in crossing if kinds
+        sentence += f" ({_seconds(worst)} on its own engine)" if worst > first.seconds else ""
+    open_systems = [
+        f"{row.name} ({_seconds(row.seconds)} s; by {_join(kinds)})" for row, kinds in movers if kinds
     ]
-    said += f"; **open** against {_listed(words)}" if words else ""
-    behind = [f"{row.name} ({_seconds(row.seconds)} s)" for row, kinds in crossing if not kinds]
-    said += f"; behind it in any case: {_listed(behind)}" if behind else ""
-    other = [f"{row.name} ({_seconds(row.seconds)} s)" for row in rows if row.shortened]
-    said += f"; on a smaller model and a shorter prompt: {_listed(other)}" if other else ""
-    known = [(row.joules, row.name) for row in (first, *others) if row.joules is not None]
-    joules, name = min(known)
-    return f"{said}. Least energy: {name}, {_seconds(joules)} J."
+    sentence += f"; **open** against {_join(open_systems)}" if open_systems else ""
+    behind = [f"{row.name} ({_seconds(row.seconds)} s)" for row, kinds in movers if not kinds]
+    sentence += f"; behind it in any case: {_join(behind)}" if behind else ""
+    shorter = [f"{row.name} ({_seconds(row.seconds)} s)" for row in rows if row.shortened]
+    sentence += f"; on a smaller model and a shorter prompt: {_join(shorter)}" if shorter else ""
+    energies = [(row.joules, row.name) for row in (first, *later) if row.joules is not None]
+    joules, name = min(energies)
+    return f"{sentence}. Least energy: {name}, {_seconds(joules)} J."
 
 
 def _bands(comparison: SystemTable) -> Iterator[str]:
     rows = [row for streamed in (False, True) for row in comparison.rows("1024", streamed)]
-    if not any(row.drawn for row in rows):
+    if not any(row.draws for row in rows):
         yield "No assumed number of the machine was drawn: what these move is not in the ranges."
         return
     assumed, total = comparison.numbers
-    still = [row.name for row in rows if row.drawn and max(row.drawn) - min(row.drawn) < 1e-3 * row.seconds]
+    stable = [row.name for row in rows if row.draws and max(row.draws) - min(row.draws) < 1e-3 * row.seconds]
     yield (
         f"Of the machine's {total} numbers the {assumed} assumed ones were drawn, within 30%, none that is "
-        "fitted or printed" + (f". No draw moves the seconds of {_listed(still)}." if still else ".")
+        "fitted or printed" + (f". No draw moves the seconds of {_join(stable)}." if stable else ".")
     )
 
 
 def short_table(comparison: SystemTable) -> list[str]:
-    """README's table of the rows in memory, with the marks of the figures and their legend."""
+    """README's table of the rows in memory; marks of a whole row stand after its name, their legend below."""
     rows = [row for row in comparison.names if FLASH not in row]
-    shown = {(row, column): comparison.lines[row, column] for row in rows for column in README_COLUMNS}
-    marks = [line["marks"].split() for line in shown.values() if line["ours"]]
-    shared = [mark for mark in MARKS if all(mark in one for one in marks)]
-    used = [mark for mark in MARKS if any(mark in one for one in marks) and mark not in shared]
     lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
-    lines += [
-        [comparison.names[row], *(_shown(shown[row, column], column, shared) for column in README_COLUMNS)]
-        for row in rows
-    ]
-    return [
-        *(f"| {' | '.join(line)} |" for line in lines),
-        "",
-        " ".join(
-            [
-                *(f"All figures: {MARKS[m][1]}." for m in shared),
-                *(f"{MARKS[m][0]}: {MARKS[m][1]}." for m in used),
-            ]
-        ),
-    ]
+    used = set[str]()
+    for row in rows:
+        figures = {name: comparison.lines[row, name] for name in README_COLUMNS}
+        mark_lists = [line["marks"].split() for line in figures.values() if line["ours"]]
+        shared = [mark for mark in MARKS if all(mark in marks for marks in mark_lists)]
+        used |= {mark for marks in mark_lists for mark in marks}
+        name = comparison.names[row] + signs(shared, ())
+        lines.append([name, *(_cell_text(line, column, shared) for column, line in figures.items())])
+    legend = " ".join(f"{sign}: {words}." for mark, (sign, words) in MARKS.items() if mark in used)
+    return [*(f"| {' | '.join(line)} |" for line in lines), "", legend]
 
 
-def _shown(line: dict[str, str], column: str, shared: Sequence[str]) -> str:
-    words = line["ours"]
+def _cell_text(line: dict[str, str], column: str, shared: Sequence[str]) -> str:
+    text = line["ours"]
     try:
-        words = fixed(float(words), DIGITS.get(column, 1 if float(words) >= 10 else 2))
+        text = fixed_point(float(text), DIGITS.get(column, 1 if float(text) >= 10 else 2))
     except ValueError:
-        words = words or "—"
-    return words + signs(line["marks"].split(), shared)
+        text = text or "—"
+    return text + signs(line["marks"].split(), shared)
 
 
 def _seconds(number: float) -> str:
-    return fixed(number, 1 if number >= 10 else 2)
+    return fixed_point(number, 1 if number >= 10 else 2)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join([*words[:-2], " and ".join(words[-2:])])
+def _join(phrases: Sequence[str]) -> str:
+    return ", ".join([*phrases[:-2], " and ".join(phrases[-2:])])
 
 
 def readme_block(root: Path) -> str:
-    """README's table and what is read off it."""
-    phone, board = SystemTable(root, "compare/phone"), SystemTable(root, "compare/board")
-    memory = [line for line in sentences(board) if line.startswith("In memory")]
-    bullets = [
-        *sentences(phone),
-        *(f"On the board (compare/board), {line[0].lower()}{line[1:]}" for line in memory),
-    ]
-    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in bullets)])
+    """README's table of the phone, and who is first in memory."""
+    phone = SystemTable(root, "compare/phone")
+    orders = [line for line in sentences(phone) if line.startswith("In memory")]
+    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in orders)])
 
 
 def compare_block(root: Path) -> str:

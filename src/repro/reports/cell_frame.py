@@ -20,29 +20,29 @@ from repro.reports.intervals.samples import COUNTED
 from repro.reports.spec.metric import load_metrics
 from repro.reports.tables.known import known_values
 
-ABOUT = ("key", "experiment", "status")
+FIRST_COLUMNS = ("key", "experiment", "status")
 """The first columns."""
 
 ENDS = ("low", "high")
 """What stands behind a value's name in the columns of its interval."""
 
-OF_THE_CELL = "cell"
+CELL_PREFIX = "cell"
 """Stands before a setting that is in no group, since labels and values may have its name."""
 
-OTHERWISE = frozenset({"name", "labels"})
+BESIDE_CONFIG = frozenset({"name", "labels"})
 """Entries of a configuration that a record has beside it."""
 
-UNSHOWN = PROSE | PLACES | {"cells"}
+LEFT_OUT = PROSE | PLACES | {"cells"}
 """Entries of a configuration that say where numbers and files come from."""
 
-STATED = ("clock", "weights", "costs", "commit", "finished")
+ORIGIN = ("clock", "weights", "costs", "commit", "finished")
 """Entries of the provenance that say what kind of figures a record has."""
 
 UNITS = "units"
 """The entry of a frame's `attrs`, and of a file's metadata, with the unit of each column that has one."""
 
 Row = Mapping[str, Any]
-Place = tuple[str, int]
+Section = tuple[str, int]
 """A section of a configuration: its name and its identity in memory."""
 
 
@@ -61,7 +61,7 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
     settings, units = _settings(records)
     reserved = {*load_metrics(), *(name for figures in values for name in figures)}
     parts: list[tuple[str, Sequence[Row]]] = [
-        ("str", [{name: getattr(r, name) for name in ABOUT} for r in records]),
+        ("str", [{name: getattr(r, name) for name in FIRST_COLUMNS} for r in records]),
         (
             "str",
             [{f"{n}_label" if n in reserved else n: text for n, text in r.labels.items()} for r in records],
@@ -69,9 +69,9 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
         ("Int64", [{"n": next((v[name] for name in COUNTED if name in v), None)} for v in values]),
         ("float64", values),
         ("str", settings),
-        ("str", [{f"provenance.{name}": getattr(r.provenance, name) for name in STATED} for r in records]),
+        ("str", [{f"provenance.{name}": getattr(r.provenance, name) for name in ORIGIN} for r in records]),
     ]
-    columns = {name: _column([], "str") for name in ABOUT}
+    columns = {name: _column([], "str") for name in FIRST_COLUMNS}
     for absent, rows in parts:
         for name in sorted({name for row in rows for name in row}) if rows is settings else _names(rows):
             columns[name] = _column([row.get(name) for row in rows], absent)
@@ -83,8 +83,8 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
 def _with_ends(record: Record) -> Row:
     """A record's values, each with the ends of its 95% interval behind it."""
     values, ends = known_values(record), ends_of(record)
-    behind = {name: [f"{name}_{end}" for end in ENDS if f"{name}_{end}" in ends] for name in values}
-    return {name: {**values, **ends}[name] for value in values for name in (value, *behind[value])}
+    end_columns = {name: [f"{name}_{end}" for end in ENDS if f"{name}_{end}" in ends] for name in values}
+    return {name: {**values, **ends}[name] for value in values for name in (value, *end_columns[value])}
 
 
 def ends_of(record: Record) -> dict[str, Scalar]:
@@ -94,10 +94,10 @@ def ends_of(record: Record) -> dict[str, Scalar]:
     """
     ends: dict[str, Scalar] = {}
     for name, value in known_values(record).items():
-        spread = record.uncertainty.get(name)
-        if spread is not None and isinstance(value, (int, float)):
-            both = spread if isinstance(spread, tuple) else (value - 1.96 * spread, value + 1.96 * spread)
-            ends |= {f"{name}_{end}": number for end, number in zip(ENDS, both, strict=True)}
+        error = record.uncertainty.get(name)
+        if error is not None and isinstance(value, (int, float)):
+            interval = error if isinstance(error, tuple) else (value - 1.96 * error, value + 1.96 * error)
+            ends |= {f"{name}_{end}": number for end, number in zip(ENDS, interval, strict=True)}
     return ends
 
 
@@ -115,11 +115,11 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
     if kind != ".parquet":
         raise InputError(f"{path} ends in {kind or 'nothing'}; cells are written as .parquet or .csv")
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    about = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
+    metadata = {**table.schema.metadata, UNITS.encode(): json.dumps(frame.attrs[UNITS]).encode()}
     from pyarrow import parquet  # a module of its own, that takes a while
 
     content = BytesIO()
-    parquet.write_table(table.replace_schema_metadata(about), content, compression="zstd")
+    parquet.write_table(table.replace_schema_metadata(metadata), content, compression="zstd")
     write_atomically(path, content.getvalue())
 
 
@@ -156,47 +156,47 @@ def _value_units(names: Sequence[str]) -> dict[str, str]:
 
 def _settings(records: Sequence[Record]) -> tuple[list[Row], dict[str, str]]:
     """The settings of each record by column, and the units of columns."""
-    places: list[list[Place]] = []
-    sections: dict[Place, Row] = {}  # packed records share their equal sections
+    by_record: list[list[Section]] = []
+    sections: dict[Section, Row] = {}  # packed records share their equal sections
     for record in records:
         config = record.provenance.config
-        names = [name for name in config if name not in OTHERWISE]
-        places.append([(name, id(config[name])) for name in names])
-        for name, place in zip(names, places[-1], strict=True):
-            if place not in sections:
-                sections[place] = dict(_leaves(config[name], name))
-    paths = _telling(sections)
-    columns: dict[Place, Row] = {}
+        names = [name for name in config if name not in BESIDE_CONFIG]
+        by_record.append([(name, id(config[name])) for name in names])
+        for name, section in zip(names, by_record[-1], strict=True):
+            if section not in sections:
+                sections[section] = dict(_leaves(config[name], name))
+    telling_paths = _telling_paths(sections)
+    columns: dict[Section, Row] = {}
     units: dict[str, set[str]] = defaultdict(set)
-    for place, leaves in sections.items():
-        shown = leaves.keys() & paths
-        columns[place] = {p if "." in p else f"{OF_THE_CELL}.{p}": leaves[p] for p in shown}
-        for path in shown:
+    for section, leaves in sections.items():
+        column_paths = leaves.keys() & telling_paths
+        columns[section] = {p if "." in p else f"{CELL_PREFIX}.{p}": leaves[p] for p in column_paths}
+        for path in column_paths:
             units[path].add(str(leaves.get(f"{path.removesuffix('.value')}.unit", "")))
     rows: list[Row] = [
-        {name: v for place in of_record for name, v in columns[place].items()} for of_record in places
+        {name: v for section in of_record for name, v in columns[section].items()} for of_record in by_record
     ]
-    return rows, {path: unit for path, (unit, *others) in units.items() if unit and not others}
+    return rows, {path: unit for path, (unit, *other_units) in units.items() if unit and not other_units}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The entries of nested settings by path, without absent ones and those that explain others."""
     if isinstance(value, Mapping):
-        for name in value.keys() - UNSHOWN:
+        for name in value.keys() - LEFT_OUT:
             yield from _leaves(value[name], f"{path}.{name}")
     elif value is not None:
         yield path, value
 
 
-def _telling(sections: Mapping[Place, Row]) -> set[str]:
+def _telling_paths(sections: Mapping[Section, Row]) -> set[str]:
     """Paths of settings of at most two levels, names, and what differs between sections of one name."""
     paths: set[str] = set()
     first: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for (group, _), leaves in sections.items():
-        alike = first[group, str(leaves.get(f"{group}.name"))]
+        earlier = first[group, str(leaves.get(f"{group}.name"))]
         paths.update(
             path
             for path, value in leaves.items()
-            if path.count(".") < 2 or path.endswith(".name") or alike.setdefault(path, value) != value
+            if path.count(".") < 2 or path.endswith(".name") or earlier.setdefault(path, value) != value
         )
     return paths

@@ -58,7 +58,7 @@ VALIDATION = "validation"
 """Folder of the tables that hold the emulator against measurements."""
 
 
-def written(folder: Path) -> list[str]:
+def table_names(folder: Path) -> list[str]:
     """Names of all tables, pages of claims and so on that a folder of results has, sorted.
 
     Those under `validation/` have no cells; `python -m workshop.validation` makes them.
@@ -73,16 +73,16 @@ def validations(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def formats_of(wanted: Collection[str], figure: bool) -> list[str]:
+def formats_of(names: Collection[str], figure: bool) -> list[str]:
     """The wanted formats in the usual order, without pictures if there is no figure.
 
     Raises:
         InputError: an unknown format.
     """
-    for name in wanted:
+    for name in names:
         if name not in FORMATS:
             raise InputError(unknown("table format", name, FORMATS))
-    return [name for name in FORMATS if name in wanted and (figure or name not in PICTURES)]
+    return [name for name in FORMATS if name in names and (figure or name not in PICTURES)]
 
 
 def write_all(
@@ -90,22 +90,22 @@ def write_all(
     folder: Path,
     bibliography: dict[str, str],
     formats: Collection[str] = USUAL,
-    shown: Page | None = None,
+    made_page: Page | None = None,
 ) -> dict[str, Path]:
     """Write a table's files; a table without a figure, or without anything to show in it, has no pictures.
 
-    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them; `shown` is the table's page
-    where it was made. Files are replaced atomically.
+    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them; `made_page` is the table's
+    page where it was made. Files are replaced atomically.
 
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
     """
-    drawn = table.figure and any(row.has_something for row in table.rows)
-    picture = partial(_picture, table) if drawn else None
+    has_figure = table.figure and any(row.has_something for row in table.rows)
+    picture = partial(_picture, table) if has_figure else None
     # A sweep's own table is as a paper has it, without what is the same in every row.
     latex = PaperTable().latex if table.experiment.startswith(SWEEPS) else None
     return write_page(
-        shown or page(table),
+        made_page or page(table),
         lambda: to_csv(table),
         table.papers,
         folder,
@@ -117,7 +117,7 @@ def write_all(
 
 
 def write_page(
-    shown: Page,
+    page: Page,
     csv: Callable[[], str],
     papers: Sequence[str],
     folder: Path,
@@ -129,7 +129,7 @@ def write_page(
     """Write a page's files to a folder, as `path_of` names them; returns them by format.
 
     Args:
-        shown: the page.
+        page: its text.
         csv: makes its figures as CSV.
         papers: that it cites.
         folder: of results.
@@ -143,14 +143,14 @@ def write_page(
     """
     bibtex = citations(papers, bibliography)
     contents: dict[str, Callable[[], str | bytes]] = {
-        "md": lambda: to_markdown(shown, bibtex),
+        "md": lambda: to_markdown(page, bibtex),
         "csv": csv,
-        "tex": lambda: latex(bibtex) if latex else to_latex(shown, bibtex),
+        "tex": lambda: latex(bibtex) if latex else to_latex(page, bibtex),
         **{name: partial(picture, name) for name in PICTURES if picture},
         "bib": lambda: _with_entries(folder, papers, bibliography),
     }
-    wanted = formats_of(formats, picture is not None)
-    return write_files(shown.experiment, folder, {name: contents[name] for name in wanted})
+    names = formats_of(formats, picture is not None)
+    return write_files(page.experiment, folder, {name: contents[name] for name in names})
 
 
 def write_paper(
@@ -164,8 +164,8 @@ def write_paper(
     """
     text = paper.latex(table, [r"cite with \bibliography{paper}"])
     bib = _with_entries(folder, table.papers, bibliography)
-    shown = paper.figure(table)
-    pictures = {f"paper.{end}": partial(_picture, shown, end, bare=True) for end in PICTURES if shown}
+    selection = paper.figure(table)
+    pictures = {f"paper.{end}": partial(_picture, selection, end, bare=True) for end in PICTURES if selection}
     return write_files(table.experiment, folder, {"paper.tex": text, **pictures, "bib": bib})
 
 
@@ -191,7 +191,7 @@ def write_files(
     for name, content in contents.items():
         file = path_of(folder, experiment, name)
         try:
-            made = content() if callable(content) else content
+            data = content() if callable(content) else content
         except InputError:
             raise
         except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
@@ -201,7 +201,7 @@ def write_files(
             continue
         try:
             require_no_link(folder, file.parent).mkdir(parents=True, exist_ok=True)
-            write_atomically(file, made)
+            write_atomically(file, data)
         except OSError as wrong:
             raise InputError(
                 f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}"

@@ -34,7 +34,7 @@ def block(page: str, name: str, where: str) -> str:
     return inside.strip()
 
 
-def filled(page: str, name: str, content: str, where: str) -> str:
+def fill_block(page: str, name: str, content: str, where: str) -> str:
     """The page with a block's Markdown between its markers.
 
     Raises:

@@ -16,10 +16,10 @@ from repro.reports.formats.layout import (
     Grid,
     Heading,
     Page,
+    entry_text,
     grid,
     heading,
     interval_line,
-    own_words,
     page,
     printed_label,
     with_unit,
@@ -52,7 +52,7 @@ class PaperTable:
     width: float = ONE_COLUMN
     style: str = "float"
 
-    def chosen(self, table: Table) -> Table:
+    def select(self, table: Table) -> Table:
         """The table with these rows and columns, and intervals if they are wanted.
 
         A float without named columns leaves out those that are the same in every row, which a footnote says,
@@ -62,24 +62,24 @@ class PaperTable:
             InputError: there is no such row or column.
         """
         keys = [column.key for column in table.columns]
-        places = [_place("column", key, keys) for key in self.columns] or [*range(len(keys))]
+        indices = [_index("column", key, keys) for key in self.columns] or [*range(len(keys))]
         ids, names = [row.id for row in table.rows], [row.name for row in table.rows]
-        at = [names.index(row) if row in names else _place("row", row, ids) for row in self.rows]
-        rows = [table.rows[i] for i in at or range(len(ids))]
+        row_indices = [names.index(row) if row in names else _index("row", row, ids) for row in self.rows]
+        rows = [table.rows[i] for i in row_indices or range(len(ids))]
         if not self.intervals:
             rows = [
                 replace(r, entries=tuple(replace(e, spread=None, band=None) for e in r.entries)) for r in rows
             ]
         table = replace(table, rows=tuple(rows))
         if self.columns or self.style == "full":
-            return _with_columns(table, places)
-        same = {i: words for i in places if (words := _in_every_row(table, i))}
-        drawn = table.figure.columns if table.apart and table.figure else keys
-        shown = [i for i in places if i not in same and keys[i] in drawn]
-        if not shown or len(shown) == len(places):
+            return _with_columns(table, indices)
+        same = {i: text for i in indices if (text := _in_every_row(table, i))}
+        figure_keys = table.figure.columns if table.apart and table.figure else keys
+        varied = [i for i in indices if i not in same and keys[i] in figure_keys]
+        if not varied or len(varied) == len(indices):
             return table
-        said = [f"{IN_EVERY_ROW}{', '.join(same.values())}."] if same else []
-        return replace(_with_columns(table, shown), footnotes=(*table.footnotes, *said))
+        footnotes = [f"{IN_EVERY_ROW}{', '.join(same.values())}."] if same else []
+        return replace(_with_columns(table, varied), footnotes=(*table.footnotes, *footnotes))
 
     def figure(self, table: Table) -> Table | None:
         """The table whose figure shows the chosen rows and columns; `None` if these have no figure.
@@ -87,12 +87,12 @@ class PaperTable:
         Raises:
             InputError: there is no such row or column.
         """
-        chosen = replace(self, style="full").chosen(table)
-        keys, figure = [column.key for column in chosen.columns], table.figure
+        selection = replace(self, style="full").select(table)
+        keys, figure = [column.key for column in selection.columns], table.figure
         columns = tuple(key for key in figure.columns if key in keys) if figure else ()
         if not figure or not columns or (figure.kind == "curves" and figure.x not in keys):
             return None
-        return replace(chosen, figure=replace(figure, columns=columns))
+        return replace(selection, figure=replace(figure, columns=columns))
 
     def latex(self, table: Table, comments: Sequence[str] = ()) -> str:
         """The table in LaTeX, with comments at its end.
@@ -100,15 +100,15 @@ class PaperTable:
         Raises:
             InputError: there is no such row or column.
         """
-        chosen = self.chosen(table)
-        full = page(chosen)
+        selection = self.select(table)
+        full = page(selection)
         if self.style == "full":
             return to_latex(full, comments)
-        only = (_pivoted(chosen) or grid(chosen),)
-        shown = Page(chosen.experiment, chosen.caption, only, tuple(_below(chosen)))
-        rest = [column.key for column in table.columns if column not in chosen.columns]
-        left_out = [f"Not shown: {', '.join(rest)}; --columns names columns, --style full has all."]
-        return to_latex(shown, [*full.notes, *(left_out if rest else []), *comments], self.width)
+        grids = (_pivot(selection) or grid(selection),)
+        float_page = Page(selection.experiment, selection.caption, grids, tuple(_below(selection)))
+        other_keys = [column.key for column in table.columns if column not in selection.columns]
+        left_out = [f"Not shown: {', '.join(other_keys)}; --columns names columns, --style full has all."]
+        return to_latex(float_page, [*full.notes, *(left_out if other_keys else []), *comments], self.width)
 
 
 def paper_table(
@@ -132,7 +132,7 @@ def paper_table(
     return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])
 
 
-def _pivoted(table: Table) -> Grid | None:
+def _pivot(table: Table) -> Grid | None:
     """A sweep's own table over two labels, as methods by phones: each column has a value of the second label.
 
     `None` of other tables, and if a pair of labels has no row.
@@ -151,7 +151,7 @@ def _pivoted(table: Table) -> Grid | None:
         (
             printed_label(first, name),
             *(
-                own_words(rows[name, label].entries[i], column, shared)
+                entry_text(rows[name, label].entries[i], column, shared)
                 for i, column in enumerate(table.columns)
                 for label in across
             ),
@@ -161,33 +161,33 @@ def _pivoted(table: Table) -> Grid | None:
     return Grid(tuple(headings), lines, "l" + "r" * len(table.columns) * len(across))
 
 
-def _place(what: str, name: str, names: Sequence[str]) -> int:
+def _index(kind: str, name: str, names: Sequence[str]) -> int:
     if name not in names:
-        raise InputError(unknown(what, name, names))
+        raise InputError(unknown(kind, name, names))
     return names.index(name)
 
 
-def _with_columns(table: Table, places: Sequence[int]) -> Table:
-    rows = tuple(replace(row, entries=tuple(row.entries[i] for i in places)) for row in table.rows)
-    return replace(table, rows=rows, columns=tuple(table.columns[i] for i in places))
+def _with_columns(table: Table, indices: Sequence[int]) -> Table:
+    rows = tuple(replace(row, entries=tuple(row.entries[i] for i in indices)) for row in table.rows)
+    return replace(table, rows=rows, columns=tuple(table.columns[i] for i in indices))
 
 
-def _in_every_row(table: Table, place: int) -> str:
+def _in_every_row(table: Table, index: int) -> str:
     """A column's heading with its value, if that is the same in all of at least `UNVARIED` rows; else ""."""
-    column = table.columns[place]
-    words = {own_words(row.entries[place], column, tuple(MARKS)) for row in table.rows}
+    column = table.columns[index]
+    texts = {entry_text(row.entries[index], column, tuple(MARKS)) for row in table.rows}
     if (
         len(table.rows) < UNVARIED
-        or len(words) > 1
-        or any(row.entries[place].published for row in table.rows)
+        or len(texts) > 1
+        or any(row.entries[index].published for row in table.rows)
     ):
         return ""
-    return with_unit(f"{column.heading} {words.pop()}", column.unit)
+    return with_unit(f"{column.heading} {texts.pop()}", column.unit)
 
 
 def _below(table: Table) -> list[str]:
     """How figures were made, what brackets and signs mean: what a reader of the float alone must know."""
     signs = [line for line in table.legend if not line.startswith(MARKS["best"][0])]
     bold = ["Bold: best of its column."] if len(signs) < len(table.legend) else []
-    every = [note for note in table.footnotes if note.startswith(IN_EVERY_ROW)]
-    return [*every, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *signs]
+    footnotes = [note for note in table.footnotes if note.startswith(IN_EVERY_ROW)]
+    return [*footnotes, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *signs]

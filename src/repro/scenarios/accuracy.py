@@ -124,10 +124,10 @@ class AccuracyScenario(OfflineScenario):
 
     def find(self, progress: Progress) -> Findings:
         """Score all examples with the uncompressed and with the compressed model."""
-        plain = self._plain(progress)
-        own = plain if self.compression == self._baseline else self._said(self.compression, progress)
-        found = findings(self.prompts, own.scores, plain.scores, self.metric, best_of(self.scoring))
-        return replace(found, values={**found.values, **own.figures})
+        baseline = self._baseline_rows(progress)
+        rows = baseline if self.compression == self._baseline else self._score(self.compression, progress)
+        result = findings(self.prompts, rows.scores, baseline.scores, self.metric, best_of(self.scoring))
+        return replace(result, values={**result.values, **rows.figures})
 
     @property
     def metric(self) -> str:
@@ -139,24 +139,24 @@ class AccuracyScenario(OfflineScenario):
         baseline: Compression = component(self.group, {"name": BASELINE})
         return baseline
 
-    def _plain(self, progress: Progress) -> ScoredRows:
+    def _baseline_rows(self, progress: Progress) -> ScoredRows:
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
         made_by = component_version(self.group, BASELINE) | WEIGHTS
-        asked = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
+        settings = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
         anew = appended_tokens(self.target) | self._equal_choices
-        key = content_hash([*asked, made_by, *Likelihood._fields, *anew.values()])
+        key = content_hash([*settings, made_by, *Likelihood._fields, *anew.values()])
 
-        kept = memory_root() / "scores" / f"{key}.json"
-        scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))
-        return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
+        path = memory_root() / "scores" / f"{key}.json"
+        scores, figures = computed_once(path, lambda: self._score(self._baseline, progress))
+        return ScoredRows([[Likelihood(*numbers) for numbers in row] for row in scores], figures)
 
-    def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
+    def _score(self, compression: Compression, progress: Progress) -> ScoredRows:
         """Score all examples with a compressed model.
 
         Examples are scored in the order of their tokens, so that common prefixes follow each other.
         """
         corpus = self.corpus.sequences if compression.calibrated else ()
-        compressed = _compressed(self.folder, self.target.digest, compression, corpus)  # type: ignore[arg-type]
+        compressed = _compress(self.folder, self.target.digest, compression, corpus)  # type: ignore[arg-type]
         reader = Reader(compressed.decoder)
         pairs = [[(c.context, c.token_ids) for c in prompt.continuations] for prompt in self.prompts]
         scores: dict[int, list[Likelihood]] = {}
@@ -168,7 +168,7 @@ class AccuracyScenario(OfflineScenario):
 
 
 @lru_cache(maxsize=1)
-def _compressed(
+def _compress(
     folder: Path, digest: str, compression: Compression, corpus: tuple[tuple[int, ...], ...]
 ) -> Compressed:
     """Compress a checkpoint; the last result is cached, so that a sweep over datasets compresses once."""
@@ -197,7 +197,7 @@ def findings(
     has nats alone, and one with a single continuation (`greedy`) has them as well.
     """
     if metric == "none":
-        lines = [_likelihood_line(*one) for one in zip(prompts, scores, baseline, strict=True)]
+        lines = [_likelihood_line(*row) for row in zip(prompts, scores, baseline, strict=True)]
         return Findings({**_nats(lines), "rows": len(lines)}, {}, lines)
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
@@ -205,10 +205,10 @@ def findings(
         [int(is_right(prompt, row, metric, best)) for prompt, row in zip(prompts, rows, strict=True)]
         for rows in (scores, baseline)
     )
-    own = score(["accuracy"], {"correct": right})
-    values: dict[str, Scalar] = {**own, "baseline_accuracy": 100.0 * mean(before)}
+    figures = score(["accuracy"], {"correct": right})
+    values: dict[str, Scalar] = {**figures, "baseline_accuracy": 100.0 * mean(before)}
     values |= _choice_figures(prompts, scores, best) if metric != "greedy" else {"chance": None}
-    paired = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in before]}
+    paired = {"values": [100.0 * hit for hit in right], "baseline_values": [100.0 * hit for hit in before]}
     values |= score(["paired_difference"], paired)
     values |= {"flips": sum(a != b for a, b in zip(right, before, strict=True)), "rows": len(right)}
     rounds: list[dict[str, Scalar]] = [
@@ -248,8 +248,8 @@ def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:
         name: fsum(float(line[name] or 0) for line in lines) for name in ("nats", "baseline_nats", "tokens")
     }
     per_token = sums["nats"] / sums["tokens"]
-    more = (sums["nats"] - sums["baseline_nats"]) / sums["tokens"]
-    return {"nats_per_token": per_token, "nats_lost": more, "scored_tokens": int(sums["tokens"])}
+    loss = (sums["nats"] - sums["baseline_nats"]) / sums["tokens"]
+    return {"nats_per_token": per_token, "nats_lost": loss, "scored_tokens": int(sums["tokens"])}
 
 
 def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -> dict[str, Scalar]:
@@ -257,7 +257,7 @@ def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -
     from repro.metrics.base import score
 
     outcome: dict[str, list[Any]] = {
-        "loglikelihoods": [[one.nats for one in row] for row in scores],
+        "loglikelihoods": [[likelihood.nats for likelihood in row] for row in scores],
         "lengths": [_lengths(prompt) for prompt in prompts],
         "answers": [prompt.answer for prompt in prompts],
     }
@@ -271,23 +271,23 @@ def _lengths(prompt: Prompt) -> list[int]:
 
 def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
     """Index of the chosen continuation; None if the only continuation is not the greedy one."""
-    return next(iter(_ranked(prompt, row, metric)), None)
+    return next(iter(_ranking(prompt, row, metric)), None)
 
 
 def is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> bool:
     """Whether an example's correct continuation is among the `best` likeliest."""
-    return prompt.answer in _ranked(prompt, row, metric)[:best]
+    return prompt.answer in _ranking(prompt, row, metric)[:best]
 
 
-def _ranked(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:
+def _ranking(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:
     """Indices of continuations by falling likelihood, ties by index.
 
     With `greedy`, `[0]` if the only continuation is the greedy one, else empty.
     """
     if metric == "greedy":
         return [0] if row[0].greedy else []
-    nats = np.array([one.nats for one in row])
-    ranked: list[int] = np.argsort(
+    nats = np.array([likelihood.nats for likelihood in row])
+    ranking: list[int] = np.argsort(
         -nats / _lengths(prompt) if metric == "acc_norm" else -nats, kind="stable"
     ).tolist()
-    return ranked
+    return ranking

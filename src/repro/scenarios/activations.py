@@ -70,6 +70,6 @@ class ActivationsScenario(OfflineScenario):
         """Run the probe on the target."""
         progress("reading", 0, 1)
         decoder = dense_once(self.folder, self.target.digest)
-        found = self.probe.look(decoder, self.corpus.sequences, self.texts.sequences)
+        figures = self.probe.look(decoder, self.corpus.sequences, self.texts.sequences)
         progress("reading", 1, 1)
-        return Findings(found, {}, [])
+        return Findings(figures, {}, [])

@@ -81,7 +81,7 @@ class Scenario(ABC):
     The constructor checks what is cheap to check; `check` also looks at checkpoints and examples.
 
     Attributes:
-        version: the scenario's version, raised by hand when its outcomes change (docs/identity.md).
+        version: the scenario's version, raised by hand when its outcomes change (docs/tables.md).
         group: the Hydra and registry group of the scenario's component.
         emulated: True if the cell runs on the virtual clock.
         config: the resolved configuration as plain dictionaries.
@@ -161,10 +161,10 @@ class Scenario(ABC):
     @cached_property
     def own_sources(self) -> dict[str, str]:
         """Hashes of the files of components that are not ours, by name (`method lookup`)."""
-        named = [name.partition(" ")[::2] for name in self.versions]
-        classes = {f"{group} {name}": lookup(group, name) for group, name in named if name in names(group)}
+        pairs = [name.partition(" ")[::2] for name in self.versions]
+        classes = {f"{group} {name}": lookup(group, name) for group, name in pairs if name in names(group)}
         if dataset := getattr(self, "dataset", None):
-            classes |= {f"{what} of dataset {dataset.name}": kind for what, kind in readers(dataset).items()}
+            classes |= {f"{part} of dataset {dataset.name}": kind for part, kind in readers(dataset).items()}
         hashes = {name: source_of(component) for name, component in classes.items()}
         return {name: digest for name, digest in hashes.items() if digest}
 
@@ -177,26 +177,26 @@ class Scenario(ABC):
         """Compute the figures and return them as a record.
 
         Raises:
-            Exception: any error of the run; `failed` turns it into a record.
+            Exception: any error of the run; `failure_record` turns it into a record.
         """
         started = _now()
-        found = self.find(progress)
-        provenance = self._provenance(started, {**found.provenance, "layers": layers_so_far()})
+        result = self.find(progress)
+        provenance = self._provenance(started, {**result.provenance, "layers": layers_so_far()})
         record = Record(
-            self.key, self.config["name"], self.labels, "done", found.values, provenance, found.uncertainty
+            self.key, self.config["name"], self.labels, "done", result.values, provenance, result.uncertainty
         )
-        laws.require(laws.broken_laws(record.values, found.rounds, found.answers))
-        return Outcome(record, found.rounds, found.timeline, found.answers)
+        laws.require(laws.broken_laws(record.values, result.rounds, result.answers))
+        return Outcome(record, result.rounds, result.timeline, result.answers)
 
-    def failed(self, error: str) -> Record:
+    def failure_record(self, error: str) -> Record:
         """The record of a failed cell; `error` is its traceback."""
         provenance = self._provenance(_now(), {})
         about = (self.key, self.config["name"], self.labels)
         return Record(*about, "failed", {}, provenance, error=portable_text(error))
 
-    def _provenance(self, started: str, found: Mapping[str, Any]) -> Provenance:
+    def _provenance(self, started: str, details: Mapping[str, Any]) -> Provenance:
         config = portable(self.config)
-        memory = {"resident_set": peak_resident_bytes()} | found.get("memory", {})
+        memory = {"resident_set": peak_resident_bytes()} | details.get("memory", {})
         about: dict[str, Any] = {
             "config": config,
             "config_hash": content_hash(config),
@@ -208,7 +208,7 @@ class Scenario(ABC):
             "started": started,
             "finished": _now(),
         }
-        return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
+        return Provenance(**about | self.origin | dict(details) | circumstances() | {"memory": memory})
 
 
 def appended_tokens(target: Model) -> dict[str, str]:
@@ -246,20 +246,20 @@ def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:
     return spread
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(stage: str, done: int, total: int) -> None:
     """A progress callback that tells nobody."""
 
 
-def component(group: str, given: Mapping[str, Any]) -> Any:
+def component(group: str, section: Mapping[str, Any]) -> Any:
     """The component of a group, built from its section of the configuration; InputError if unknown."""
-    fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
-    return typed(lookup(group, str(given["name"])), fields, group)
+    fields = {name: value for name, value in section.items() if name not in ("name", "_target_")}
+    return typed(lookup(group, str(section["name"])), fields, group)
 
 
-def named(config: Mapping[str, Any], *groups: str) -> dict[str, str]:
+def names_in(config: Mapping[str, Any], *groups: str) -> dict[str, str]:
     """The name selected in each group; a value that is no mapping is converted to a string."""
-    found = {group: config.get(group) for group in groups}
-    return {g: str(one.get("name") if isinstance(one, Mapping) else one) for g, one in found.items()}
+    values = {group: config.get(group) for group in groups}
+    return {g: str(value.get("name") if isinstance(value, Mapping) else value) for g, value in values.items()}
 
 
 def _now() -> str:

@@ -45,7 +45,7 @@ class CompressedTarget:
         """Whether the compression needs a corpus."""
         return self._compression.calibrated
 
-    def altered(self, target: Model, data_dir: str | None) -> Altered:
+    def alteration(self, target: Model, data_dir: str | None) -> Altered:
         """The compression as the target needs it; reads the corpus if the compression needs one."""
         corpus = calibration_corpus(self._settings, target, data_dir) if self.calibrated else None
 
@@ -53,10 +53,10 @@ class CompressedTarget:
             assert target.folder is not None
             texts = [torch.tensor(sequence) for sequence in corpus.sequences] if corpus else []
             dense = dense_once(target.folder, weights.digest(target.folder))
-            made = self._compression.compress(dense, texts)
-            self.figures = dict(made.figures)
-            kept = made.outliers
-            return made.decoder, None if kept is None else {(*place,): share for place, share in kept.items()}
+            result = self._compression.compress(dense, texts)
+            self.figures = dict(result.figures)
+            shares = result.outliers
+            return result.decoder, None if shares is None else {(*at,): share for at, share in shares.items()}
 
         digests = corpus.digest if corpus else "none", files_read(self._compression)
         settings = [self._settings.texts, self._settings.tokens] if corpus else []

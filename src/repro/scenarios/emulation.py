@@ -21,7 +21,7 @@ from repro.device.engines.engine_file import (
     OWN,
     engine_of,
     fitted_cells,
-    merged,
+    merge,
     on_chip,
     with_engine,
 )
@@ -59,15 +59,15 @@ class EmulatedCell:
         Raises:
             InputError: as `with_engine`; or the format is unknown.
         """
-        asked, device = config.get("engine"), config["device"]
-        engine = engine_of(device, asked, program)
+        chosen_engine, device = config.get("engine"), config["device"]
+        engine = engine_of(device, chosen_engine, program)
         if engine and engine.get(OVER) == CHIP and "main" in engine and device.get("kind") != "local":
             device = on_chip(device, engine)
             engine = {key: value for key, value in engine.items() if key != OVER}
-        stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
-        self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
+        sections = {} if chosen_engine is None else {"device": device, "engine": engine or {"name": OWN}}
+        self.config = {**config, **sections, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
-        papers = asked is None or (asked["name"] == OWN and config["device"].get("engine"))
+        papers = chosen_engine is None or (chosen_engine["name"] == OWN and config["device"].get("engine"))
         self.program = program if papers or self.described.get("engines") else ""
 
         name = str((engine or {}).get("name", ""))
@@ -78,7 +78,7 @@ class EmulatedCell:
         """The machine; InputError for a number that is missing, malformed or out of range."""
         return machine(self.described, self.program)
 
-    def extrapolated(self, trace: Trace, layer_bytes: Mapping[str, float]) -> tuple[str, ...]:
+    def extrapolations(self, trace: Trace, layer_bytes: Mapping[str, float]) -> tuple[str, ...]:
         """What of a run's prefills and decoding lies outside of the ranges of its engine, in sentences.
 
         Args:
@@ -88,25 +88,25 @@ class EmulatedCell:
         holds = self.holds
         phases = sorted((phase for phase in trace.phases if phase.name in OF_ANSWERS), key=lambda p: p.start)
         starts = [phase.start for phase in phases]
-        used: dict[tuple[str, str], dict[str, set[float]]] = {}
+        ranges: dict[tuple[str, str], dict[str, set[float]]] = {}
         for span in trace.spans if holds else ():
-            role, place = span.name.partition(" ")[0], bisect_right(starts, span.start) - 1
-            inside = place >= 0 and span.start < phases[place].end
+            role, index = span.name.partition(" ")[0], bisect_right(starts, span.start) - 1
+            inside = index >= 0 and span.start < phases[index].end
             if inside and span.on in holds and span.flops and role in layer_bytes:
-                ends = used.setdefault((phases[place].name, span.on), {"rows": set(), "layer_mb": set()})
+                ends = ranges.setdefault((phases[index].name, span.on), {"rows": set(), "layer_mb": set()})
                 ends["rows"].add(span.rows)
                 ends["layer_mb"].add(layer_bytes[role] / 1e6)
         return tuple(
             f"{phase} on {processor}: {far}"
-            for (phase, processor), ends in sorted(used.items())
-            for far in outside(holds[processor], {name: [*some] for name, some in ends.items()})
+            for (phase, processor), ends in sorted(ranges.items())
+            for far in outside(holds[processor], {name: [*numbers] for name, numbers in ends.items()})
         )
 
     @property
     def holds(self) -> dict[str, Mapping[str, Any]]:
         """The ranges that its engine's numbers hold for, by processor."""
         programs = self.described.get("engines") or {}
-        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
+        tables = merge(self.described.get("processors"), programs.get(self.program) or {})
         return {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
 
     @property
@@ -122,12 +122,12 @@ def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:
     """
     if config.get(FORMAT) is not None:
         require_choice(FORMAT, config[FORMAT], (*PRECISIONS, COMPUTED))
-    chosen = config.get(FORMAT) or format
-    if FORMAT not in config or not chosen or chosen == COMPUTED or config["device"].get("kind") == "local":
+    form = config.get(FORMAT) or format
+    if FORMAT not in config or not form or form == COMPUTED or config["device"].get("kind") == "local":
         return {}
     models = {role: model for role, model in config.items() if isinstance(model, Mapping)}
     return {
-        role: {**model, "precision": chosen}
+        role: {**model, "precision": form}
         for role, model in models.items()
         if {"checkpoint", "precision"} <= model.keys() and model["precision"] is None
     }

@@ -82,7 +82,7 @@ def broken_laws(
         yield from _of_requests(lines)
 
 
-def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
+def _of_rounds(numbers: Numbers, lines: Sequence[Round]) -> Iterator[str]:
     """Rounds follow each other without a gap, and their tokens and seconds add up to the totals."""
     last: Round | None = None
     for line in lines:
@@ -99,14 +99,14 @@ def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
             yield f"{where}: accepted <= reach <= drafted does not hold for {chain}"
         last = line
     seconds = math.fsum(_number(line, "end") - _number(line, "start") for line in lines)
-    yield from _equal("the rounds' seconds add up to decode_seconds", seconds, own.get("decode_seconds"))
+    yield from _equal("the rounds' seconds add up to decode_seconds", seconds, numbers.get("decode_seconds"))
     tokens = math.fsum(_number(line, "emitted") for line in lines)
-    yield from _equal("the rounds' tokens add up to decode_tokens", tokens, own.get("decode_tokens"))
+    yield from _equal("the rounds' tokens add up to decode_tokens", tokens, numbers.get("decode_tokens"))
 
 
-def _of_answers(own: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:
+def _of_answers(numbers: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:
     """The answers' energies add up to the totals; what comes before decoding has at least the first token."""
-    if len({str(answer.get("request")) for answer in answers}) != own.get("prompts"):
+    if len({str(answer.get("request")) for answer in answers}) != numbers.get("prompts"):
         return  # repeated on a real device, and stored once
     decoding: dict[str, float] = defaultdict(float)
     for line in lines:
@@ -114,7 +114,7 @@ def _of_answers(own: Numbers, lines: Sequence[Round], answers: Sequence[Round]) 
     for total in ("decode_joules", "prefill_joules"):
         if total in answers[0]:
             joules = math.fsum(_number(answer, total) for answer in answers)
-            yield from _equal(f"the answers' {total} add up to the total", joules, own.get(total))
+            yield from _equal(f"the answers' {total} add up to the total", joules, numbers.get(total))
     for answer in answers:
         if "latency" in answer and "ttft" in answer:
             before = _number(answer, "latency") - decoding[str(answer["request"])]
@@ -131,8 +131,8 @@ def _of_requests(lines: Sequence[Round]) -> Iterator[str]:
         )
 
 
-def _within(name: str, own: Numbers, most: float) -> Iterator[str]:
-    value = own.get(name)
+def _within(name: str, numbers: Numbers, most: float) -> Iterator[str]:
+    value = numbers.get(name)
     if value is not None and not -CLOSE * most <= value <= most * (1 + CLOSE):
         yield f"{name} lies between 0 and {most:g}: it is {value:g}"
 

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.libraries import Tensor, torch
-from repro.methods.speculative.drafting.head_model import HeadModel, opened
+from repro.methods.speculative.drafting.head_model import HeadModel, open_model
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
@@ -31,7 +31,7 @@ from repro.scenarios.base import (
     component,
     component_version,
     metric_versions,
-    named,
+    names_in,
 )
 from repro.scenarios.sections import OF_ANSWERS
 
@@ -91,7 +91,7 @@ class OfflineScenario(Scenario):
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """See `Scenario`; `method` is the component's name, so that tables treat it like a method."""
-        labels = named(config, cls.group, "dataset", "target")
+        labels = names_in(config, cls.group, "dataset", "target")
         unused = {"device": "host", "draft": "none", "agreement": "native"}
         return {"method": labels[cls.group]} | labels | unused
 
@@ -113,28 +113,28 @@ class OfflineScenario(Scenario):
 
     def _require_whole(self) -> None:
         """InputError unless the target has an unrounded checkpoint and `host` is `cpu`."""
-        what, name = f"{self.group}={self.name}", self._model.name
+        choice, name = f"{self.group}={self.name}", self._model.name
         if self._model.checkpoint is None:
             raise InputError(
-                f"{name} has no checkpoint, and {what} computes on weights; choose a target that has one"
+                f"{name} has no checkpoint, and {choice} computes on weights; choose a target that has one"
             )
         if self._model.rounded:
             raise InputError(
-                f"{name} is rounded to {self._model.rounded} bits before {what} sees it; choose "
+                f"{name} is rounded to {self._model.rounded} bits before {choice} sees it; choose "
                 "target.rounded=null"
             )
         if self._model.compression:
             raise InputError(
-                f"{name} has a compression, and {what} takes its weights whole; leave "
+                f"{name} has a compression, and {choice} takes its weights whole; leave "
                 "compression@target.compression out"
             )
         if self.config["host"] != "cpu":
-            raise InputError(f"host is {self.config['host']!r}; {what} computes on the cpu")
+            raise InputError(f"host is {self.config['host']!r}; {choice} computes on the cpu")
 
     @cached_property
     def target(self) -> Model:
         """The target; its checkpoint is fetched if necessary."""
-        return opened(self._model)
+        return open_model(self._model)
 
     @property
     def folder(self) -> Path:
@@ -163,23 +163,23 @@ class OfflineScenario(Scenario):
     def inputs(self) -> dict[str, str]:
         """See `Scenario`."""
         corpus = {"corpus": self.corpus.digest} if self.reads_corpus else {}
-        own = appended_tokens(self.target) | files_read(self.component)
-        return {"target": self.target.digest} | corpus | own
+        other_files = appended_tokens(self.target) | files_read(self.component)
+        return {"target": self.target.digest} | corpus | other_files
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
-        asked: dict[str, Any] = {self.group: self.config[self.group]}
-        asked["target"] = model_asked(self.config["target"])
+        settings: dict[str, Any] = {self.group: self.config[self.group]}
+        settings["target"] = model_asked(self.config["target"])
         if self.reads_corpus:
-            asked["corpus"] = corpus_asked(self.config["corpus"])
-        return asked
+            settings["corpus"] = corpus_asked(self.config["corpus"])
+        return settings
 
     @property
     def versions(self) -> dict[str, int]:
         """See `Scenario`."""
-        own = {f"scenario {self.group}": self.version} | component_version(self.group, self.name)
-        return own | metric_versions(self.metrics) | WEIGHTS
+        versions = {f"scenario {self.group}": self.version} | component_version(self.group, self.name)
+        return versions | metric_versions(self.metrics) | WEIGHTS
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -188,15 +188,15 @@ class OfflineScenario(Scenario):
             "clock": "virtual",
             "weights": self.target.weights,
             "costs": "predicted",
-            "dequantized": self.target.dequantized,
+            "dequantized": self.target.is_dequantized,
             "notes": (UNBILLED, *stored_notes(self.target.folder)),
         }
 
     def check(self) -> None:
         """See `Scenario`."""
-        what = f"{self.group}={self.name}"
+        choice = f"{self.group}={self.name}"
         if isinstance(self.target, HeadModel) or self.target.encoder_decoder:
-            raise InputError(f"{self._model.name} is no decoder by itself, and {what} is for decoders")
+            raise InputError(f"{self._model.name} is no decoder by itself, and {choice} is for decoders")
         most = self.target.decoder_config.max_positions
         if self.reads_corpus and most is not None and self.settings.tokens > most:
             raise InputError(

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.data.config import read_config
 from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
@@ -32,8 +32,8 @@ GROUPS = ("method", *BY_GROUP)
 def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
     """The scenario class of a resolved configuration."""
     module, _, name = next((c for g, c in BY_GROUP.items() if config.get(g)), GENERATION).partition(":")
-    found: type[Scenario] = getattr(import_module(module), name)
-    return found
+    scenario: type[Scenario] = getattr(import_module(module), name)
+    return scenario
 
 
 def made(config: Mapping[str, Any]) -> Scenario:
@@ -46,7 +46,7 @@ def made(config: Mapping[str, Any]) -> Scenario:
     return cell
 
 
-_require_finite_numbers = remembered(1024)(require_finite_numbers)
+_require_finite_numbers = remember(1024)(require_finite_numbers)
 
 
 def is_current(record: Record) -> bool:

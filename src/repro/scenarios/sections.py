@@ -154,14 +154,14 @@ LONGEST_NAME = 120
 
 def check_known(config: Mapping[str, Any]) -> None:
     """InputError for a setting that nothing reads, such as a misspelt one, or weights of no known choice."""
-    known = (*CHOSEN, *settings_by_name(), *OTHERS)
+    settings = (*CHOSEN, *settings_by_name(), *OTHERS)
     for name in config:
-        if name not in known and not DRAFTS.fullmatch(str(name)):
-            raise InputError(unknown("setting", str(name), known))
-    chosen = config.get(WEIGHTS, STAND_IN)
-    if chosen not in (STAND_IN, OWN_WEIGHTS):
+        if name not in settings and not DRAFTS.fullmatch(str(name)):
+            raise InputError(unknown("setting", str(name), settings))
+    weights = config.get(WEIGHTS, STAND_IN)
+    if weights not in (STAND_IN, OWN_WEIGHTS):
         files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
-        require_choice("choice of weights", chosen, [path.stem for path in files])
+        require_choice("choice of weights", weights, [path.stem for path in files])
 
 
 def require_no_names(content: Mapping[str, Any], path: str) -> None:
@@ -182,7 +182,7 @@ def check_sections(config: Mapping[str, Any], group: str) -> None:
         group: the group of the cell's component.
     """
     drafts = [str(name) for name in config if str(name) == "draft" or DRAFTS.fullmatch(str(name))]
-    for name in ("device", "dataset", "target", group, *(one for one in drafts if config[one] is not None)):
+    for name in ("device", "dataset", "target", group, *(d for d in drafts if config[d] is not None)):
         section = config.get(name)
         if not isinstance(section, Mapping):
             option = CHOSEN.get(name, f"model@{name}")
@@ -221,5 +221,5 @@ def check_places(config: Mapping[str, Any]) -> None:
 
 def _require_mapping(config: Mapping[str, Any], name: str) -> None:
     if not isinstance(config.get(name), Mapping):
-        given = config.get(name)
-        raise InputError(f"{name} is {given!r}; it must be a mapping, such as {EXAMPLES[name]}")
+        section = config.get(name)
+        raise InputError(f"{name} is {section!r}; it must be a mapping, such as {EXAMPLES[name]}")

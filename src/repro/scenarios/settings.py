@@ -11,8 +11,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
-from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
+from repro.core.remembered import remember
+from repro.device.engines.engine_file import OWN, PUBLIC, device_in_use, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 from repro.scenarios.sections import STAND_IN, WEIGHTS
@@ -27,16 +27,16 @@ def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[s
     Raises:
         InputError: they are not a mapping of single values, or one has the name of a standard label.
     """
-    given = config.get("labels")
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
-    for name, value in given.items():
+    labels = config.get("labels")
+    labels = {} if labels is None else labels
+    if not isinstance(labels, Mapping):
+        raise InputError(f"labels is {labels!r}; it must be a mapping, {{name: value}}")
+    for name, value in labels.items():
         if name in standard and not str(value).startswith(f"{standard[name]}, "):
             raise InputError(f"labels.{name} is a label that every cell has already; choose another name")
         if isinstance(value, (Mapping, list)):
             raise InputError(f"labels.{name} is {value!r}; it must be a single value")
-    return {str(name): str(value) for name, value in given.items() if value is not None}
+    return {str(name): str(value) for name, value in labels.items() if value is not None}
 
 
 BLANKS = 100_000
@@ -87,12 +87,12 @@ def require_device(
 
     if can(device):
         return
-    own = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
-    used = {}
+    engine_choice = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
+    devices = {}
     for choice, file in readable_devices():
         with suppress(InputError):  # another's file, which may inherit its numbers
-            used[choice] = described({"device": file, "engine": own})
-    others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
+            devices[choice] = device_in_use({"device": file, "engine": engine_choice})
+    capable = sorted((not file.get("papers"), choice) for choice, file in devices.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []
     needs += [f"an engine that has the program {program}"] if program else []
@@ -100,7 +100,7 @@ def require_device(
     raise InputError(
         f"method {name} runs{clock}{' with ' if needs else ''}{', and '.join(needs)}; {device['name']} is "
         f"{kind_of(device)} and has {has}; choose "
-        f"device={' or '.join(choice for _, choice in others[:3])} ({len(others)} of our devices can)"
+        f"device={' or '.join(choice for _, choice in capable[:3])} ({len(capable)} of our devices can)"
     )
 
 
@@ -144,4 +144,4 @@ def model_of(config: Mapping[str, Any], role: str) -> ModelConfig:
     return _parsed(config[role])
 
 
-_parsed = remembered(64)(ModelConfig.parse)
+_parsed = remember(64)(ModelConfig.parse)

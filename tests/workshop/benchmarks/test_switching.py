@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from repro.methods.elastilm.submodels import reordered
+from repro.methods.elastilm.submodels import reorder
 from tiny_dense import dense
 from tiny_elastic import apart, uneven
 from workshop.benchmarks import switching
@@ -13,7 +13,7 @@ from workshop.benchmarks import switching
 @torch.no_grad()
 def test_views_and_copies_say_the_same() -> None:
     made = dense("llama-2")
-    whole = reordered(made, switching.random_order(made))
+    whole = reorder(made, switching.random_order(made))
     for rows in switching.PASSES:
         arms = switching.pass_arms(whole, uneven(made), rows)
         first = arms["views"]()

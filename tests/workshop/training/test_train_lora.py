@@ -11,7 +11,7 @@ from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.differentiable import DifferentiableDecoder
-from repro.methods.elastilm.submodels import UnitDecoder, reordered, submodel
+from repro.methods.elastilm.submodels import UnitDecoder, reorder, submodel
 from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven
@@ -49,9 +49,9 @@ def test_texts_side_by_side_are_texts_one_by_one(family: str) -> None:
 def test_adapters_begin_as_nothing_and_the_loss_falls() -> None:
     made = dense("llama-2")
     order, kept = order_of(made), uneven(made)
-    sub = submodel(reordered(made, order), kept)
+    sub = submodel(reorder(made, order), kept)
     adapters = Adapters(sub, kept, lora.MATRICES, 4, 0)
-    loss = RecoveryLoss(differentiable(lora.attached(sub, adapters.lora(kept, order))), 16, "cpu")
+    loss = RecoveryLoss(differentiable(lora.attach_adapters(sub, adapters.lora(kept, order))), 16, "cpu")
     with torch.no_grad():
         before = float(packed_loss(differentiable(sub), texts())[0]) / sum(len(one.tokens) for one in texts())
     assert loss.heldout(texts()) == pytest.approx(before)

@@ -112,7 +112,7 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
     raw, decoder = read_config(folder), weights.load(places / "target", "float32")
     assert raw == {"base_model_name_or_path": "tiny", "medusa_num_heads": 3, "medusa_num_layers": 2}
     config = medusa_head.config_of(folder, raw, decoder.config.vocab)
-    assert (config.heads, config.layers, config.own) == (3, 2, False)
+    assert (config.heads, config.layers, config.untied) == (3, 2, False)
     loaded = medusa_head.load(folder, config, "float32", decoder.ends)
     network = MedusaNetwork(3, lambda: loaded, CachedFeatures((LAYERS,), lambda: decoder))
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
@@ -155,5 +155,5 @@ def test_the_committed_heads_are_those_of_their_record() -> None:
     assert record["head"] == {"file_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert len(content) < 7e6
     config = medusa_head.config_of(COMMITTED, read_config(COMMITTED), 49152)
-    assert (config.heads, config.target_hidden, config.own) == (5, 576, False)
+    assert (config.heads, config.target_hidden, config.untied) == (5, 576, False)
     assert record["results"]["mbpp"]["head_0"] > 0.5

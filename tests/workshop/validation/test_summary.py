@@ -1,4 +1,4 @@
-"""docs/emulator.md begins with the numbers of the validations' tables."""
+"""docs/emulator.md and the page beside the validations' tables say what these do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workshop.validation.papers import HEADINGS as PAPER_HEADINGS
 from workshop.validation.phones.page import HEADINGS as PHONE_HEADINGS
 from workshop.validation.phones.page import MACHINES
 from workshop.validation.summary import (
+    ALL_SETS,
     BLOCK,
     PAGE,
-    PHONES_PAGE,
     README,
-    accuracy,
-    by_machine,
+    all_sets,
     in_short,
+    main_sets,
     write_accuracy,
 )
 from workshop.validation.this_machine.page import HEADINGS as HERE_HEADINGS
@@ -62,9 +62,10 @@ def write(folder: Path, *names: str) -> None:
 
 def test_the_pages_say_what_the_tables_say() -> None:
     results = project_root() / "results" / "validation"
-    for page, text in ((PAGE, accuracy), (PHONES_PAGE, by_machine), (README, in_short)):
+    for page, text in ((PAGE, main_sets), (README, in_short)):
         written = block((project_root() / page).read_text(encoding="utf-8"), BLOCK, page.name)
         assert written == text(results), "run python -m workshop.validation summary"
+    assert (results / ALL_SETS).read_text(encoding="utf-8") == all_sets(results)
 
 
 def test_readme_says_how_far_off_chips_are_that_nobody_measured() -> None:
@@ -79,7 +80,7 @@ def test_readme_says_how_far_off_chips_are_that_nobody_measured() -> None:
 
 def test_a_line_is_right_if_its_error_is_small_and_the_rule_s_is_larger(tmp_path: Path) -> None:
     write(tmp_path, *LINES)
-    lines = [line for line in accuracy(tmp_path).splitlines() if line.startswith("| ")][1:]
+    lines = [line for line in all_sets(tmp_path).splitlines() if line.startswith("| ")][1:]
     assert [line.split(" | ")[-1].removesuffix(" |") for line in lines] == [
         *["right"] * 7,
         "few values",
@@ -88,20 +89,21 @@ def test_a_line_is_right_if_its_error_is_small_and_the_rule_s_is_larger(tmp_path
     ]
     cells = "decode: a chip that nobody measured, Android phones"
     assert lines[0] == f"| phones and boards | {cells} | 90 | 5.8% | 40.4% | 7.6% |  | right |"
-    assert accuracy(tmp_path).startswith(
-        "Of 10 sets of predictions that no fit saw: 7 right, 1 no better than the rule, 1 wrong, 1 few values"
-    )
+    said = "sets of predictions that no fit saw: 7 right, 1 no better than the rule, 1 wrong, 1 few values"
+    assert said in all_sets(tmp_path)
+    assert main_sets(tmp_path).startswith(f"Of 10 {said}")
+    assert main_sets(tmp_path).count("| right |") == 4, "chips that nobody measured, and this machine"
 
 
 def test_tables_that_are_not_there_are_named_with_their_command(tmp_path: Path) -> None:
     write(tmp_path, "phones")
-    text = accuracy(tmp_path)
+    text = all_sets(tmp_path)
     absent = "`results/validation/this_machine` is not there, or of an older form"
     assert f"{absent}; `python -m workshop.validation this_machine` makes it." in text
     assert "`results/validation/phones`, made by" in text
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "table.csv").write_text("fit,numbers\na,1\n", encoding="utf-8")
-    assert accuracy(tmp_path) == text, "columns of an older version"
+    assert all_sets(tmp_path) == text, "columns of an older version"
 
 
 def test_the_command_fills_the_blocks_and_nothing_else(
@@ -109,15 +111,16 @@ def test_the_command_fills_the_blocks_and_nothing_else(
 ) -> None:
     write(tmp_path, "phones")
     (tmp_path / "docs").mkdir()
-    for page in (PAGE, PHONES_PAGE, README):
+    for page in (PAGE, README):
         (tmp_path / page).write_text(
             "before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n", encoding="utf-8"
         )
     write_accuracy(tmp_path, tmp_path)
     text = (tmp_path / PAGE).read_text(encoding="utf-8")
-    assert block(text, BLOCK, "emulator.md") == accuracy(tmp_path)
+    assert block(text, BLOCK, "emulator.md") == main_sets(tmp_path)
     assert text.startswith("before\n<!-- accuracy -->\nOf 6 sets")
     assert text.endswith("<!-- /accuracy -->\nafter\n")
+    assert (tmp_path / ALL_SETS).read_text(encoding="utf-8") == all_sets(tmp_path)
     assert "6% on iPhones (90 rates" in (tmp_path / README).read_text(encoding="utf-8")
     (tmp_path / PAGE).write_text("no markers", encoding="utf-8")
     monkeypatch.setattr("workshop.validation.__main__.project_root", lambda: tmp_path)

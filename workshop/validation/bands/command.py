@@ -5,8 +5,8 @@
     python -m workshop.validation bands --table edgellm/fig16  any committed table
     python -m workshop.validation bands --draws 4 --prompts 2 --out FOLDER    quickly, elsewhere
 
-Runs the cells of committed tables again on machines whose assumed numbers are drawn (docs/bands.md). What a
-killed run has computed lies in outputs/validation/bands, and is not computed again.
+Runs the cells of committed tables again on machines whose assumed numbers are drawn (docs/emulator.md).
+What a killed run has computed lies in outputs/validation/bands, and is not computed again.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "which is one of the machines. Where costs decide what a method does, the cells were run in full in",
         "8 draws. Shown are comparisons; `table.csv` has all. *replayed* is the figure of the replayed cells",
         "and prompts on the machine as it is: the band is carried over from it to the committed value.",
-        "docs/bands.md says what is drawn and what is held.",
+        "docs/emulator.md says what is drawn and what is held.",
         "",
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",

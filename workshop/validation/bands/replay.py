@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.records.record import Record
 from repro.scenarios.registry import made
 from workshop.validation.bands.draws import drawn
@@ -48,7 +48,7 @@ class Replayed:
         if reads_texts(record):
             config["prompts"] = min(self.prompts, config["prompts"])
         if self.draw is not None:
-            config |= {"device": drawn(described(record.provenance.config), self.draw), "engine": ENGINE}
+            config |= {"device": drawn(device_in_use(record.provenance.config), self.draw), "engine": ENGINE}
         return config
 
 

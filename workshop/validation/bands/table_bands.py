@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.engines.evidence import sources
 from repro.experiments.recorded_tables import recorded_table
 from repro.experiments.tables import Asked, made_table, of_today
@@ -184,7 +184,7 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
         for place, value in own.items()
         if place in base
     )
-    known = sources(described(one.provenance.config) for one in table.records)
+    known = sources(device_in_use(one.provenance.config) for one in table.records)
     return TableBands(name, bands, draws, plan.prompts if texts else 0, len(chosen.records), known)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from repro.reports.figures.paint import canvas, drawn_alike, exported, tidy
+from repro.reports.figures.paint import canvas, default_style, export, tidy
 from workshop.validation.phones.page import NAMES
 from workshop.validation.phones.quantities import QUANTITIES, UNITS
 from workshop.validation.phones.rows import DEFAULTS, FIT, PREDICT
@@ -16,7 +16,7 @@ SHOWN = (
 )
 
 
-@drawn_alike
+@default_style
 def draw_phones(frame: pd.DataFrame, format: str = "png") -> bytes:
     """The picture of a frame of quantities as PNG or PDF; the same frame gives the same bytes."""
     picture = canvas(10.5, 4.2)
@@ -47,4 +47,4 @@ def draw_phones(frame: pd.DataFrame, format: str = "png") -> bytes:
     keys, labels = panel.get_legend_handles_labels()
     picture.legend(keys, labels, loc="outside lower center", ncols=len(SHOWN), frameon=False, fontsize=8)
     picture.suptitle("Public measurements of phones and boards (dotted: 25% off)", fontsize=10.5)
-    return exported(picture, format)
+    return export(picture, format)

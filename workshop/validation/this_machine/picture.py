@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, default_style, export, tidy
 from workshop.validation.this_machine.cells import LLAMA_CPP, SHOWN
 from workshop.validation.this_machine.predicting import PredictedPass
 
 WITHIN = 0.25
 
 
-@drawn_alike
+@default_style
 def draw(found: Sequence[PredictedPass], format: str = "png") -> bytes:
     """The picture as PNG or PDF; the same comparison gives the same bytes."""
     panels = {
@@ -49,4 +49,4 @@ def draw(found: Sequence[PredictedPass], format: str = "png") -> bytes:
         panel.set_aspect("equal")
         tidy(panel, "both")
     picture.suptitle("Lines: to the null arm, the same cell measured again. Dotted: 25% off", fontsize=8.5)
-    return exported(picture, format)
+    return export(picture, format)

@@ -17,7 +17,7 @@ from repro.device.engines.engine_file import with_engine
 from repro.models.calibration.fit import FittedCosts, PartCost, fit, fit_layers
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
-from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
+from repro.models.calibration.sections import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.costs.model_cost import ModelCost, Precision
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig

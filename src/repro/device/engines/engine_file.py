@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.reading import read_mapping
 from repro.core.registry import unknown
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.device_file import (
     EXPLAINING,
     SECTIONS,
@@ -100,13 +100,13 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
     return _with_engine(device, written_out(engine) if engine else None)
 
 
-@remembered(64)
+@remember(64)
 def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
     """`with_engine` of an engine that is written out; nobody changes what it returns."""
     require_entries(device)
-    found: dict[str, Any] = {key: value for key, value in device.items() if key not in NAMED}
+    contents: dict[str, Any] = {key: value for key, value in device.items() if key not in NAMED}
     if not engine:
-        return found
+        return contents
     name, of = f"engine {engine.get('name', '')}", str(device.get("name", "device"))
     _require_known(name, engine)
     if device.get("kind") == "local":
@@ -114,21 +114,21 @@ def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) ->
             f"{name}: {of} is no emulated device, so it runs repro's own engine; choose engine=own"
         )
     if engine.get(OVER) == CHIP:
-        found = on_chip(device, engine)
+        contents = on_chip(device, engine)
     parts = list(_parts(name, engine, device))
     for part in parts:
-        _require_fitting(name, part, of, found.get("processors") or {})
+        _require_fitting(name, part, of, contents.get("processors") or {})
     if engine.get(EXTENDS) is not None:
-        found = _with_engine(found, engine[EXTENDS])
+        contents = _with_engine(contents, engine[EXTENDS])
     for part in parts:
-        found = _over(found, part)
+        contents = _over(contents, part)
     for role in ROLES:
         if role in engine:
-            if engine[role] not in (found.get("processors") or {}):
-                choices = ", ".join(found.get("processors") or {})
+            if engine[role] not in (contents.get("processors") or {}):
+                choices = ", ".join(contents.get("processors") or {})
                 raise InputError(f"{name}: {role} is {engine[role]!r}; {of} has {choices}")
-            found[role] = engine[role]
-    return found
+            contents[role] = engine[role]
+    return contents
 
 
 def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
     return {**engine, EXTENDS: written_out(_file("engine", str(base)), (*before, str(base)))}
 
 
-@remembered(64)
+@remember(64)
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     """InputError for entries that no engine has, words that are no choice, and malformed facts."""
     for key in engine:
@@ -164,40 +164,40 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     devices = {} if engine.get("devices") is None else engine["devices"]
     if not isinstance(devices, Mapping):
         raise InputError(f"{name}: devices is {devices!r}; it must be a mapping of devices or chips")
-    for where, part in {"": {k: v for k, v in engine.items() if k in PARTS}, **devices}.items():
-        place = f"{name}, {where}" if where else name
+    for machine, part in {"": {k: v for k, v in engine.items() if k in PARTS}, **devices}.items():
+        part_name = f"{name}, {machine}" if machine else name
         if not isinstance(part, Mapping):
-            raise InputError(f"{place}: {part!r} must be a mapping")
+            raise InputError(f"{part_name}: {part!r} must be a mapping")
         for key in part:
             if key not in PARTS:
-                raise InputError(f"{place}: {unknown('entry', str(key), PARTS)}")
+                raise InputError(f"{part_name}: {unknown('entry', str(key), PARTS)}")
         for word in WORDS:
-            chosen_word(place, part, word)
+            chosen_word(part_name, part, word)
         try:
             list(facts({**_absolute(part), "engines": part.get(PROGRAMS)}))
         except InputError as wrong:
-            raise InputError(f"{place}: {wrong}") from None
+            raise InputError(f"{part_name}: {wrong}") from None
 
 
 def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """What the engine says of every device, of the device's chip, and of the device, each if it does."""
     common = {key: value for key, value in engine.items() if key in PARTS}
-    known = engine.get("devices") or {}
-    own = [known[key] for key in (device.get("soc"), device.get("name")) if key in known]
-    if not known and not common and not any(role in engine for role in (*ROLES, OVER)):
+    by_machine = engine.get("devices") or {}
+    matches = [by_machine[key] for key in (device.get("soc"), device.get("name")) if key in by_machine]
+    if not by_machine and not common and not any(role in engine for role in (*ROLES, OVER)):
         raise InputError(f"{name} has no numbers; it has some in {', '.join(PARTS)}")
-    if known and not own and not common:
+    if by_machine and not matches and not common:
         raise InputError(
             f"{name} has no numbers for {device.get('name')} (soc {device.get('soc', '')!r}); it has some "
-            f"for {', '.join(known)}; engine=own takes those of the device's own file"
+            f"for {', '.join(by_machine)}; engine=own takes those of the device's own file"
         )
-    yield from (common, *own) if common else own
+    yield from (common, *matches) if common else matches
 
 
 def _require_fitting(name: str, part: Mapping[str, Any], device: str, processors: Mapping[str, Any]) -> None:
-    used = [*(part.get("processors") or {})]
-    used += [one for program in (part.get(PROGRAMS) or {}).values() for one in program]
-    for processor in used:
+    processor_names = [*(part.get("processors") or {})]
+    processor_names += [key for program in (part.get(PROGRAMS) or {}).values() for key in program]
+    for processor in processor_names:
         if processor not in processors:
             raise InputError(
                 f"{name} runs on {processor}, which {device} lacks; it has {', '.join(processors)}. "
@@ -207,52 +207,52 @@ def _require_fitting(name: str, part: Mapping[str, Any], device: str, processors
 
 def _over(device: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     """A device file with a part of an engine over it."""
-    found = dict(device)
-    for processor, said in (part.get("processors") or {}).items():
-        if said.get("rate"):
+    contents = dict(device)
+    for processor, numbers in (part.get("processors") or {}).items():
+        if numbers.get("rate"):
             below = {
-                key: v for key, v in (found["processors"][processor] or {}).items() if key != "efficiency"
+                key: v for key, v in (contents["processors"][processor] or {}).items() if key != "efficiency"
             }
-            below["peak"] = {key: v for key, v in (below.get("peak") or {}).items() if key in said["rate"]}
-            found["processors"] = {**found["processors"], processor: below}
-    for key, said in _absolute(part).items():
-        if said is None:
+            below["peak"] = {key: v for key, v in (below.get("peak") or {}).items() if key in numbers["rate"]}
+            contents["processors"] = {**contents["processors"], processor: below}
+    for key, numbers in _absolute(part).items():
+        if numbers is None:
             continue
         target = "engines" if key == PROGRAMS else key
-        found[target] = merged(found.get(target), said)
-    return found
+        contents[target] = merge(contents.get(target), numbers)
+    return contents
 
 
 def _absolute(part: Mapping[str, Any]) -> dict[str, Any]:
     """A part of an engine, in which rates that are no shares are the processors' peaks."""
-    found = dict(part)
+    contents = dict(part)
     if not isinstance(part.get("processors"), Mapping):
-        return found
-    found["processors"] = {}
-    for processor, said in part["processors"].items():
-        rates = said.get("rate") if isinstance(said, Mapping) else None
+        return contents
+    contents["processors"] = {}
+    for processor, numbers in part["processors"].items():
+        rates = numbers.get("rate") if isinstance(numbers, Mapping) else None
         if not isinstance(rates, Mapping):
-            found["processors"][processor] = said
+            contents["processors"][processor] = numbers
             continue
         shares = {p: rate for p, rate in rates.items() if is_fact(rate) and rate.get("unit") == "share"}
         peaks = {p: rate for p, rate in rates.items() if p not in shares}
-        changed = {key: value for key, value in said.items() if key != "rate"}
+        changed = {key: value for key, value in numbers.items() if key != "rate"}
         if shares:
             changed["rate"] = shares
         if peaks:
-            changed["peak"] = {**(said.get("peak") or {}), **peaks}
-        found["processors"][processor] = changed
-    return found
+            changed["peak"] = {**(numbers.get("peak") or {}), **peaks}
+        contents["processors"][processor] = changed
+    return contents
 
 
-def merged(below: Any, above: Any) -> Any:
+def merge(below: Any, above: Any) -> Any:
     """Two parts of a file; a fact of the upper one replaces what stands in its place."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping) or is_fact(above) or is_fact(below):
         return above
-    found = dict(below)
+    merged = dict(below)
     for key, value in above.items():
-        found[key] = merged(below.get(key), value)
-    return found
+        merged[key] = merge(below.get(key), value)
+    return merged
 
 
 def engine_files() -> dict[str, Path]:
@@ -270,11 +270,11 @@ def read_engine(name: str) -> dict[str, Any]:
 
 
 def _files(group: str) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in conf_folders():
         for path in (folder / group).glob("*.yaml"):
-            found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+            paths.setdefault(path.stem, path)
+    return dict(sorted(paths.items()))
 
 
 def _file(group: str, name: str) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
         InputError: processors or the bandwidth of memory were changed, which would be replaced.
     """
     chip = chip_of(device)
-    if _replaced(device) != _replaced(chip) and _is_changed(device):
+    if _replaceable_numbers(device) != _replaceable_numbers(chip) and _is_changed(device):
         raise InputError(
             f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
             f"under engine {engine['name']}; add engine=own to change them"
@@ -355,7 +355,7 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _replaced(device: Mapping[str, Any]) -> Any:
+def _replaceable_numbers(device: Mapping[str, Any]) -> Any:
     """The numbers of a device file that `on_chip` replaces."""
     return _numbers([device.get("processors"), (device.get("dram") or {}).get("bandwidth")])
 
@@ -369,7 +369,7 @@ def _numbers(part: Any) -> Any:
     return {key: _numbers(below) for key, below in part.items() if key not in (*EXPLAINING, HOLDS)}
 
 
-def explained(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_explanations(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded configuration in which today's files say where its numbers are from, and where they hold.
 
     A number that is another one today keeps what its record says, as do a device or an engine without a file.
@@ -377,36 +377,36 @@ def explained(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **{group: _by_file(group, config[group]) for group in GROUPS if config.get(group)}}
 
 
-@remembered(256)
+@remember(256)
 def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
     """A recorded device or engine with the explanations of the file with its name; nobody changes it."""
     for content in (_file(group, name) for name in _files(group)):
         if content.get("name") == recorded.get("name"):
-            return _explained(recorded, written_out(content) if group == "engine" else content)
+            return _with_explanations(recorded, written_out(content) if group == "engine" else content)
     return recorded
 
 
-@remembered(256)
-def fitted_cells(described: Mapping[str, Any]) -> set[str]:
+@remember(256)
+def fitted_cells(device: Mapping[str, Any]) -> set[str]:
     """Ids of the published values that a described machine's numbers were fitted to."""
-    return {cell for fact in facts(described) for cell in fact.cells}
+    return {cell for fact in facts(device) for cell in fact.cells}
 
 
-def _explained(recorded: Any, today: Any) -> Any:
+def _with_explanations(recorded: Any, today: Any) -> Any:
     """A recorded part of a file with today's explanations of the numbers that are the same."""
     if not isinstance(recorded, Mapping) or not isinstance(today, Mapping):
         return recorded
     if is_fact(recorded):
         return today if _numbers(recorded) == _numbers(today) else recorded
     ranges = {HOLDS: today[HOLDS]} if HOLDS in today else {}
-    return {key: _explained(below, today.get(key)) for key, below in recorded.items()} | ranges
+    return {key: _with_explanations(below, today.get(key)) for key, below in recorded.items()} | ranges
 
 
 def _is_changed(device: Mapping[str, Any]) -> bool:
     """Whether a device has the name of a file, and of no file the numbers."""
     named = False
     for _, file in readable_devices(first=chip_file(str(device.get("name", "")))):
-        if _replaced(file) == _replaced(device):
+        if _replaceable_numbers(file) == _replaceable_numbers(device):
             return False
         named |= file.get("name") == device.get("name")
     return named
@@ -415,7 +415,7 @@ def _is_changed(device: Mapping[str, Any]) -> bool:
 def public_engine(
     device: Mapping[str, Any],
     program: str = "",
-    chosen: Mapping[str, Any] | None = None,
+    engine_class: Mapping[str, Any] | None = None,
     verifies: str = "",
 ) -> dict[str, Any] | None:
     """The classes of engines that a device's chip names, one for each processor, as one engine.
@@ -423,7 +423,7 @@ def public_engine(
     Args:
         device: a device file.
         program: the program that a method names; its class runs its processor.
-        chosen: a class that was chosen; it runs its processor, which becomes the main one.
+        engine_class: a class that was chosen; it runs its processor, which becomes the main one.
         verifies: the processor of a target's passes over several rows; "" for the main one.
 
     Returns:
@@ -431,18 +431,18 @@ def public_engine(
     """
     chip = chip_of(device)
     classes = {processor: read_engine(name) for processor, name in (chip.get(PUBLIC) or {}).items()}
-    named = CLASSES.get(program, program)
-    of_program = read_engine(named) if named in engine_files() else {}
+    class_name = CLASSES.get(program, program)
+    of_program = read_engine(class_name) if class_name in engine_files() else {}
     if classes and of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
         classes[of_program["main"]] = of_program
     first = str(device.get("main", ""))
-    if chosen:
-        first = str(chosen["main"])
-        classes[first] = dict(chosen)
+    if engine_class:
+        first = str(engine_class["main"])
+        classes[first] = dict(engine_class)
     if not classes:
         return None
     main = first if first in classes else next(iter(classes))
-    found: dict[str, Any] = {
+    engine: dict[str, Any] = {
         "name": ", ".join(dict.fromkeys(classes[p]["name"] for p in (main, *classes))),
         "papers": [],
         OVER: CHIP,
@@ -456,9 +456,9 @@ def public_engine(
     for processor, content in classes.items():
         numbers: Any = {"added": {"value": int(content.get("traffic") == "added"), "source": "assumed"}}
         for part in (content, (content.get("devices") or {}).get(soc) or {}):
-            numbers = merged(numbers, (part.get("processors") or {}).get(processor, {}))
-        found["processors"][processor] = numbers
-    return found
+            numbers = merge(numbers, (part.get("processors") or {}).get(processor, {}))
+        engine["processors"][processor] = numbers
+    return engine
 
 
 def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
@@ -467,9 +467,9 @@ def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
     Raises:
         InputError: there is no such device or engine, or as `with_engine`.
     """
-    found = device_file(device)
+    contents = device_file(device)
     return with_engine(
-        found, engine_of(found, {"name": engine} if engine in STANDING else read_engine(engine))
+        contents, engine_of(contents, {"name": engine} if engine in STANDING else read_engine(engine))
     )
 
 
@@ -512,6 +512,6 @@ def engine_of(
     return None if device.get("kind") == "local" else public_engine(device, program, None, verifies)
 
 
-def described(config: Mapping[str, Any]) -> dict[str, Any]:
+def device_in_use(config: Mapping[str, Any]) -> dict[str, Any]:
     """The device file of a cell's configuration with its engine's numbers; errors as `with_engine`."""
     return with_engine(config["device"], engine_of(config["device"], config.get("engine")))

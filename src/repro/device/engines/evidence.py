@@ -24,7 +24,7 @@ def decides_costs(fact: Fact) -> bool:
     return fact.kind.dimension not in HELD and not fact.kind.whole and any(numbers(fact))
 
 
-def forms(known: Iterable[Fact]) -> set[str]:
+def forms(all_facts: Iterable[Fact]) -> set[str]:
     """Paths of the assumed numbers that are no statement about a machine, but the form of other numbers.
 
     - An exponent of 1: a cost in proportion to rows.
@@ -32,23 +32,23 @@ def forms(known: Iterable[Fact]) -> set[str]:
       prints: what is said of speed is said by the rate.
     - A number equal to a fitted one of the same table (`start.fp32`, as `start.fp16`): the fit tied them.
     """
-    facts_by_path = {fact.path: fact for fact in known}
-    found = set()
+    facts_by_path = {fact.path: fact for fact in all_facts}
+    paths = set()
     for path, fact in facts_by_path.items():
         table, _, name = path.rpartition(".")
-        beside = [other for place, other in facts_by_path.items() if place.rpartition(".")[0] == table]
-        rates = [other for place, other in facts_by_path.items() if place.startswith(f"{table}.peak.")]
+        beside = [other for key, other in facts_by_path.items() if key.rpartition(".")[0] == table]
+        rates = [other for key, other in facts_by_path.items() if key.startswith(f"{table}.peak.")]
         of_exponent = name.endswith("_exponent") and fact.value == 1
-        whole = name == "efficiency" and max(numbers(fact)) == 1 and rates
+        full_efficiency = name == "efficiency" and max(numbers(fact)) == 1 and rates
         tied = any(
             other.source == "fitted" and other.kind == fact.kind and numbers(other) == numbers(fact)
             for other in beside
         )
         if fact.source == "assumed" and (
-            of_exponent or (whole and all(rate.source not in PRINTED for rate in rates)) or tied
+            of_exponent or (full_efficiency and all(rate.source not in PRINTED for rate in rates)) or tied
         ):
-            found.add(path)
-    return found
+            paths.add(path)
+    return paths
 
 
 def numbers(fact: Fact) -> list[float]:
@@ -56,20 +56,20 @@ def numbers(fact: Fact) -> list[float]:
     return [y for _, y in fact.points] or [fact.value]
 
 
-def sources(described: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def sources(device_files: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """How many numbers of these machines come from each source, a place of a device once, forms not.
 
     Args:
-        described: device files with their engines' numbers over them.
+        device_files: device files with their engines' numbers over them.
     """
-    distinct = {id(one): one for one in described}  # equal ones are mostly one object
-    found: dict[tuple[str, str], str] = {}
+    distinct = {id(device): device for device in device_files}  # equal ones are mostly one object
+    source_by_fact: dict[tuple[str, str], str] = {}
     for device in distinct.values():
-        known = list(facts(device))
-        held = forms(known)
-        found |= {
+        device_facts = list(facts(device))
+        form_paths = forms(device_facts)
+        source_by_fact |= {
             (str(device.get("name", "")), fact.path): fact.source
-            for fact in known
-            if decides_costs(fact) and fact.path not in held
+            for fact in device_facts
+            if decides_costs(fact) and fact.path not in form_paths
         }
-    return Counter(found.values())
+    return Counter(source_by_fact.values())

@@ -38,7 +38,7 @@ COLUMNS = (
 WIDE = 160  # console width when output is not a terminal
 
 
-def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
+def device_files(folder: Path, names: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
     """Devices of a folder by name, as an engine uses them: all or the wanted ones, in the given order.
 
     Without an engine a device is as the engine uses it that its file names, or as its file says.
@@ -47,15 +47,15 @@ def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = "") -> 
         InputError: there is no device of a wanted name, or no such engine; the message lists the existing
             ones. Or the engine does not fit a device.
     """
-    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    for name in wanted:
-        if name not in known:
-            raise InputError(unknown("device", name, known))
-    found = {name: read_mapping(known[name]) for name in (wanted or known)}
-    chosen = read_engine(engine or OWN)
+    paths = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    for name in names:
+        if name not in paths:
+            raise InputError(unknown("device", name, paths))
+    devices = {name: read_mapping(paths[name]) for name in (names or paths)}
+    content = read_engine(engine or OWN)
     return {
-        name: with_engine(device, engine_of(device, chosen) if engine or device.get("engine") else None)
-        for name, device in found.items()
+        name: with_engine(device, engine_of(device, content) if engine or device.get("engine") else None)
+        for name, device in devices.items()
     }
 
 
@@ -89,9 +89,9 @@ def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
     for heading in (*(column[0] for column in COLUMNS), *SOURCES):
         table.add_column(heading, justify="right")
     for name, device in devices.items():
-        known = checked_facts(name, device)
-        counts = Counter(fact.source for fact in known)
-        table.add_row(name, *_rates(known), *(str(counts[source] or "-") for source in SOURCES))
+        device_facts = checked_facts(name, device)
+        counts = Counter(fact.source for fact in device_facts)
+        table.add_row(name, *_rates(device_facts), *(str(counts[source] or "-") for source in SOURCES))
     return table
 
 
@@ -103,8 +103,8 @@ def rests_on(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
                 yield f"{name}, {processor}: {note}"
 
 
-def _rates(known: Iterable[Fact]) -> list[str]:
-    by_path = {fact.path: fact for fact in known}
+def _rates(device_facts: Iterable[Fact]) -> list[str]:
+    by_path = {fact.path: fact for fact in device_facts}
     return [_show(by_path.get(path), unit) for _, path, unit in COLUMNS]
 
 

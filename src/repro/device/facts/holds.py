@@ -38,11 +38,11 @@ def outside(holds: Mapping[str, Any], values: Mapping[str, Sequence[float]]) -> 
         holds: ranges.
         values: by the name of a range.
     """
-    found = []
+    sentences = []
     for name, unit in UNITS.items():
         if name in holds and values.get(name):
             (least, most), low, high = holds[name], min(values[name]), max(values[name])
             if low < least or high > most:
-                far = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-                found.append(f"{far} {unit} (numbers hold for {least:g} to {most:g})")
-    return found
+                ends = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+                sentences.append(f"{ends} {unit} (numbers hold for {least:g} to {most:g})")
+    return sentences

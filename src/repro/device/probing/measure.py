@@ -29,13 +29,13 @@ def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> f
     """
     clock = WallClock()
     work()
-    taken: list[float] = []
+    times: list[float] = []
     begin = clock.now
-    while len(taken) < least or clock.now - begin < budget:
+    while len(times) < least or clock.now - begin < budget:
         start = clock.now
         work()
-        taken.append(clock.now - start)
-    return sorted(taken)[len(taken) // 4]
+        times.append(clock.now - start)
+    return sorted(times)[len(times) // 4]
 
 
 @contextmanager
@@ -49,21 +49,21 @@ def scratch_file(folder: Path, size: int) -> Iterator[DirectFile]:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        source = DirectFile(Path(file.name))
+        scratch = DirectFile(Path(file.name))
         try:
-            yield source
+            yield scratch
         finally:
-            source.close()
+            scratch.close()
 
 
-def read_rate(source: DirectFile, size: int, request: int, budget: float) -> float:
+def read_rate(file: DirectFile, size: int, request: int, budget: float) -> float:
     """Bytes per second of one thread that reads a file of `size` bytes in order, in requests of `request`."""
     clock = WallClock()
     buffer = memoryview(page_aligned_memory(max(request, 1 << 20)))
     offsets = cycle(range(0, size - len(buffer) + 1, len(buffer)))
     done, start = 0, clock.now
     while clock.now - start < budget:
-        source.read(buffer, next(offsets), request)
+        file.read(buffer, next(offsets), request)
         done += len(buffer)
     return done / (clock.now - start)
 
@@ -98,7 +98,7 @@ def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP)
 
 def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
     """Microjoules by package, and where each counter wraps around; unreadable counters are left out."""
-    found = {}
+    counters = {}
     for package in sorted(powercap.glob("intel-rapl:?")):
         try:
             count, wrap = (
@@ -107,5 +107,5 @@ def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
             )
         except OSError:  # on most systems only root may read them
             continue
-        found[package.name] = count, wrap + 1
-    return found
+        counters[package.name] = count, wrap + 1
+    return counters

@@ -73,21 +73,21 @@ def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = S
     """Time a kernel in two arms, in turns, for about `seconds`, and look at what others did meanwhile."""
     clock = WallClock()
     kernel()
-    before, own = _busy(stat), sum(os.times()[:4])
+    before, cpu_seconds = _busy(stat), sum(os.times()[:4])
     begin = clock.now
-    taken: list[float] = []
-    while clock.now - begin < seconds or len(taken) < 20:
+    times: list[float] = []
+    while clock.now - begin < seconds or len(times) < 20:
         start = clock.now
         kernel()
-        taken.append(clock.now - start)
+        times.append(clock.now - start)
     elapsed = clock.now - begin
-    after, own = _busy(stat), sum(os.times()[:4]) - own
+    after, cpu_seconds = _busy(stat), sum(os.times()[:4]) - cpu_seconds
     foreign = stolen = 0.0
     if before and after:
-        foreign = max(0.0, (after[0] - before[0] - own) / elapsed)
+        foreign = max(0.0, (after[0] - before[0] - cpu_seconds) / elapsed)
         stolen = (after[1] - before[1]) / elapsed / (os.cpu_count() or 1)
-    high = sorted(taken)[int(0.9 * len(taken))]
-    return Quiet(median(taken[::2]), median(taken[1::2]), high / median(taken) - 1.0, foreign, stolen)
+    high = sorted(times)[int(0.9 * len(times))]
+    return Quiet(median(times[::2]), median(times[1::2]), high / median(times) - 1.0, foreign, stolen)
 
 
 def _busy(stat: Path) -> tuple[float, float] | None:

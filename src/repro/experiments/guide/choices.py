@@ -29,13 +29,13 @@ class Group:
 
     Attributes:
         option: the setting that chooses one; "" for those chosen in another way.
-        what: what the things are.
+        meaning: what the things are.
         how: how to choose one.
         folder: the folder of its YAML files below `conf/`; "" without any.
     """
 
     option: str
-    what: str
+    meaning: str
     how: str
     folder: str = ""
 
@@ -72,14 +72,14 @@ def has_dask() -> bool:
 
 def titles(group: str) -> dict[str, str]:
     """All names of a group of `GROUPS` in alphabetical order, each with a few words."""
-    words = {name: _title_of_class(GROUPS[group].option, name) for name in _registered(group)}
-    words |= {name: _title_of_file(path) for name, path in files(group).items()}
-    return dict(sorted(words.items()))
+    texts = {name: _title_of_class(GROUPS[group].option, name) for name in _registered_names(group)}
+    texts |= {name: _title_of_file(path) for name, path in files(group).items()}
+    return dict(sorted(texts.items()))
 
 
 def names(group: str) -> list[str]:
     """The names of a group of `GROUPS`, in alphabetical order."""
-    return sorted({*_registered(group), *files(group)})
+    return sorted({*_registered_names(group), *files(group)})
 
 
 def option_names(option: str) -> list[str]:
@@ -92,7 +92,7 @@ def class_of(option: str, name: str) -> type | None:
     return registry.lookup(option, name) if name in registry.names(option) else None
 
 
-def completed(line: str) -> list[str] | None:
+def completions(line: str) -> list[str] | None:
     """The words that complete the last one of a command line; `None` if it chooses from no group of ours.
 
     Hydra's own completion knows only the top of a folder, and nothing behind `model@target=`.
@@ -100,11 +100,11 @@ def completed(line: str) -> list[str] | None:
     word = line.rpartition(" ")[2]
     key, equals, begun = word.partition("=")
     group, at, _ = key.partition("@")
-    known = option_names(group.lstrip("+"))
-    if not (equals and known) or (group == "model" and not at):
+    names = option_names(group.lstrip("+"))
+    if not (equals and names) or (group == "model" and not at):
         return None
     before, comma, last = begun.rpartition(",")
-    return [f"{key}={before}{comma}{name}" for name in known if name.startswith(last)]
+    return [f"{key}={before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def header(path: Path) -> str:
@@ -117,7 +117,7 @@ def header(path: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith("@package")).strip()
 
 
-def _registered(group: str) -> list[str]:
+def _registered_names(group: str) -> list[str]:
     registry.discover("repro.methods", "repro.data", "repro.metrics")
     return registry.names(GROUPS[group].option)
 
@@ -134,24 +134,24 @@ def _title_of_file(path: Path) -> str:
         return first_sentence(about)
     text = path.read_text(encoding="utf-8")
     title, *origin = (re.search(field, text, re.MULTILINE) for field in FIELDS)
-    return title[1] if title else ", ".join(found[1] for found in origin if found) or path.stem
+    return title[1] if title else ", ".join(match[1] for match in origin if match) or path.stem
 
 
 def files(group: str) -> dict[str, Path]:
     """YAML files of a group by name (`lever/fig10`), ours and those of other packages."""
     folder = GROUPS[group].folder
-    return _listed(folder, tuple(conf_folders())) if folder else {}
+    return _list_files(folder, tuple(conf_folders())) if folder else {}
 
 
 @cache
-def _listed(folder: str, roots: tuple[Path, ...]) -> dict[str, Path]:
-    found = {}
+def _list_files(folder: str, roots: tuple[Path, ...]) -> dict[str, Path]:
+    paths = {}
     for root in roots:
         for path in sorted((root / folder).rglob("*.yaml")):
             name = path.relative_to(root / folder).with_suffix("").as_posix()
             if folder == "experiment" or "/" not in name:
-                found[name] = path
-    return found
+                paths[name] = path
+    return paths
 
 
 def group_named(name: str) -> str:

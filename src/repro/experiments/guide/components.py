@@ -56,10 +56,10 @@ def nested_settings(section: type, name: str) -> Iterator[Setting]:
     """The settings of a section called `name` and of the sections within it, each by its whole name."""
     kinds = get_type_hints(section, include_extras=True)
     for setting in settings_of(section):
-        whole = f"{name}.{setting.name}"
-        yield replace(setting, name=whole)
+        full_name = f"{name}.{setting.name}"
+        yield replace(setting, name=full_name)
         for inner in _classes_in(kinds[setting.name]):
-            yield from nested_settings(inner, whole)
+            yield from nested_settings(inner, full_name)
 
 
 def _classes_in(kind: Any) -> Iterator[type]:

@@ -22,14 +22,14 @@ PARTS = ("model/checkpoint", "model/shape")
 """Groups of parts of a model: `model/checkpoint@target.checkpoint=NAME`."""
 
 
-def no_such(what: str, name: str, choices: Collection[str]) -> str:
+def no_such(option: str, name: str, choices: Collection[str]) -> str:
     """The sentence for an unknown name of a group: all its choices if they are few, else the nearest."""
-    group = next((key for key, about in GROUPS.items() if about.option == what), None)
+    group = next((key for key, about in GROUPS.items() if about.option == option), None)
     if len(choices) <= FEW or group is None:
-        return unknown(what, name, choices)
+        return unknown(option, name, choices)
     near = nearest(name, choices)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} All {len(choices)}: repro list {group}"
+    return f"there is no {option} {name!r}.{hint} All {len(choices)}: repro list {group}"
 
 
 def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
@@ -71,11 +71,11 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if key == "hydra/launcher" and value == DASK and not has_dask():
             raise InputError(f"{override} is not installed; `pip install 'repro[{DASK}]'` brings it")
         top, slash, rest = group.partition("/")
-        known = option_names(top)
-        if not (equals and known) or key.startswith("~"):
+        names = option_names(top)
+        if not (equals and names) or key.startswith("~"):
             continue
         if group in PARTS:
-            top, known = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
+            top, names = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
         elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:
@@ -84,9 +84,9 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if value == "null":
             raise InputError(f"{override}: a group has no value null; leave it out with ~{key.lstrip('+')}")
         for name in _single(value):
-            if name not in known and not (top == "model" and model_file(name)):
+            if name not in names and not (top == "model" and model_file(name)):
                 hint = "; one's own is a folder, a .gguf file or org/repo" if top == "model" else ""
-                raise InputError(no_such(top, name, known) + hint)
+                raise InputError(no_such(top, name, names) + hint)
 
 
 def _single(value: str) -> list[str]:
@@ -127,7 +127,7 @@ def unreadable(override: str) -> str:
     if " " not in key:
         return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
     names = key.split(".")
-    blank = next(place for place, name in enumerate(names) if " " in name)
+    blank = next(index for index, name in enumerate(names) if " " in name)
     for name in reversed(names[blank:]):  # `a.b c.d=1` is `a={b c: {d: 1}}`
         value = f"{{{name}: {value}}}"
     mapping = f"{'.'.join(names[:blank])}={value}"
@@ -144,11 +144,11 @@ def in_order(arguments: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     Raises:
         InputError: an unknown flag.
     """
-    flagged, others, waiting = [], [], [*arguments]
+    flagged, overrides, waiting = [], [], [*arguments]
     while waiting:
         argument = waiting.pop(0)
         if not argument.startswith("-"):
-            others.append(argument)
+            overrides.append(argument)
             continue
         flag, equals, _ = argument.partition("=")
         if flag not in flags:
@@ -159,4 +159,4 @@ def in_order(arguments: Sequence[str], flags: Mapping[str, int]) -> list[str]:
         following, takes = waiting[:1], 0 if equals else flags[flag]
         if following and (takes == 1 or (takes == -1 and not re.search("^-|=", following[0]))):
             flagged.append(waiting.pop(0))
-    return [*flagged, *others]
+    return [*flagged, *overrides]

@@ -43,7 +43,7 @@ MORE = """\
   repro fetch, device, calibrate, errors     checkpoints; devices; this machine; errors of figures
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`
-  README.md, docs/sweeps.md                  examples; launchers, progress, going on after a stop"""
+  README.md, docs/run.md                     examples; launchers, progress, going on after a stop"""
 
 
 def help_text() -> str:
@@ -51,17 +51,17 @@ def help_text() -> str:
     parts = [part for part in read_mapping(conf_dir() / "config.yaml")["defaults"] if isinstance(part, dict)]
     defaults = {key.partition("@")[0]: name for part in reversed(parts) for key, name in part.items()}
     lines = [USAGE, "Groups, some names, * the default:"]
-    for group, some in SHOWN:
-        option, known = GROUPS[group].option, names(group)
-        usual = [f"{name}*" for name in known if name == defaults.get(option)]
-        shown = ", ".join([*usual, *(name for name in some if name in known)])
+    for group, examples in SHOWN:
+        option, members = GROUPS[group].option, names(group)
+        usual = [f"{name}*" for name in members if name == defaults.get(option)]
+        listing = ", ".join([*usual, *(name for name in examples if name in members)])
         key = "model@target" if option == "model" else option
-        lines.append(f"  {key:<13} {shown} ... ({len(known)} in all)")
+        lines.append(f"  {key:<13} {listing} ... ({len(members)} in all)")
     lines += ["", "Settings, with defaults:"]
     settings = {setting.name: setting for setting in run_settings()}
     for setting in map(settings.__getitem__, SETTINGS):
         value = "" if "{" in setting.default else setting.default
         meaning = setting.meaning.partition(";")[0].rstrip(".")
         lines.append(f"  {f'{setting.name}={value}':<25} {meaning}")
-    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/sweeps.md", "", "More:", MORE]
+    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/run.md", "", "More:", MORE]
     return "\n".join(lines)

@@ -48,7 +48,7 @@ def show_choices(group: str | None, name: str | None) -> None:
 
 def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
     if group is None:
-        groups = {key: f"{len(names(key))} {about.what}: {about.how}" for key, about in GROUPS.items()}
+        groups = {key: f"{len(names(key))} {about.meaning}: {about.how}" for key, about in GROUPS.items()}
         yield from _columns({"settings": "of every run: NAME=VALUE"} | groups, width)
         yield "repro list methods       names, with a few words each"
         yield "repro list method lever  one of them, with its settings"
@@ -68,10 +68,10 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
         yield from _choice(group_named(group), name, width)
 
 
-def _columns(words: Mapping[str, str], width: int) -> Iterator[str]:
+def _columns(texts: Mapping[str, str], width: int) -> Iterator[str]:
     """Names and their words in two columns, one line each."""
-    first = max(map(len, words), default=0)
-    for name, text in words.items():
+    first = max(map(len, texts), default=0)
+    for name, text in texts.items():
         short = textwrap.shorten(text.rstrip("."), max(width - first - 2, 20), placeholder=" ...")
         yield f"{name:<{first}}  {short}".rstrip()
 
@@ -82,13 +82,13 @@ def _choice(group: str, name: str, width: int) -> Iterator[str]:
         raise InputError(no_such(about.option, name, names(group)))
     path = files(group).get(name)
     if path is not None:
-        yield from _wrapped(header(path).partition("\n\n")[0] or titles(group)[name], width)
+        yield from _wrap(header(path).partition("\n\n")[0] or titles(group)[name], width)
         yield f"choose it:  {about.how.replace('NAME', name)}"
         yield f"file:       {_below_project(path)}"
         return
     component = class_of(about.option, name)
     assert component is not None, "names are of files or of components"
-    yield from _wrapped(re.split(r"\n(?:Attributes|Args|Raises):\n", _doc(component))[0], width)
+    yield from _wrap(re.split(r"\n(?:Attributes|Args|Raises):\n", _doc(component))[0], width)
     yield f"choose it:  {about.how.replace('NAME', name)}"
     yield f"source:     {_below_project(Path(inspect.getfile(component)))}"
     if pages := ", ".join(_pages(name, component)):
@@ -147,7 +147,7 @@ def _doc(documented: object) -> str:
     return inspect.cleandoc(documented.__doc__ or "")
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
+def _wrap(text: str, width: int) -> Iterator[str]:
     for paragraph in text.split("\n\n"):
         yield from textwrap.wrap(" ".join(paragraph.split()), width)
         yield ""

@@ -93,15 +93,15 @@ def show_cell(
         files: its files by kind.
     """
     console.print(Text(f"{headline(record)} ({state})", style="bold"))
-    found = with_interval(record, rounds, answers)
-    values = {name: value for name, value in known_values(found).items() if not _is_spread(name, found)}
-    values |= (whole := whole_answer(found.values))
-    if "answer_seconds" in whole:
+    full = with_interval(record, rounds, answers)
+    values = {name: value for name, value in known_values(full).items() if not _is_spread(name, full)}
+    values |= (answer := whole_answer(full.values))
+    if "answer_seconds" in answer:
         values.pop("latency", None)  # the same number
-    if SHOWN_MEMORY in found.provenance.memory:
-        values.setdefault(SHOWN_MEMORY, found.provenance.memory[SHOWN_MEMORY])
-    assumed = assumed_watts(found)
-    for line in _lines(values, found.uncertainty, console.width, bool(assumed)):
+    if SHOWN_MEMORY in full.provenance.memory:
+        values.setdefault(SHOWN_MEMORY, full.provenance.memory[SHOWN_MEMORY])
+    assumed = assumed_watts(full)
+    for line in _lines(values, full.uncertainty, console.width, bool(assumed)):
         console.print(line, soft_wrap=True)
     absent = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
     if absent:
@@ -129,9 +129,9 @@ def headline(record: Record) -> str:
     config = record.provenance.config
     labels = {name: record.labels[name] for name in (*FIRST, *record.labels) if name in record.labels}
     method, device = labels.pop("method"), labels.pop("device", "")
-    amount = [f"{config[name]} {words}" for name, words in _amounts(record).items() if name in config]
-    words = [label for label in labels.values() if label not in (*NOTHING, method)]
-    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*words, *amount]))
+    amount = [f"{config[name]} {unit}" for name, unit in _amounts(record).items() if name in config]
+    parts = [label for label in labels.values() if label not in (*NOTHING, method)]
+    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*parts, *amount]))
 
 
 def _amounts(record: Record) -> dict[str, str]:
@@ -143,10 +143,10 @@ def _amounts(record: Record) -> dict[str, str]:
 
 def order_of(metric: MetricSpec) -> tuple[int, int, str]:
     """Sort key of metrics: by group in the order of the screen, then as their file lists them."""
-    place = {name: i for i, name in enumerate(load_metrics())}
+    order = {name: i for i, name in enumerate(load_metrics())}
     last = metric.group == "counts"
     group = ORDER.index(metric.group) if metric.group in ORDER else len(ORDER) + last
-    return group, place.get(metric.name, len(place)), metric.name
+    return group, order.get(metric.name, len(order)), metric.name
 
 
 def described_as(name: str) -> MetricSpec:
@@ -161,24 +161,24 @@ def _lines(
 
     With `assumed` joules are marked as resting on assumed watts.
     """
-    there = [described_as(name) for name, value in values.items() if value is not None]
-    metrics = sorted(there, key=order_of)
-    words = {m.name: _words(m, values[m.name]) for m in metrics}
+    known_metrics = [described_as(name) for name, value in values.items() if value is not None]
+    metrics = sorted(known_metrics, key=order_of)
+    texts = {m.name: _words(m, values[m.name]) for m in metrics}
     behind = {
         m.name: " ".join(filter(None, [_spread_words(m, values[m.name], spreads.get(m.name)), unit_words(m)]))
         + (ASSUMED if assumed and m.unit.startswith("J") else "")
         for m in metrics
     }
-    numbers = [words[m.name] for m in metrics if not isinstance(values[m.name], str)]
+    numbers = [texts[m.name] for m in metrics if not isinstance(values[m.name], str)]
     first = max(len(metric.heading) for metric in metrics)
     second, third = max(map(len, numbers), default=0), max(map(len, behind.values()))
-    for group, own in groupby(metrics, key=lambda metric: metric.group):
+    for group, group_metrics in groupby(metrics, key=lambda metric: metric.group):
         yield Text(f"\n{group.capitalize()}", style="bold")
-        for m in own:
+        for m in group_metrics:
             if isinstance(values[m.name], str):
-                line = Text(f"  {m.heading:<{first}}  {words[m.name]}  ")
+                line = Text(f"  {m.heading:<{first}}  {texts[m.name]}  ")
             else:
-                line = Text(f"  {m.heading:<{first}}  {words[m.name]:>{second}} {behind[m.name]:<{third}}  ")
+                line = Text(f"  {m.heading:<{first}}  {texts[m.name]:>{second}} {behind[m.name]:<{third}}  ")
             if width - line.cell_len >= READABLE:
                 line.append(m.definition, style="dim")
             line.truncate(width, overflow="ellipsis")
@@ -199,5 +199,5 @@ def _spread_words(metric: MetricSpec, value: Scalar, spread: Spread | None) -> s
     if spread is None:
         return ""
     ends = [end * metric.scale for end in (spread if isinstance(spread, tuple) else (spread,))]
-    shown = [f"{end:.{decimals(metric, [value])}f}" for end in sorted(ends)]
-    return f"[{', '.join(shown)}]" if isinstance(spread, tuple) else f"± {shown[0]}"
+    texts = [f"{end:.{decimals(metric, [value])}f}" for end in sorted(ends)]
+    return f"[{', '.join(texts)}]" if isinstance(spread, tuple) else f"± {texts[0]}"

@@ -34,7 +34,7 @@ from repro.experiments.summaries.cell_screen import described_as, headline, orde
 from repro.records.record import FEWEST, Record, Round, Scalar
 from repro.records.results import Results
 from repro.reports.formats.layout import decimals, unit_words, value_words
-from repro.reports.intervals.bootstrap import paired
+from repro.reports.intervals.bootstrap import paired_interval
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.tables.known import known_values
 
@@ -68,12 +68,12 @@ def compare_records(
         is_share = metric.unit in ("%", "share", "percentage_point")
         how: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
         both = all(name in side for side in lines)
-        change = (paired(lines[1][name], lines[0][name], how) or NONE) if both else NONE
+        change = (paired_interval(lines[1][name], lines[0][name], how) or NONE) if both else NONE
         spread = spreads.get(name)
         ends = spread if isinstance(spread, tuple) else NONE
         values = sides[0].get(name), sides[1].get(name)
         figures[name] = (*values, metric.better, how, *ends, *change, metric)
-    return _judged(pd.DataFrame.from_dict(figures, orient="index", columns=COLUMNS, dtype=object))
+    return _judge(pd.DataFrame.from_dict(figures, orient="index", columns=COLUMNS, dtype=object))
 
 
 def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
@@ -82,20 +82,20 @@ def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
     Raises:
         InputError: there is no such file or folder, or it holds no table.
     """
-    one, two = _figures(ours), _figures(other)
-    frame = one.join(two.add_suffix("_other"), how="outer").reindex(one.index.append(two.index).unique())
+    first, second = _figures(ours), _figures(other).add_suffix("_other")
+    frame = first.join(second, how="outer").reindex(first.index.append(second.index).unique())
     frame["other"] = frame.pop("ours_other")
     frame["better"] = frame["better"].where(frame["better"].fillna("") != "", frame["better_other"])
-    return _judged(frame.assign(how="ratio").reindex(columns=COLUMNS))
+    return _judge(frame.assign(how="ratio").reindex(columns=COLUMNS))
 
 
-def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+def _judge(frame: pd.DataFrame) -> pd.DataFrame:
     """The figures that a side has, with numbers as such, their change and their state."""
     frame = frame[frame[["ours", "other"]].notna().any(axis=1)].copy()
     for name in ("low", "high", "change_low", "change_high"):
         frame[name] = pd.to_numeric(frame[name])
-    one, two = numbers(frame, "ours"), numbers(frame, "other")
-    frame["change"] = (two / one.where(one != 0)).where(frame["how"] == "ratio", two - one)
+    first, second = numbers(frame, "ours"), numbers(frame, "other")
+    frame["change"] = (second / first.where(first != 0)).where(frame["how"] == "ratio", second - first)
     same = [equal(*pair) for pair in zip(frame["ours"], frame["other"], strict=True)]
     absent = [frame["ours"].isna(), frame["other"].isna(), pd.Series(same, frame.index, dtype=bool)]
     frame["state"] = np.select(absent, ["fresh", "gone", "equal"], "different")
@@ -121,13 +121,13 @@ def worse_than(frame: pd.DataFrame, share: float) -> pd.DataFrame:
     A change whose interval has no change in it, or a figure within the first side's interval, may be
     chance. A number that became a text, such as a failure, is worse.
     """
-    one, two = numbers(frame, "ours"), numbers(frame, "other")
-    loss = (one - two).where(frame["better"] == "higher", two - one)
+    first, second = numbers(frame, "ours"), numbers(frame, "other")
+    loss = (first - second).where(frame["better"] == "higher", second - first)
     paired_over = frame["change_low"].notna()
-    unchanged = two.mask(paired_over, (frame["how"] == "ratio").astype(float))
+    unchanged = second.mask(paired_over, (frame["how"] == "ratio").astype(float))
     low, high = (frame[end].where(~paired_over, frame[f"change_{end}"]) for end in ("low", "high"))
-    is_worse = two.isna() | ((loss > share * one.abs()) & ~unchanged.between(low, high))
-    return frame[one.notna() & (frame["better"] != "") & (frame["state"] == "different") & is_worse]
+    is_worse = second.isna() | ((loss > share * first.abs()) & ~unchanged.between(low, high))
+    return frame[first.notna() & (frame["better"] != "") & (frame["state"] == "different") & is_worse]
 
 
 def counts(frame: pd.DataFrame) -> str:
@@ -178,8 +178,8 @@ def _scalar(text: str | None) -> Scalar:
 
 def differing_settings(ours: Record, other: Record) -> list[str]:
     """The settings in which two cells differ, each with both values; of two components only their names."""
-    one, two = (record.provenance.config for record in (ours, other))
-    return [f"{path} ({a}, {b})" for path, a, b in _differences(one, two, "")]
+    first, second = (record.provenance.config for record in (ours, other))
+    return [f"{path} ({a}, {b})" for path, a, b in _differences(first, second, "")]
 
 
 def _differences(ours: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -245,18 +245,18 @@ def record_of(store: Results, beginning: str) -> Record:
     return records[0]
 
 
-def show_tables(console: Console, frame: pd.DataFrame, whole: bool) -> None:
+def show_tables(console: Console, frame: pd.DataFrame, show_all: bool) -> None:
     """Print the figures of two tables or folders that are not equal, or all of them, and the counts."""
-    shown = frame if whole else frame[frame["state"] != "equal"]
+    rows = frame if show_all else frame[frame["state"] != "equal"]
     grid = _grid("figure", "A", "B", "B over A", "state")
-    for figure in shown.head(len(shown) if whole else MOST).itertuples():
+    for figure in rows.head(len(rows) if show_all else MOST).itertuples():
         change = "" if math.isnan(figure.change) else f"{figure.change:.4g}"
-        words = figure.Index, plain(figure.ours), plain(figure.other), change, figure.state
-        grid.add_row(*map(Text, words))
-    if len(shown):
+        cells = figure.Index, figure_text(figure.ours), figure_text(figure.other), change, figure.state
+        grid.add_row(*map(Text, cells))
+    if len(rows):
         console.print(grid)
-    if len(shown) > MOST and not whole:
-        console.print(f"... and {len(shown) - MOST} more; --all prints them", style="dim")
+    if len(rows) > MOST and not show_all:
+        console.print(f"... and {len(rows) - MOST} more; --all prints them", style="dim")
     console.print(counts(frame), highlight=False)
 
 
@@ -275,7 +275,7 @@ def show_worse(console: Console, frame: pd.DataFrame, share: float) -> int:
         )
     worse, gone = worse_than(frame, share), (frame["state"] == "gone").sum()
     for figure in worse.head(MOST).itertuples():
-        change = f"{plain(figure.ours)} to {plain(figure.other)} ({figure.better} is better)"
+        change = f"{figure_text(figure.ours)} to {figure_text(figure.other)} ({figure.better} is better)"
         console.print(f"worse: {figure.Index}, {change}", highlight=False, soft_wrap=True)
     console.print(
         f"{len(worse)} worse by more than {100 * share:g}%, {gone} gone"
@@ -293,7 +293,7 @@ def share_of(percentage: str) -> float:
     return float(percentage.removesuffix("%")) / 100
 
 
-def plain(value: Any) -> str:
+def figure_text(value: Any) -> str:
     """A figure with six digits; "" without one."""
     return value if isinstance(value, str) else "" if pd.isna(value) else f"{value:.6g}"
 

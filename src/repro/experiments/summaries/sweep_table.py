@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.overrides import shown
+from repro.core.overrides import as_text
 from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
@@ -25,7 +25,7 @@ from repro.experiments.summaries.cell_screen import FIRST
 from repro.experiments.summaries.notes import Note
 from repro.libraries import pd
 from repro.metrics.evaluated import is_evaluated, stem_of
-from repro.records.identity import OF_THE_RUN, short_places, shortened
+from repro.records.identity import OF_THE_RUN, short_places, shorten
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
@@ -37,7 +37,7 @@ from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
-from repro.scenarios.base import component, named
+from repro.scenarios.base import component, names_in
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
@@ -112,9 +112,9 @@ class SweepCommand:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
         write_files(name, results, {SWEEP: f"{text}\n"})
 
-    def ordered(self, records: Iterable[Record]) -> list[Record]:
+    def in_order(self, records: Iterable[Record]) -> list[Record]:
         """The records of its cells in the order of the command's values."""
-        places = {label: {value: i for i, value in enumerate(own)} for label, own in self.values.items()}
+        places = {label: {value: i for i, value in enumerate(texts)} for label, texts in self.values.items()}
         return sorted(
             records,
             key=lambda record: [
@@ -160,30 +160,30 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
         overrides: the command's overrides by key, as they were typed.
     """
     overrides = {key: text for key, text in overrides.items() if key.partition(".")[0] not in OF_THE_RUN}
-    texts = pd.DataFrame([{key: shown(value) for key, value in note.chosen.items()} for note in notes])
+    texts = pd.DataFrame([{key: as_text(value) for key, value in note.chosen.items()} for note in notes])
     texts = texts.fillna(LACKING)
     places = {key: short_places(texts[key]) for key in texts}  # no folders of this machine
-    chosen = pd.DataFrame({key: [shortened(text, places[key]) for text in texts[key]] for key in texts})
-    overrides = {key: shortened(text, places.get(key, {})) for key, text in overrides.items()}
+    settings = pd.DataFrame({key: [shorten(text, places[key]) for text in texts[key]] for key in texts})
+    overrides = {key: shorten(text, places.get(key, {})) for key, text in overrides.items()}
     labels = pd.DataFrame([note.labels for note in notes], columns=[*notes[0].labels]).fillna("")
     rows: dict[str, str] = {}
     added: dict[str, str] = {}
-    for axis in (key for key in chosen if chosen[key].nunique() > 1):
-        names = _standing_for(axis, chosen[axis], labels)
+    for axis in (key for key in settings if settings[key].nunique() > 1):
+        names = _standing_for(axis, settings[axis], labels)
         if not names:
-            added[axis] = _label(axis, taken={*labels, *added.values()})
+            added[axis] = _label(axis, used={*labels, *added.values()})
         rows |= {label: axis for label in names or [added[axis]] if label not in rows}
     labelled = []
     for number, note in enumerate(notes):
-        more = {label: chosen.at[number, axis] for axis, label in added.items()}
-        present = {label: text for label, text in more.items() if text != LACKING}
+        additions = {label: settings.at[number, axis] for axis, label in added.items()}
+        present = {label: text for label, text in additions.items() if text != LACKING}
         labelled.append(replace(note, labels=note.labels | present))
     records = store.records(Member(note.key, note.labels) for note in labelled if note.key)
     if not any(record.done for record in records):
         return None
     values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled)] for row in rows}
     command = SweepCommand(overrides, rows, values)
-    name = _name(chosen, notes[0].labels.values(), overrides)
+    name = _name(settings, notes[0].labels.values(), overrides)
     return SweepTable(name, command, own_table(name, command, records), labelled)
 
 
@@ -200,31 +200,31 @@ def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> li
 
     varying = [name for name in labels if labels[name].nunique() > 1]
     # The label with the override's own name comes first, then an experiment's own ones, which are last.
-    named = axis.rpartition("@")[2]
-    for name in sorted(varying, key=lambda name: (name != named, -varying.index(name))):
+    own_name = axis.rpartition("@")[2]
+    for name in sorted(varying, key=lambda name: (name != own_name, -varying.index(name))):
         if tell([name]):
             return [name]
     depending = [name for name in varying if depend([name])]
     return depending if depending and tell(depending) else []
 
 
-def _label(axis: str, taken: Collection[str]) -> str:
+def _label(axis: str, used: Collection[str]) -> str:
     """A label for an override: its last word, or all of them if that is taken."""
-    words = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
-    return words[-1] if words[-1] not in taken else "_".join(words)
+    parts = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
+    return parts[-1] if parts[-1] not in used else "_".join(parts)
 
 
-def _name(chosen: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, str]) -> str:
+def _name(settings: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, str]) -> str:
     """A readable name of the sweep with a hash of its overrides; of many values it has their number."""
-    words = []
-    for axis in chosen:
-        values = [value for value in chosen[axis].unique() if value != LACKING]
-        if chosen[axis].nunique() < 2:
+    parts = []
+    for axis in settings:
+        values = [value for value in settings[axis].unique() if value != LACKING]
+        if settings[axis].nunique() < 2:
             continue
         are_numbers = all(re.fullmatch(r"-?[0-9.]+(e-?\d+)?", value) for value in values)
-        words += [_label(axis, ())] if are_numbers or len(values) > MOST_NAMED else []
-        words += values if len(values) <= MOST_NAMED else [f"{len(values)}_values"]
-    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or labels))
+        parts += [_label(axis, ())] if are_numbers or len(values) > MOST_NAMED else []
+        parts += values if len(values) <= MOST_NAMED else [f"{len(values)}_values"]
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(parts or labels))
     return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
 
 
@@ -236,7 +236,7 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
         command: of the sweep.
         records: of its cells, with the labels that name their rows.
     """
-    rows, records = [*command.rows] or ["method"], command.ordered(records)
+    rows, records = [*command.rows] or ["method"], command.in_order(records)
     labels = pd.DataFrame([record.labels for record in records])
     ids = labels.reindex(columns=rows).fillna("").drop_duplicates()
     printed = pd.DataFrame({label: [printed_label(label, value) for value in ids[label]] for label in rows})
@@ -252,21 +252,21 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
         "rows": {
             "by": rows,
             "names": {
-                SEPARATOR.join(row): COMMA.join(filter(None, words))
-                for row, words in zip(ids.values, printed.values, strict=True)
+                SEPARATOR.join(row): COMMA.join(filter(None, parts))
+                for row, parts in zip(ids.values, printed.values, strict=True)
             },
             "apart": True,
         },
         "columns": columns,
         "best": True,
-        "cite": _cited(records),
+        "cite": _citations(records),
     }
-    notes = [*_without_effect(command.rows, records), *_placed(records), *_assumed(records)]
-    known = load_metrics()
-    if bare := dict.fromkeys(name for r in records for name in _asked(r) if not known.of_value(name)):
+    notes = [*_without_effect(command.rows, records), *_placement_notes(records), *_watts_notes(records)]
+    specs = load_metrics()
+    if bare := dict.fromkeys(name for r in records for name in _asked_values(r) if not specs.of_value(name)):
         notes += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
-    if drawn := [name for name in DRAWN if name in {metric.name for metric in metrics}][:PANELS]:
-        figure = _picture(drawn, ids)
+    if panels := [name for name in DRAWN if name in {metric.name for metric in metrics}][:PANELS]:
+        figure = _picture(panels, ids)
         if len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
             notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
         else:
@@ -278,12 +278,12 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
     return replace(expand(stem, section, {"grid": {"cells": cells}}), command=str(command))
 
 
-def _cited(records: Iterable[Record]) -> list[str]:
+def _citations(records: Iterable[Record]) -> list[str]:
     """The papers that the records' methods, compressions and services name, if these are still there."""
     groups = ("method", "compression", "service")
-    chosen = {choice for record in records for choice in named(record.provenance.config, *groups).items()}
-    found = [(name, lookup(group, name)) for group, name in chosen if name in registry_names(group)]
-    return sorted({paper for name, component in found for paper in papers_of(name, component)})
+    choices = {choice for record in records for choice in names_in(record.provenance.config, *groups).items()}
+    components = [(name, lookup(group, name)) for group, name in choices if name in registry_names(group)]
+    return sorted({paper for name, component in components for paper in papers_of(name, component)})
 
 
 # --- columns ------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def _cited(records: Iterable[Record]) -> list[str]:
 
 def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
     """The metrics of these records that people compare and that at least one of them has."""
-    names = dict.fromkeys(name for record in records for name in _compared(record))
+    names = dict.fromkeys(name for record in records for name in _compared_values(record))
     numbers = [
         name
         for name in names
@@ -301,13 +301,13 @@ def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
     return sorted(metrics, key=lambda metric: metric.group == "counts")
 
 
-def _compared(record: Record) -> Sequence[str]:
+def _compared_values(record: Record) -> Sequence[str]:
     config = record.provenance.config
     names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
-    return (*names, *_asked(record)) if names else [*record.values]
+    return (*names, *_asked_values(record)) if names else [*record.values]
 
 
-def _asked(record: Record) -> list[str]:
+def _asked_values(record: Record) -> list[str]:
     """The values of the metrics that a run asked for by name: of that name, or all that begin with it.
 
     A dataset's own metric has its value under `task_score`.
@@ -323,27 +323,27 @@ def _asked(record: Record) -> list[str]:
 def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, Any]:
     """A short column: the metric's name, with more decimals if small values need them."""
     digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
-    more: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
+    options: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
     if metric.unit.startswith("J") and any(record.done and assumed_watts(record) for record in records):
-        more["heading"] = f"{metric.heading}, watts assumed"
+        options["heading"] = f"{metric.heading}, watts assumed"
     if metric.name == TASK and (heading := _task(records)):
-        more["heading"] = heading
-    return {"metric": metric.name, **more} if more else metric.name
+        options["heading"] = heading
+    return {"metric": metric.name, **options} if options else metric.name
 
 
 def _task(records: Sequence[Record]) -> str:
     """The heading of the metric that these records asked for and have under `task_score`; "" for several."""
-    asked = {str(name) for record in records for name in record.provenance.config.get("metrics") or ()}
+    metric_names = {str(name) for record in records for name in record.provenance.config.get("metrics") or ()}
     valued, metrics = {name for record in records for name in record.values}, load_metrics()
-    names = [name for name in asked - valued - {TASK} if name in metrics]
+    names = [name for name in metric_names - valued - {TASK} if name in metrics]
     return metrics[names[0]].heading if len(names) == 1 else ""
 
 
 def _baseline(ids: pd.DataFrame) -> str:
     """The first method of the rows that decodes plainly, if others are there to compare with it; else ""."""
     methods = ids["method"].unique() if "method" in ids else ()
-    known = registry_names("method")
-    plain = [name for name in methods if name in known and getattr(lookup("method", name), "plain", False)]
+    listed = registry_names("method")
+    plain = [name for name in methods if name in listed and getattr(lookup("method", name), "plain", False)]
     return plain[0] if plain and len(methods) > 1 else ""
 
 
@@ -352,19 +352,19 @@ def _baseline(ids: pd.DataFrame) -> str:
 
 def _compared_words(printed: pd.DataFrame) -> str:
     """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
-    words = []
+    parts = []
     for label in printed:
         values = [value for value in printed[label].unique() if value]
         listed = " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
         listed = listed if len(values) <= MOST_NAMED else f"{len(values)} values"
-        words.append(f"{BEFORE.get(label, f'{label} ')}{listed}")
-    return ", ".join(words).replace(", on ", " on ")
+        parts.append(f"{BEFORE.get(label, f'{label} ')}{listed}")
+    return ", ".join(parts).replace(", on ", " on ")
 
 
 def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[Record]) -> str:
     """The labels and the amount of work that all cells share."""
     first = labels.iloc[0].dropna()
-    words = [
+    parts = [
         printed_label(name, first[name])
         for name in dict.fromkeys((*FIRST, *sorted(first.index)))
         if name in first and labels[name].nunique(dropna=False) == 1
@@ -373,11 +373,11 @@ def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[
     for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
         values = {record.provenance.config.get(setting) for record in records}
         if len(values) == 1 and None not in values and setting not in rows:
-            words.append(amount.format(values.pop()))
-    return ", ".join(dict.fromkeys(words))
+            parts.append(amount.format(values.pop()))
+    return ", ".join(dict.fromkeys(parts))
 
 
-def _picture(drawn: Sequence[str], ids: pd.DataFrame) -> dict[str, Any]:
+def _picture(names: Sequence[str], ids: pd.DataFrame) -> dict[str, Any]:
     """Lines of the first metric over the label with the most numbers, of three or more; else bars of all."""
     values = {label: ids[label].unique() for label in ids}
     counts = {
@@ -387,9 +387,9 @@ def _picture(drawn: Sequence[str], ids: pd.DataFrame) -> dict[str, Any]:
     }
     x = max(counts, key=lambda label: counts[label], default="")
     if counts.get(x, 0) < FEWEST_POINTS:
-        return {"columns": [*drawn]}
-    metric = load_metrics()[drawn[0]]
-    return {"columns": [drawn[0]], "kind": "lines", "x": x, "heading": f"{metric.heading} ({metric.unit})"}
+        return {"columns": [*names]}
+    metric = load_metrics()[names[0]]
+    return {"columns": [names[0]], "kind": "lines", "x": x, "heading": f"{metric.heading} ({metric.unit})"}
 
 
 def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> Iterable[str]:
@@ -399,22 +399,22 @@ def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> Itera
     cells["figures of"] = [canonical(record.values) if record.done else record.key for record in records]
     cells["key of"] = [record.key for record in records]
     for axis in dict.fromkeys(rows.values()):
-        others = [label for label, key in rows.items() if key != axis]
-        groups = cells.groupby(others or (lambda number: 0), sort=False)
+        rest = [label for label, key in rows.items() if key != axis]
+        groups = cells.groupby(rest or (lambda number: 0), sort=False)
         same = (groups["figures of"].nunique() == 1) & (groups["key of"].nunique() > 1)
         if methods := dict.fromkeys(groups["method of"].first()[same]):
             printed = ", ".join(printed_label("method", method) for method in methods)
             yield f"{axis} changes no figure of {printed} here."
 
 
-def _placed(records: Sequence[Record]) -> list[str]:
+def _placement_notes(records: Sequence[Record]) -> list[str]:
     """A sentence on which methods hold the target in memory and which read it, if they differ in that."""
     methods: dict[str, dict[str, None]] = {}
     for record in records:
-        if place := _place(record.provenance.config):
-            methods.setdefault(place, {}).setdefault(printed_label("method", record.labels.get("method", "")))
-    words = [f"{place} with {', '.join(names)}" for place, names in methods.items()]
-    return [f"The target is {'; '.join(words)}."] if len(words) > 1 else []
+        if where := _place(record.provenance.config):
+            methods.setdefault(where, {}).setdefault(printed_label("method", record.labels.get("method", "")))
+    parts = [f"{where} with {', '.join(names)}" for where, names in methods.items()]
+    return [f"The target is {'; '.join(parts)}."] if len(parts) > 1 else []
 
 
 def _place(config: Mapping[str, Any]) -> str:
@@ -428,16 +428,16 @@ def _place(config: Mapping[str, Any]) -> str:
     if share is None and target.policy == "swap":
         return "mapped from flash as a whole"
     share = target.resident if share is None else share
-    words = {1: "resident in memory", 0: "streamed from flash"}
-    return words.get(share, f"resident by {100 * share:g}%, else streamed from flash")
+    texts = {1: "resident in memory", 0: "streamed from flash"}
+    return texts.get(share, f"resident by {100 * share:g}%, else streamed from flash")
 
 
-def _assumed(records: Sequence[Record]) -> list[str]:
+def _watts_notes(records: Sequence[Record]) -> list[str]:
     """A sentence on the watts that joules rest on and that are assumed, by device."""
     by_device: dict[str, dict[str, None]] = {}
     for record in records:
         if record.done and record.figure("answer_joules") is not None:
             for part in assumed_watts(record):
                 by_device.setdefault(str(record.provenance.config["device"].get("name")), {}).setdefault(part)
-    words = [f"of {device}: {', '.join(parts)}" for device, parts in by_device.items()]
-    return [f"Joules rest on watts that are assumed, {'; '.join(words)}."] if words else []
+    devices = [f"of {device}: {', '.join(parts)}" for device, parts in by_device.items()]
+    return [f"Joules rest on watts that are assumed, {'; '.join(devices)}."] if devices else []

@@ -35,12 +35,12 @@ IDENTITY = ("request", "round", "start", "end")
 
 def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Values under `section/name`, without absent ones. A section is the file that describes a value."""
-    metrics, named = load_metrics(), dict[str, Scalar]()
+    metrics, sections = load_metrics(), dict[str, Scalar]()
     for name, value in values.items():
         metric = metrics.of_value(name.removesuffix("_low").removesuffix("_high"))
         if value is not None:
-            named[f"{metric.group if metric else OTHER}/{name}"] = value
-    return named
+            sections[f"{metric.group if metric else OTHER}/{name}"] = value
+    return sections
 
 
 def settings_of(record: Record) -> dict[str, Any]:
@@ -69,24 +69,24 @@ def fill_cell(
 ) -> None:
     """Log a cell: a panel for each figure, intervals and state in the summary, rounds, answers, timeline."""
     figures = by_section(known_values(record))
-    words = {name: value for name, value in figures.items() if isinstance(value, str)}
-    bars = {f"{name}/bars": _histogram(text) for name, text in words.items() if name.endswith(HISTOGRAM)}
+    texts = {name: value for name, value in figures.items() if isinstance(value, str)}
+    bars = {f"{name}/bars": _histogram(text) for name, text in texts.items() if name.endswith(HISTOGRAM)}
     run.log(_numbers(figures) | bars)
-    run.summary.update({**words, **by_section(ends_of(record)), "status": record.status, "key": record.key})
+    run.summary.update({**texts, **by_section(ends_of(record)), "status": record.status, "key": record.key})
     if record.error:
         run.summary["error"] = record.error
     run.define_metric("round/index", hidden=True)
     run.define_metric("round/*", step_metric="round/index")
-    for index, each in enumerate(rounds):
-        curves = _numbers({name: value for name, value in each.items() if name not in IDENTITY})
-        start, end = each.get("start"), each.get("end")
+    for index, line in enumerate(rounds):
+        curves = _numbers({name: value for name, value in line.items() if name not in IDENTITY})
+        start, end = line.get("start"), line.get("end")
         if isinstance(start, (int, float)) and isinstance(end, (int, float)):
             curves["seconds"] = end - start
         run.log({"round/index": index, **{f"round/{name}": value for name, value in curves.items()}})
     for key, rows in (("rounds", rounds), ("answers", answers)):
-        names = list(dict.fromkeys(name for each in rows for name in each))
+        names = list(dict.fromkeys(name for line in rows for name in line))
         if rows:
-            _log_table(run, key, names, [[each.get(name) for name in names] for each in rows])
+            _log_table(run, key, names, [[line.get(name) for name in names] for line in rows])
     if trace is not None:
         _log_files(run, f"timeline-{record.key[:12]}", "timeline", [trace])
 
@@ -110,9 +110,9 @@ def fill_sweep(run: Run, table: Table, files: Sequence[Path], records: Sequence[
     run.summary["notes"] = "\n".join(notes(table))
     _log_table(run, "table", *numbers(table))
     main = main_column(table)
-    place = table.columns.index(main)
-    drawn = [(row.name, row.entries[place].ours) for row in table.rows]
-    numeric = [pair for pair in drawn if isinstance(pair[1], (int, float))]
+    index = table.columns.index(main)
+    pairs = [(row.name, row.entries[index].ours) for row in table.rows]
+    numeric = [pair for pair in pairs if isinstance(pair[1], (int, float))]
     bars = _bound(run, "bars", [table.heading, title(main)], numeric)
     run.log({"bars": wandb.plot.bar(bars, table.heading, title(main), title=table.title)})
     if records:
@@ -130,8 +130,8 @@ def numbers(table: Table) -> tuple[list[str], list[tuple[Scalar, ...]]]:
     A published range has two columns; a bound has one of them.
     """
     columns: list[tuple[str, list[Scalar]]] = [(table.heading, [row.name for row in table.rows])]
-    for place, column in enumerate(table.columns):
-        name, entries = title(column), [row.entries[place] for row in table.rows]
+    for index, column in enumerate(table.columns):
+        name, entries = title(column), [row.entries[index] for row in table.rows]
         columns.append((name, [entry.ours for entry in entries]))
         if not any(entry.published for entry in entries):
             continue
@@ -146,10 +146,10 @@ def numbers(table: Table) -> tuple[list[str], list[tuple[Scalar, ...]]]:
 
 def main_column(table: Table) -> ColumnSpec:
     """The first column of the table's figure, or else the first one that has a better direction."""
-    drawn = table.figure.columns if table.figure else ()
-    shown = [column for key in drawn for column in table.columns if column.key == key]
+    keys = table.figure.columns if table.figure else ()
+    figure_columns = [column for key in keys for column in table.columns if column.key == key]
     directed = [column for column in table.columns if column.better]
-    return next(iter((*shown, *directed, *table.columns)))
+    return next(iter((*figure_columns, *directed, *table.columns)))
 
 
 def title(column: ColumnSpec) -> str:

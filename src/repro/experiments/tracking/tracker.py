@@ -113,8 +113,8 @@ class Tracker:
         import wandb
 
         ours = {"mode": "offline", "project": "repro", "run_tags": (), "root_dir": str(self.outputs)}
-        place = None if self.dir is None else from_home(self.dir)
-        settings = {"mode": self.mode, "project": self.project, "run_tags": self.tags, "root_dir": place}
+        folder = None if self.dir is None else from_home(self.dir)
+        settings = {"mode": self.mode, "project": self.project, "run_tags": self.tags, "root_dir": folder}
         try:
             theirs = wandb.setup().settings
             wandb.Settings(project=self.project, entity=self.entity)
@@ -136,10 +136,10 @@ class Tracker:
         """
         if self._is_checked or self.settings["mode"] == "disabled":
             return
-        place = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
-        if not (place.is_dir() and os.access(place, os.W_OK)):
+        folder = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise InputError(
-                f"wandb runs cannot lie in {self.folder}: {place} is no folder that can be written to; "
+                f"wandb runs cannot lie in {self.folder}: {folder} is no folder that can be written to; "
                 "choose another wandb.dir, or wandb.mode=disabled"
             )
         if self._is_online:
@@ -172,18 +172,18 @@ class Tracker:
         """
         if group and (of_sweep := self._of_sweep(group)):
             self._states.append(record.status)
-            self._guarded(partial(contents.log_progress, of_sweep, record, self._states), group, group)
+            self._guard(partial(contents.log_progress, of_sweep, record, self._states), group, group)
         if self.cells is False and not self.again:
             return None
         name, group = run_name(record), group or record.experiment
 
-        def written() -> Path | None:
-            run = self._opened(record.key, name, group, "cell", cell_tags(record), record)
-            return self._finished(
+        def write() -> Path | None:
+            run = self._open(record.key, name, group, "cell", cell_tags(record), record)
+            return self._finish_run(
                 run, lambda run: contents.fill_cell(run, record, rounds, answers, trace), record.done
             )
 
-        return self._guarded(written, name, group)
+        return self._guard(write, name, group)
 
     def sweep(
         self, group: str, table: Table, files: Mapping[str, Path], records: Sequence[Record] = ()
@@ -195,24 +195,24 @@ class Tracker:
         run = self._of_sweep(group)
         self._sweeps.pop(group)
         fill = partial(contents.fill_sweep, table=table, files=[*files.values()], records=records)
-        return self._guarded(lambda: self._finished(run, fill), f"{table.experiment} table", group)
+        return self._guard(lambda: self._finish_run(run, fill), f"{table.experiment} table", group)
 
     def close(self) -> None:
         """End the runs of sweeps that have no table as failed ones."""
         while self._sweeps:
             group, run = self._sweeps.popitem()
             if run is not None:
-                self._guarded(partial(run.finish, exit_code=1), "table", group)
+                self._guard(partial(run.finish, exit_code=1), "table", group)
 
     def _of_sweep(self, group: str) -> Run | None:
         """The run of a sweep, which is opened with its first cell."""
         if group not in self._sweeps:
-            opened = partial(self._opened, content_hash(group), f"{group} table", group, "sweep", ("sweep",))
-            self._sweeps[group] = self._guarded(opened, f"{group} table", group)
+            opened = partial(self._open, content_hash(group), f"{group} table", group, "sweep", ("sweep",))
+            self._sweeps[group] = self._guard(opened, f"{group} table", group)
         run: Run | None = self._sweeps[group]
         return run
 
-    def _opened(
+    def _open(
         self, key: str, name: str, group: str, kind: str, tags: Sequence[str], record: Record | None = None
     ) -> Run | None:
         """Open a run beside any other of this process; `None` if wandb is disabled.
@@ -227,7 +227,7 @@ class Tracker:
         folder.mkdir(parents=True, exist_ok=True)
         # wandb stages tables and artifacts here until a sync; its default is the user's home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb" / "staging"))
-        words = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]
         failed = "-failed" if record and not record.done else ""
         for earlier in (folder / "wandb").glob(f"*run-*-{key[:KEY]}{failed or '*'}"):
             shutil.rmtree(earlier, ignore_errors=True)
@@ -238,7 +238,7 @@ class Tracker:
             entity=self.entity,
             notes=self.notes,
             dir=folder,
-            id=f"{words}-{key[:KEY]}{failed}",
+            id=f"{slug}-{key[:KEY]}{failed}",
             group=group[:LONGEST_GROUP],
             name=f"{name} {key[:6]}",  # cells that differ in a setting may have the same name
             tags=[tag.strip()[:LONGEST_TAG] for tag in all_tags if tag.strip()],
@@ -258,7 +258,7 @@ class Tracker:
             ),
         )
 
-    def _finished(self, run: Run | None, fill: Callable[[Run], None], is_done: bool = True) -> Path | None:
+    def _finish_run(self, run: Run | None, fill: Callable[[Run], None], is_done: bool = True) -> Path | None:
         """Fill a run and finish it, also after an error; its folder."""
         if run is None or run.settings.mode == "disabled":
             return None
@@ -274,7 +274,7 @@ class Tracker:
             shutil.rmtree(run.settings.log_dir, ignore_errors=True)
         return self.folder / "wandb" / Path(run.dir).parent.name
 
-    def _guarded(self, work: Callable[[], T], name: str, group: str) -> T | None:
+    def _guard(self, work: Callable[[], T], name: str, group: str) -> T | None:
         """What some work returns; an error in it loses nothing but this run, and `None` is returned."""
         try:
             return work()
@@ -306,12 +306,12 @@ def _require_login() -> None:
 def run_name(record: Record) -> str:
     """What a cell's run is called: method, device, dataset, and labels of its own."""
     labels = record.labels
-    others = [f"{n}={text}" for n, text in labels.items() if n not in (*NAMED, *UNNAMED)]
-    return " ".join([*(labels[name] for name in NAMED if name in labels), *others])
+    extra = [f"{n}={text}" for n, text in labels.items() if n not in (*NAMED, *UNNAMED)]
+    return " ".join([*(labels[name] for name in NAMED if name in labels), *extra])
 
 
 def cell_tags(record: Record) -> tuple[str, ...]:
     """Method, device and dataset, and whose weights and clock the figures rest on."""
-    about = record.provenance
-    named = [record.labels[name] for name in NAMED if name in record.labels]
-    return (*named, f"weights: {about.weights}", f"clock: {about.clock}")
+    provenance = record.provenance
+    labels = [record.labels[name] for name in NAMED if name in record.labels]
+    return (*labels, f"weights: {provenance.weights}", f"clock: {provenance.clock}")

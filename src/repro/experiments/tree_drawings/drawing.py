@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 
 from repro.experiments.tree_drawings.forms import DiagramsSpec, Mask, Path, VerificationDiagram
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, drawn_alike, exported
-from repro.reports.figures.shown import titled
+from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, default_style, export
+from repro.reports.figures.shown import artifact_title
 
 TREE_ORIGIN = "Nothing is emulated or measured: made of recorded ranks and published values"
 MASK_ORIGIN = "Nothing is emulated or measured: computed from the patterns"
@@ -34,7 +34,7 @@ LEAF = 0.5
 """Inches per leaf."""
 
 
-@drawn_alike
+@default_style
 def draw_masks(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -> bytes:
     """PNG or PDF with one panel per mask, queries by keys; the same masks give the same bytes."""
     picture = canvas(0.4 + INCHES * len(masks), INCHES + 0.55)
@@ -57,14 +57,14 @@ def draw_masks(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -
     keys = [Patch(color=NEEDED, label="computed"), Patch(color=IDLE, label="not needed")]
     frame(
         picture,
-        titled(spec.title, spec.picture),
+        artifact_title(spec.title, spec.picture),
         list(keys),
         f"Columns are keys, in the rows' order. {MASK_ORIGIN}.",
     )
-    return exported(picture, format)
+    return export(picture, format)
 
 
-@drawn_alike
+@default_style
 def draw_trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str = "png") -> bytes:
     """PNG or PDF with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
     widest = max(x for form in forms for x, _ in _places(form).values())
@@ -78,11 +78,11 @@ def draw_trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format:
         panel.set_ylim(depth + 0.4, -0.4)
     frame(
         picture,
-        titled(spec.title, spec.picture),
+        artifact_title(spec.title, spec.picture),
         list(_keys(forms)),
         f"In a node: how often its rank of its head is right, in percent. {TREE_ORIGIN}.",
     )
-    return exported(picture, format)
+    return export(picture, format)
 
 
 def _tree(panel: Axes, form: VerificationDiagram) -> None:
@@ -98,9 +98,9 @@ def _tree(panel: Axes, form: VerificationDiagram) -> None:
         panel.plot(
             x, y, "o", markersize=SIZE, color=fill, markeredgecolor=shade, markeredgewidth=1.2, zorder=2
         )
-        words = f"{100 * form.accuracies[len(path) - 1][path[-1]]:.0f}" if path else "root"
+        label = f"{100 * form.accuracies[len(path) - 1][path[-1]]:.0f}" if path else "root"
         size, ink = (6.0, "white") if not path else (7.0, "white" if fill == shade else shade)
-        panel.text(x, y, words, fontsize=size, color=ink, ha="center", va="center", zorder=3)
+        panel.text(x, y, label, fontsize=size, color=ink, ha="center", va="center", zorder=3)
     depth = max(map(len, places))
     panel.set_yticks(range(1, depth + 1), [f"head {head}" for head in range(depth)], fontsize=8, color=GREY)
     panel.set_xticks([])
@@ -147,9 +147,9 @@ def _places(form: VerificationDiagram) -> dict[Path, tuple[float, float]]:
 
 
 def _keys(forms: Sequence[VerificationDiagram]) -> Iterator[Artist]:
-    def dot(shade: str, fill: str, words: str) -> Line2D:
+    def dot(shade: str, fill: str, label: str) -> Line2D:
         return Line2D(
-            [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=words
+            [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=label
         )
 
     yield dot(OURS, OURS, "estimated")

@@ -56,18 +56,18 @@ class DiagramSpec:
     rootless: bool = False
 
     def __post_init__(self) -> None:
-        given = [bool(x) for x in (self.tree, self.expansion, self.match, self.checkpoint, self.lookahead)]
-        if sum(given) != 1:
+        present = [bool(x) for x in (self.tree, self.expansion, self.match, self.checkpoint, self.lookahead)]
+        if sum(present) != 1:
             raise InputError(
                 f"form {self.name!r} needs one of tree, expansion, match, checkpoint and lookahead"
             )
-        if self.searched != bool(self.width):
+        if self.is_searched != bool(self.width):
             raise InputError(
                 f"form {self.name!r}: `width` goes with `match` and `checkpoint`, and they with it"
             )
 
     @property
-    def searched(self) -> bool:
+    def is_searched(self) -> bool:
         """Whether the tree comes from a search."""
         return bool(self.match or self.checkpoint)
 
@@ -88,7 +88,7 @@ class DiagramsSpec:
         if bool(self.trees) == bool(self.masks):
             raise InputError(f"table {self.experiment!r} needs either trees or masks")
         for form in self.trees:
-            if not form.searched:
+            if not form.is_searched:
                 raise InputError(
                     f"form {form.name!r}: trees come from match or checkpoint; masks draw others"
                 )
@@ -135,7 +135,7 @@ def tree_mask(paths: Sequence[Path], rootless: bool = False) -> Mask:
     With `rootless` the root is left out.
     """
     nodes = [*([] if rootless else [()]), *paths]
-    return tuple(tuple(row[: len(seen)] == seen for seen in nodes) for row in nodes)
+    return tuple(tuple(row[: len(node)] == node for node in nodes) for row in nodes)
 
 
 def lookahead_mask(spec: LookaheadSpec) -> Mask:
@@ -147,7 +147,7 @@ def lookahead_mask(spec: LookaheadSpec) -> Mask:
     """
     levels = spec.ngram - 1
     window = [("window", level, column) for level in range(levels) for column in range(spec.window)]
-    guesses = [("guess", place, number) for number in range(spec.guesses) for place in range(levels)]
+    guesses = [("guess", position, number) for number in range(spec.guesses) for position in range(levels)]
 
     def looks(at: tuple[str, int, int], to: tuple[str, int, int]) -> bool:
         if to == ("window", 0, 0):

@@ -60,17 +60,17 @@ def write_forms(
     trees = [form for form in forms if form]
     if spec.masks:
         masks = [
-            lookahead_mask(one.lookahead)
-            if one.lookahead
-            else tree_mask(form.paths if form else (), one.rootless)
-            for one, form in zip(spec.masks, forms, strict=True)
+            lookahead_mask(entry.lookahead)
+            if entry.lookahead
+            else tree_mask(form.paths if form else (), entry.rootless)
+            for entry, form in zip(spec.masks, forms, strict=True)
         ]
-        shown, picture = mask_page(spec, masks), partial(draw_masks, spec, masks)
+        page, picture = mask_page(spec, masks), partial(draw_masks, spec, masks)
         csv = partial(to_csv, spec.masks, [mask_figures(mask) for mask in masks])
     else:
-        shown, picture = tree_page(spec, trees), partial(draw_trees, spec, trees)
+        page, picture = tree_page(spec, trees), partial(draw_trees, spec, trees)
         csv = partial(to_csv, spec.trees, [tree_figures(tree) for tree in trees])
-    return shown, write_page(shown, csv, [spec.paper], folder, bibliography, formats, picture)
+    return page, write_page(page, csv, [spec.paper], folder, bibliography, formats, picture)
 
 
 def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
@@ -106,8 +106,8 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
 
 
 def _page(spec: DiagramsSpec, grids: Sequence[Grid], notes: Sequence[str], origin: str) -> Page:
-    made = f"{origin}; made by `python -m repro experiment={spec.experiment}`."
-    return Page(spec.experiment, spec.title, tuple(grids), (*notes, made))
+    footer = f"{origin}; made by `python -m repro experiment={spec.experiment}`."
+    return Page(spec.experiment, spec.title, tuple(grids), (*notes, footer))
 
 
 def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
@@ -135,14 +135,14 @@ def _line(form: VerificationDiagram) -> tuple[str, ...]:
         levels[len(path)] = levels.get(len(path), 0) + 1
     mark = signs(("fitted",)) if form.fitted else ""
     width, *lengths, changed = (number for _, number in tree_figures(form).values())
-    shown = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
-    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *shown, f"{changed:.0f}")
+    cells = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
+    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *cells, f"{changed:.0f}")
 
 
 def _nodes(form: VerificationDiagram) -> Grid:
     lines = []
     for path in sorted({*form.paths, *form.estimated}, key=lambda path: (len(path), path)):
-        own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
-        held = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
-        lines.append((".".join(map(str, path)), f"{own:.3f}", f"{value:.3f}", *held))
+        accuracy, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
+        marks = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
+        lines.append((".".join(map(str, path)), f"{accuracy:.3f}", f"{value:.3f}", *marks))
     return Grid.of({f"{form.name}: node": "l", **NODES}, lines)

@@ -14,17 +14,17 @@ from repro.experiments.tree_drawings.forms import DiagramSpec, VerificationDiagr
 from repro.methods.speculative.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
+    estimate_tree,
     expected_acceptance,
-    grown,
     measured_acceptance,
-    searched,
+    search_tree,
 )
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint, checkpoint_files
 from repro.scenarios.generation.draft_calibration import head_match
 
 
-def recorded(name: str) -> HeadRanks:
+def read_ranks(name: str) -> HeadRanks:
     """The recorded head ranks in the checkpoint folder of a `conf/model/checkpoint` entry.
 
     Raises:
@@ -40,7 +40,7 @@ def recorded(name: str) -> HeadRanks:
     return HeadRanks.load(path)
 
 
-def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> VerificationDiagram:
+def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = read_ranks) -> VerificationDiagram:
     """The verification tree of a drawing.
 
     Raises:
@@ -48,7 +48,7 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
     """
     if spec.expansion:
         return VerificationDiagram(spec.name, branching(spec.expansion))
-    if not spec.searched:
+    if not spec.is_searched:
         return VerificationDiagram(spec.name, VerificationTree.parse(spec.tree).paths)
     if spec.match:
         calibration = Calibration(head_match(spec.match).heads.accuracies[: spec.heads or None])
@@ -56,7 +56,7 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> 
         recorded_ranks = ranks_of(spec.checkpoint)
         calibration = Calibration.of(recorded_ranks.first(spec.heads or recorded_ranks.heads))
     accuracies, ranks = calibration.accuracies, calibration.ranks
-    before, tree = grown(accuracies, spec.width), searched(calibration, spec.width)
+    before, tree = estimate_tree(accuracies, spec.width), search_tree(calibration, spec.width)
     return VerificationDiagram(
         spec.name,
         tree.paths,

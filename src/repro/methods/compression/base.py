@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from repro.models.analysis.hooks import Place
+from repro.models.analysis.hooks import LinearId
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
@@ -30,13 +30,13 @@ class Compressed:
 
     decoder: Decoder
     figures: Mapping[str, Scalar] = field(default_factory=dict)
-    outliers: Mapping[Place, float] | None = None
+    outliers: Mapping[LinearId, float] | None = None
 
 
 class Compression(Protocol):
     """Compresses a decoder.
 
-    A class may have a `version`, raised by hand when its outcomes change (docs/identity.md), and `inputs`,
+    A class may have a `version`, raised by hand when its outcomes change (docs/tables.md), and `inputs`,
     the content hashes of files that it reads by itself (`identity.ReadsFiles`).
 
     Attributes:

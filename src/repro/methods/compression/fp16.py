@@ -17,7 +17,7 @@ from repro.methods.compression.base import Compressed
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.linear import Linear
 
-Held = TypeVar("Held", bound=Linear)
+AnyLinear = TypeVar("AnyLinear", bound=Linear)
 
 
 @register("compression", "fp16")
@@ -32,23 +32,23 @@ class Fp16:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        layers = [None if layer is None else layer.map(_rounded) for layer in decoder.layers]
-        rounded = decoder.with_layers(layers, _rounded_ends(decoder.ends))
-        return Compressed(rounded, {"bits_per_weight": 16.0})
+        layers = [None if layer is None else layer.map(_round_linear) for layer in decoder.layers]
+        fp16_decoder = decoder.with_layers(layers, _round_ends(decoder.ends))
+        return Compressed(fp16_decoder, {"bits_per_weight": 16.0})
 
 
-def _rounded_ends(ends: EmbeddingAndHead) -> EmbeddingAndHead:
+def _round_ends(ends: EmbeddingAndHead) -> EmbeddingAndHead:
     return replace(
         ends,
         embedding=_fp16(ends.embedding),
-        head=_rounded(ends.head),
+        head=_round_linear(ends.head),
         positions=None if ends.positions is None else _fp16(ends.positions),
-        project_in=None if ends.project_in is None else _rounded(ends.project_in),
-        project_out=None if ends.project_out is None else _rounded(ends.project_out),
+        project_in=None if ends.project_in is None else _round_linear(ends.project_in),
+        project_out=None if ends.project_out is None else _round_linear(ends.project_out),
     )
 
 
-def _rounded(linear: Held) -> Held:
+def _round_linear(linear: AnyLinear) -> AnyLinear:
     return linear.with_tensors({name: _fp16(tensor) for name, tensor in linear.tensors().items()})
 
 

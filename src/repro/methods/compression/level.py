@@ -28,11 +28,11 @@ def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> De
         level: share of layers to keep.
     """
     count = decoder.config.layers
-    ranked = sorted(range(count), key=worth.__getitem__)
-    return of_layers(decoder, sorted(ranked[count - layers_at(level, count) :]))
+    by_worth = sorted(range(count), key=worth.__getitem__)
+    return of_layers(decoder, sorted(by_worth[count - layers_at(level, count) :]))
 
 
-def figures_of(made: Decoder, whole: Decoder) -> dict[str, float]:
+def figures_of(pruned: Decoder, original: Decoder) -> dict[str, float]:
     """Kept share of the matrix elements of the blocks, and number of kept layers."""
-    ratio = block_elements(made) / block_elements(whole)
-    return {"true_ratio": ratio, "kept_layers": made.config.layers}
+    ratio = block_elements(pruned) / block_elements(original)
+    return {"true_ratio": ratio, "kept_layers": pruned.config.layers}

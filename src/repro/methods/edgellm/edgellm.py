@@ -27,7 +27,7 @@ from repro.models.runtime.verifier import WholeTree
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
-"""Upper bound of alpha. Deviation: the paper gives none; above 1 no tree could grow."""
+"""Upper bound of alpha. Deviation: the paper does not bound alpha; above 1 no tree could grow."""
 
 
 class Branch(NamedTuple):
@@ -121,18 +121,18 @@ class EdgeLLM(Method):
         with device.phase("decode"):
             while not decoding.done:
                 reason = await self._draft(tree, alpha, draft)
-                verdict, further = await self._verify(tree, decoding, device, target, draft)
+                verdict, next_tree = await self._verify(tree, decoding, device, target, draft)
                 accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
                 decoding.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
                 alpha = self._adapt(alpha, tree_confidence(tree), accepted, reach)
                 draft.keep(verdict.text)
-                tree = further.below(verdict.text)
+                tree = next_tree.below(verdict.text)
         return decoding.generation
 
     async def _draft(self, tree: TokenTree, alpha: float, draft: Session) -> str:
         """Grow the tree until its cumulative confidence falls below alpha (sec. III-C)."""
-        most = self.limit if self.fallback else self.length
-        while len(tree) <= most:
+        limit = self.limit if self.fallback else self.length
+        while len(tree) <= limit:
             if self.fallback and tree_confidence(tree) < alpha:
                 return "confidence"
             await self._navigate(tree, draft)
@@ -145,11 +145,11 @@ class EdgeLLM(Method):
         verdict = device.spawn(
             target.verify(tree, decoding.chooser, WholeTree(apart=self.verification == "branches"))
         )
-        further = tree.below(tree.root)
+        next_tree = tree.below(tree.root)
         if self.provisional != "never":
-            while not verdict.done and len(further) < len(tree) + self.ahead:
-                await self._navigate(further, draft)
-        return await verdict, further
+            while not verdict.done and len(next_tree) < len(tree) + self.ahead:
+                await self._navigate(next_tree, draft)
+        return await verdict, next_tree
 
     async def _navigate(self, tree: TokenTree, draft: Session) -> None:
         """Extend the branch that is furthest below its share of the tree by one token (Eqs. 1-2).
@@ -163,9 +163,9 @@ class EdgeLLM(Method):
         branches = list(self._branches(tree, draft))
         best = max(branches, key=lambda b: b.confidence)
         if not best.opens:
-            going = [branch for branch in branches if not branch.opens]
-            total, size = sum(branch.confidence for branch in going), len(tree) - 1
-            best = max(going, key=lambda b: size * b.confidence / total - b.length)
+            open_branches = [branch for branch in branches if not branch.opens]
+            total, size = sum(branch.confidence for branch in open_branches), len(tree) - 1
+            best = max(open_branches, key=lambda b: size * b.confidence / total - b.length)
         node = tree.grow(best.parent, best.token, best.logp)
         await draft.forward([tree.prefixes[node]])
 
@@ -173,7 +173,7 @@ class EdgeLLM(Method):
         choices = self.choices if self.navigation else 1
         for node in range(len(tree)):
             open_tokens = {tree.token(child) for child in tree.children(node)}
-            for rank, (token, logp) in enumerate(draft.known(tree.prefixes[node]).top(choices)):
+            for rank, (token, logp) in enumerate(draft.logits_of(tree.prefixes[node]).top(choices)):
                 if token not in open_tokens:
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
@@ -188,7 +188,7 @@ class EdgeLLM(Method):
 async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:
     """Wait until a draft's op would end before the target goes on, if it takes as long as the last one."""
     while target.gap < draft.took.get(kind, 0.0):
-        await target.moved
+        await target.gap_change
 
 
 UPDATES: dict[str, Callable[[float, float, float], float]] = {

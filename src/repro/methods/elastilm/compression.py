@@ -18,14 +18,14 @@ from repro.methods.elastilm.elastic_levels import (
     Anchors,
     Rule,
     anchors_of,
-    kept_at,
+    sizes_at,
 )
 from repro.methods.elastilm.elastication import (
     UnitOrder,
     cut,
     figures,
     parts_read,
-    ranked,
+    rank_units,
 )
 from repro.methods.elastilm.unit_importance import Aggregate, Measure, Pairing
 from repro.models.transformer.decoder import Decoder
@@ -39,7 +39,7 @@ class ElastiLM:
     Attributes:
         level: share of the blocks' weights kept.
         anchors: share of layers that are locked: those whose removal raises the loss most. 0 locks none.
-        rule: how the level sets the share of the other layers, see `elastic_levels.kept_at`.
+        rule: how the level sets the share of the other layers, see `elastic_levels.sizes_at`.
         order: `committed` uses the project's profile of the checkpoint, or the corpus if there is none;
             `corpus` always profiles on the corpus; `none` keeps the checkpoint's own unit order, with
             anchors as `committed`.
@@ -64,8 +64,8 @@ class ElastiLM:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        found = ranked(decoder, corpus, self.order, Measure(self.aggregate, self.pairing))
-        locked = anchors_of(found.profile.losses, self.anchors)
-        kept = kept_at(decoder.config, self.level, locked, self.rule)
-        made = cut(decoder, found, kept, "elastilm", self.level, self.lora)
-        return Compressed(made.decoder, figures(decoder.config, found, made, locked))
+        ranking = rank_units(decoder, corpus, self.order, Measure(self.aggregate, self.pairing))
+        locked = anchors_of(ranking.profile.losses, self.anchors)
+        sizes = sizes_at(decoder.config, self.level, locked, self.rule)
+        sub = cut(decoder, ranking, sizes, "elastilm", self.level, self.lora)
+        return Compressed(sub.decoder, figures(decoder.config, ranking, sub, locked))

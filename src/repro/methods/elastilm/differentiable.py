@@ -20,7 +20,7 @@ from repro.models.transformer.layer import LayerWeights
 class DifferentiableDecoder(UnitDecoder):
     """Same outputs as `UnitDecoder`, differentiable in all weights that require gradients."""
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         return AttentionMask(
@@ -31,24 +31,24 @@ class DifferentiableDecoder(UnitDecoder):
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
-        queries, turning = units * config.groups, units * (config.groups + 1)
-        turned, values = heads[:, :turning], heads[:, turning:]
+        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
+        rotary, values = heads[:, :rotary_heads], heads[:, rotary_heads:]
         if w.qk_norm is not None:
             norms = self._head_norms(w.qk_norm, units)
-            turned = torch.cat([norm(turned[:, start:stop]) for start, stop, norm in norms], 1)
+            rotary = torch.cat([norm(rotary[:, start:stop]) for start, stop, norm in norms], 1)
         if shared.rotation is not None:
-            pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
-            turned = torch.view_as_real(pairs * shared.rotation).flatten(-2)
+            pairs = torch.view_as_complex(rotary.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
+            rotary = torch.view_as_real(pairs * shared.rotation).flatten(-2)
         mixed = self._mix(
-            turned[:, :queries], turned[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
+            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
         )
         return w.out(mixed)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
         config, rows = self.config, queries.shape[0]
         units, _, width = keys.shape
-        grouped = queries.transpose(0, 1).reshape(units, -1, width)
-        scores = torch.bmm(grouped, keys.transpose(1, 2)) * config.query_scale
+        query_groups = queries.transpose(0, 1).reshape(units, -1, width)
+        scores = torch.bmm(query_groups, keys.transpose(1, 2)) * config.query_scale
         if config.attention_cap is not None:
             scores = torch.tanh(scores / config.attention_cap) * config.attention_cap
         assert shared.bias is not None, "a pass of this decoder always says what rows see"

@@ -4,8 +4,8 @@ Owns the network, its trainable parameters, and the file of a trained head. Must
 stored, which tokenizer is used, what a request is, or how labels are made.
 
 A request's SLO is encoded as two special tokens: [02] to [10] for TTFT, <02> to <10> for TPOT, with
-orthogonal initial embeddings. Deviation: the paper needs <05> to <10> only; time and energy objectives (5.6)
-go down to 0.2, so every level has both tokens.
+orthogonal initial embeddings. Deviation: for TPOT the paper needs <05> to <10> only; time and energy
+objectives (5.6) go down to 0.2, so every level has both tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from torch import Tensor, nn
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.checkpoints.weight_files import CONFIG, read_config
-
-LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Levels of the decision head's classes, for prompt and model, and of the SLO tokens."""
 
 PARTS = ("score", "decision")
 
@@ -38,7 +36,7 @@ class HeadSettings:
     Attributes:
         shared: fraction of layers that both heads share; these are frozen.
         rank: rank of the low-rank updates to the upper layers; 0 trains these layers fully, as in the paper.
-            Deviation: low-rank heads are small enough to be stored in the repository.
+            Deviation: heads of low rank are small enough to be stored in the repository.
         seed: seed of the random initialization.
     """
 
@@ -49,21 +47,21 @@ class HeadSettings:
     @classmethod
     def read(cls, folder: Path) -> HeadSettings:
         """The settings of the heads in a folder; InputError if its `config.json` has none."""
-        said = read_config(folder).get("form")
-        if not isinstance(said, dict) or set(said) != set(cls.__dataclass_fields__):
-            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {said!r}")
-        return cls(**said)
+        form = read_config(folder).get("form")
+        if not isinstance(form, dict) or set(form) != set(cls.__dataclass_fields__):
+            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {form!r}")
+        return cls(**form)
 
 
 class Updated(nn.Module):
     """A frozen linear plus a low-rank update (LoRA), which is zero at first."""
 
-    def __init__(self, linear: nn.Linear, rank: int, chance: torch.Generator) -> None:
+    def __init__(self, linear: nn.Linear, rank: int, generator: torch.Generator) -> None:
         super().__init__()
         self.linear = linear.requires_grad_(False)
         bound = linear.in_features**-0.5
-        drawn = 2.0 * torch.rand(rank, linear.in_features, generator=chance) - 1.0
-        self.narrow = nn.Parameter(drawn * bound)
+        values = 2.0 * torch.rand(rank, linear.in_features, generator=generator) - 1.0
+        self.narrow = nn.Parameter(values * bound)
         self.wide = nn.Parameter(torch.zeros(linear.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,7 +73,7 @@ class DualHead(nn.Module):
     """The network, with all parameters frozen; a head is trained by its `part`.
 
     Attributes:
-        words: size of the encoder's vocabulary; larger ids are SLO tokens.
+        vocab: size of the encoder's vocabulary; larger ids are SLO tokens.
         positions: maximum length of a text in tokens.
     """
 
@@ -85,18 +83,18 @@ class DualHead(nn.Module):
         if not 0.0 <= form.shared < 1.0:
             raise InputError(f"heads cannot share {form.shared} of the layers; choose from 0 to below 1")
         config: Any = encoder.config
-        chance = torch.Generator().manual_seed(form.seed)
+        generator = torch.Generator().manual_seed(form.seed)
         self.form = form
         self.embeddings = cast(nn.Module, encoder.embeddings)
         layers = list(cast(Any, encoder).encoder.layer)
-        split = int(form.shared * len(layers))
-        self.bottom = nn.ModuleList(layers[:split])
-        self.upper = nn.ModuleDict({name: _upper(layers[split:], form.rank, chance) for name in PARTS})
-        self.words, self.positions = int(config.vocab_size), int(config.max_position_embeddings)
+        shared = int(form.shared * len(layers))
+        self.bottom = nn.ModuleList(layers[:shared])
+        self.upper = nn.ModuleDict({name: _upper(layers[shared:], form.rank, generator) for name in PARTS})
+        self.vocab, self.positions = int(config.vocab_size), int(config.max_position_embeddings)
         width = int(config.hidden_size)
-        self.keep = _linear(width, 2, chance)
-        self.prompt, self.model = (_linear(width, len(LEVELS), chance) for _ in range(2))
-        self.objective = nn.Parameter(orthogonal(2 * len(LEVELS), self._table, chance))
+        self.keep = _linear(width, 2, generator)
+        self.prompt, self.model = (_linear(width, len(LEVELS), generator) for _ in range(2))
+        self.objective = nn.Parameter(orthogonal(2 * len(LEVELS), self._table, generator))
         self.requires_grad_(False)
         self.eval()
 
@@ -109,8 +107,8 @@ class DualHead(nn.Module):
         """The ids of the SLO tokens of two levels; InputError if a level is not in `LEVELS`."""
         for level in (ttft, tpot):
             if level not in LEVELS:
-                raise InputError(unknown("level", f"{level:g}", [f"{one:g}" for one in LEVELS]))
-        return self.words + LEVELS.index(ttft), self.words + len(LEVELS) + LEVELS.index(tpot)
+                raise InputError(unknown("level", f"{level:g}", [f"{allowed:g}" for allowed in LEVELS]))
+        return self.vocab + LEVELS.index(ttft), self.vocab + len(LEVELS) + LEVELS.index(tpot)
 
     def retain(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
         """Logits of dropping and of keeping each token, `[texts, tokens, 2]`.
@@ -127,15 +125,16 @@ class DualHead(nn.Module):
         return self.prompt(first), self.model(first)
 
     def _rows(self, part: str, ids: Tensor, real: Tensor | None) -> Tensor:
-        own = ids >= self.words
-        words = F.embedding(ids.masked_fill(own, 0), self._table)
-        told = F.embedding((ids - self.words).clamp(min=0), self.objective)
-        words = torch.where(own[..., None], told, words)
+        is_objective = ids >= self.vocab
+        embeddings = F.embedding(ids.masked_fill(is_objective, 0), self._table)
+        objectives = F.embedding((ids - self.vocab).clamp(min=0), self.objective)
+        embeddings = torch.where(is_objective[..., None], objectives, embeddings)
         mask = None
         if real is not None:
-            words = words.masked_fill(~real[..., None], 0.0)  # MobileBERT's embedding reads neighbours
+            # MobileBERT's embedding reads neighbours.
+            embeddings = embeddings.masked_fill(~real[..., None], 0.0)
             mask = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
-        x: Tensor = self.embeddings(inputs_embeds=words)
+        x: Tensor = self.embeddings(inputs_embeds=embeddings)
         for layer in (*self.bottom, *cast(nn.ModuleList, self.upper[part])):
             out = layer(x, mask)
             x = out if isinstance(out, Tensor) else out[0]
@@ -146,12 +145,12 @@ class DualHead(nn.Module):
         if name not in PARTS:
             raise InputError(unknown("head", name, PARTS))
         heads = {"score": ("keep.",), "decision": ("prompt.", "model.")}[name]
-        within = f"upper.{name}."
+        prefix = f"upper.{name}."
         return {
             key: value
             for key, value in self.named_parameters()
             if key.startswith(heads)
-            or (key.startswith(within) and (not self.form.rank or key.endswith((".narrow", ".wide"))))
+            or (key.startswith(prefix) and (not self.form.rank or key.endswith((".narrow", ".wide"))))
         }
 
     def save(self, name: str, path: Path) -> None:
@@ -163,56 +162,61 @@ class DualHead(nn.Module):
 
     def load(self, name: str, path: Path) -> None:
         """Load one head from a file; InputError if its tensors do not match."""
-        found = read_tensors(path)
-        into: dict[str, nn.Parameter] = dict(self.part(name))
+        tensors = read_tensors(path)
+        parameters: dict[str, nn.Parameter] = dict(self.part(name))
         if name == "decision":
-            into["objective"] = self.objective
-        if wrong := _unlike(found, into):
+            parameters["objective"] = self.objective
+        if wrong := _unlike(tensors, parameters):
             raise InputError(f"{path} holds no {name} head of this form: {wrong} differs or is missing")
         with torch.no_grad():
-            for key, value in into.items():
-                value.copy_(found[key].float())
+            for key, value in parameters.items():
+                value.copy_(tensors[key].float())
 
 
-def orthogonal(count: int, words: Tensor, chance: torch.Generator) -> Tensor:
+def orthogonal(count: int, embeddings: Tensor, generator: torch.Generator) -> Tensor:
     """`count` orthogonal random vectors with the mean norm of the word embeddings.
 
     Raises:
         InputError: the embedding width is smaller than `count`.
     """
-    width = words.shape[1]
+    width = embeddings.shape[1]
     if width < count:
         raise InputError(f"{count} vectors of {width} dimensions cannot be orthogonal to each other")
-    drawn = torch.randn(width, count, generator=chance, dtype=torch.float64)
-    made: Tensor = torch.linalg.qr(drawn).Q.T * words.double().norm(dim=1).mean()
-    return made.float().contiguous()
+    gaussian = torch.randn(width, count, generator=generator, dtype=torch.float64)
+    vectors: Tensor = torch.linalg.qr(gaussian).Q.T * embeddings.double().norm(dim=1).mean()
+    return vectors.float().contiguous()
 
 
-def _upper(layers: Sequence[nn.Module], rank: int, chance: torch.Generator) -> nn.ModuleList:
-    own = nn.ModuleList(deepcopy(list(layers)))
+def _upper(layers: Sequence[nn.Module], rank: int, generator: torch.Generator) -> nn.ModuleList:
+    copies = nn.ModuleList(deepcopy(list(layers)))
     if rank:
-        _update(own, rank, chance)
-    return own
+        _update(copies, rank, generator)
+    return copies
 
 
-def _update(module: nn.Module, rank: int, chance: torch.Generator) -> None:
+def _update(module: nn.Module, rank: int, generator: torch.Generator) -> None:
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
-            setattr(module, name, Updated(child, rank, chance))
+            setattr(module, name, Updated(child, rank, generator))
         else:
-            _update(child, rank, chance)
+            _update(child, rank, generator)
 
 
-def _linear(inputs: int, outputs: int, chance: torch.Generator) -> nn.Linear:
-    made = nn.Linear(inputs, outputs)
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    linear = nn.Linear(inputs, outputs)
     with torch.no_grad():
-        made.weight.copy_(0.02 * torch.randn(outputs, inputs, generator=chance))
-        made.bias.zero_()
-    return made
+        linear.weight.copy_(0.02 * torch.randn(outputs, inputs, generator=generator))
+        linear.bias.zero_()
+    return linear
 
 
-def _unlike(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
-    names: Iterable[str] = sorted({*found, *wanted})
+def _unlike(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> str | None:
+    names: Iterable[str] = sorted({*tensors, *parameters})
     return next(
-        (n for n in names if n not in found or n not in wanted or found[n].shape != wanted[n].shape), None
+        (
+            n
+            for n in names
+            if n not in tensors or n not in parameters or tensors[n].shape != parameters[n].shape
+        ),
+        None,
     )

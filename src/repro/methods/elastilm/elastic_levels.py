@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.methods.elastilm.submodels import Kept, neuron_parameters, unit_parameters
+from repro.methods.elastilm.submodels import LayerSizes, neuron_parameters, unit_parameters
 from repro.models.transformer.config import DecoderConfig
 
 Anchors = Annotated[float, Interval(ge=0, lt=1)]
@@ -35,7 +35,9 @@ def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
     return tuple(sorted(sorted(range(len(losses)), key=losses.__getitem__)[len(losses) - count :]))
 
 
-def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: Rule = "paper") -> Kept:
+def sizes_at(
+    config: DecoderConfig, level: float, locked: Collection[int], rule: Rule = "paper"
+) -> LayerSizes:
     """Number of units and neurons that each layer keeps; locked layers keep all.
 
     Args:
@@ -53,31 +55,31 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
     Raises:
         InputError: unknown locked layers, or no layer left to prune.
     """
-    free = len(set(range(config.layers)).difference(locked))
-    if not free or free != config.layers - len(set(locked)):
+    elastic_count = len(set(range(config.layers)).difference(locked))
+    if not elastic_count or elastic_count != config.layers - len(set(locked)):
         raise InputError(
             f"layers {list(locked)} are locked of {config.layers}; leave one of them to be elastic"
         )
     if level == 1.0:
-        return Kept.whole(config)
+        return LayerSizes.full(config)
     if rule == "release":
-        units, neurons = _released(config, 1.25 * level - 0.25 if level > 0.2 else 0.1)
+        size = _release_size(config, 1.25 * level - 0.25 if level > 0.2 else 0.1)
     else:
-        units, neurons = _filled(config, max(0.0, (level * config.layers - len(set(locked))) / free))
-    whole = (config.kv_heads, config.intermediate)
-    pairs = [whole if i in locked else (units, neurons) for i in range(config.layers)]
-    return Kept(tuple(one for one, _ in pairs), tuple(one for _, one in pairs))
+        size = _paper_size(config, max(0.0, (level * config.layers - len(set(locked))) / elastic_count))
+    full_size = (config.kv_heads, config.intermediate)
+    units, neurons = zip(*[full_size if i in locked else size for i in range(config.layers)], strict=True)
+    return LayerSizes(units, neurons)
 
 
-def _filled(config: DecoderConfig, keep: float) -> tuple[int, int]:
+def _paper_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded to nearest; neurons fill the rest of the layer's share."""
     units = max(1, math.floor(keep * config.kv_heads + 0.5))
-    whole = config.kv_heads * unit_parameters(config) + config.intermediate * neuron_parameters(config)
-    left = (keep * whole - units * unit_parameters(config)) / neuron_parameters(config)
-    return units, min(config.intermediate, max(TILE, math.floor(round(left, 6))))
+    weights = config.kv_heads * unit_parameters(config) + config.intermediate * neuron_parameters(config)
+    neurons = (keep * weights - units * unit_parameters(config)) / neuron_parameters(config)
+    return units, min(config.intermediate, max(TILE, math.floor(round(neurons, 6))))
 
 
-def _released(config: DecoderConfig, keep: float) -> tuple[int, int]:
+def _release_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded up and neurons down."""
     # Rounding to six decimals removes floating-point error next to whole numbers.
     units = math.ceil(round(keep * config.kv_heads, 6))

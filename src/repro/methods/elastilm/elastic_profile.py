@@ -18,7 +18,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.lora import Lora
-from repro.methods.elastilm.submodels import Kept, Order
+from repro.methods.elastilm.submodels import LayerSizes, Order
 from repro.methods.elastilm.unit_importance import Measure, importance
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
@@ -26,7 +26,7 @@ from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
@@ -39,12 +39,12 @@ class ElasticProfile:
     Attributes:
         order: units and neurons, most important first.
         losses: mean next-token loss without each layer in turn, in nats.
-        whole: mean next-token loss with all layers, in nats.
+        full_loss: mean next-token loss with all layers, in nats.
     """
 
     order: Order
     losses: tuple[float, ...]
-    whole: float
+    full_loss: float
 
 
 class Parts(NamedTuple):
@@ -55,12 +55,12 @@ class Parts(NamedTuple):
 
     def find(self) -> Path:
         """The folder on this machine; InputError if it is missing, or has another content."""
-        place = next((place for place in folders(self.folder) if place.is_dir()), None)
-        if place is None:
+        folder = next((folder for folder in folders(self.folder) if folder.is_dir()), None)
+        if folder is None:
             raise InputError(f"{self.folder} is not there{to_install(self.folder)}")
-        if (content := digest(place)) != self.digest:
-            raise InputError(f"{place} has digest {content}; {self.digest} is the project's")
-        return place
+        if (content := digest(folder)) != self.digest:
+            raise InputError(f"{folder} has digest {content}; {self.digest} is the project's")
+        return folder
 
 
 _SMOLLM2 = Parts(
@@ -95,7 +95,7 @@ def fingerprint(decoder: Decoder) -> str:
     Defaults are left out so that settings added later do not change existing hashes.
     """
     rows = [decoder.ends.embedding[0]]
-    rows += [plain(linear).weight[0] for layer in decoder.resident_layers() for linear in layer.linears]
+    rows += [as_plain(linear).weight[0] for layer in decoder.resident_layers() for linear in layer.linears]
     content = f"{settings_text(decoder.config)} {_hash(row.float().cpu() for row in rows)}"
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -109,17 +109,17 @@ def settings_text(config: DecoderConfig) -> str:
     changed = [
         (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
     ]
-    return f"[{', '.join(f'({name!r}, {_spelled(value)})' for name, value in changed)}]"
+    return f"[{', '.join(f'({name!r}, {_spell(value)})' for name, value in changed)}]"
 
 
-def _spelled(value: object) -> str:
+def _spell(value: object) -> str:
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
-    told = [f for f in fields(value) if f.name not in LATER or getattr(value, f.name) != f.default]
-    return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in told)})"
+    members = [f for f in fields(value) if f.name not in LATER or getattr(value, f.name) != f.default]
+    return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in members)})"
 
 
-def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> ElasticProfile:
+def profile_decoder(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> ElasticProfile:
     """Profile a dense decoder on a corpus; the last profile is cached for use by several levels.
 
     Raises:
@@ -128,17 +128,17 @@ def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> El
     key = f"{fingerprint(decoder)} {_hash(corpus)} {measure}"
     if key not in _last:
         order = importance(decoder, corpus, measure).order()
-        made = ElasticProfile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
+        profile = ElasticProfile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
         _last.clear()
-        _last[key] = made
+        _last[key] = profile
     return _last[key]
 
 
 def save(profile: ElasticProfile, path: Path) -> None:
     """Write a profile to one file for `load`."""
-    both = {"units": profile.order.units, "neurons": profile.order.neurons}
-    tensors = {name: torch.stack(order).to(torch.int32) for name, order in both.items()}
-    numbers = torch.tensor([*profile.losses, profile.whole], dtype=torch.float64)
+    orders = {"units": profile.order.units, "neurons": profile.order.neurons}
+    tensors = {name: torch.stack(order).to(torch.int32) for name, order in orders.items()}
+    numbers = torch.tensor([*profile.losses, profile.full_loss], dtype=torch.float64)
     write_tensors(path, {**tensors, "losses": numbers}, {})
 
 
@@ -148,11 +148,11 @@ def load(path: Path) -> ElasticProfile:
     if set(tensors) != {"units", "neurons", "losses"}:
         raise InputError(f"{path} is no profile: it holds {', '.join(sorted(tensors)) or 'nothing'}")
     units, neurons = (tuple(tensors[name].to(torch.int64).unbind(0)) for name in ("units", "neurons"))
-    *losses, whole = tensors["losses"].tolist()
-    return ElasticProfile(Order(units, neurons), tuple(losses), whole)
+    *losses, full_loss = tensors["losses"].tolist()
+    return ElasticProfile(Order(units, neurons), tuple(losses), full_loss)
 
 
-def committed(decoder: Decoder) -> Path | None:
+def committed_folder(decoder: Decoder) -> Path | None:
     """The folder of this checkpoint's committed profile and adapters, or None.
 
     Raises:
@@ -162,13 +162,13 @@ def committed(decoder: Decoder) -> Path | None:
     return parts and parts.find()
 
 
-def committed_lora(folder: Path, system: str, level: float, kept: Kept, order: Order) -> Lora | None:
+def committed_lora(folder: Path, system: str, level: float, sizes: LayerSizes, order: Order) -> Lora | None:
     """Committed adapters of one system's level; None if missing or made for other units or another order."""
     path = folder / lora_file(system, level)
     if not path.is_file():
         return None
-    found = lora.load(path)
-    return found if (found.kept, found.order) == (kept, order.digest) else None
+    adapters = lora.load(path)
+    return adapters if (adapters.sizes, adapters.order) == (sizes, order.digest) else None
 
 
 def lora_file(system: str, level: float) -> str:
@@ -177,7 +177,7 @@ def lora_file(system: str, level: float) -> str:
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:
-    whole = hashlib.sha256()
-    for one in tensors:
-        whole.update(one.contiguous().numpy().tobytes() + b"|")
-    return whole.hexdigest()
+    hasher = hashlib.sha256()
+    for tensor in tensors:
+        hasher.update(tensor.contiguous().numpy().tobytes() + b"|")
+    return hasher.hexdigest()

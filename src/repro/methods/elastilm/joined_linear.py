@@ -79,9 +79,9 @@ def first_inputs(linear: TransposedLinear, count: int) -> TransposedLinear:
 
 def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
     """The linears of consecutive groups of outputs, as views."""
-    found, start = [], 0
+    linears, start = [], 0
     for count in outputs:
         bias = None if linear.bias is None else linear.bias.narrow(0, start, count)
-        found.append(PlainLinear(linear.weight.narrow(0, start, count), bias))
+        linears.append(PlainLinear(linear.weight.narrow(0, start, count), bias))
         start += count
-    return found
+    return linears

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.elastilm.joined_linear import JoinedLinear, TransposedLinear
-from repro.methods.elastilm.submodels import Kept, UnitDecoder
+from repro.methods.elastilm.submodels import LayerSizes, UnitDecoder
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
@@ -53,20 +53,20 @@ class Lora:
 
     Attributes:
         adapters: adapters by matrix; a matrix may have none.
-        kept: units and neurons of each layer of the sub-model.
+        sizes: units and neurons of each layer of the sub-model.
         order: digest of the unit order of the sub-model.
         scale: factor on the adapters' outputs.
     """
 
     adapters: Mapping[Site, Adapter]
-    kept: Kept
+    sizes: LayerSizes
     order: str
     scale: float = SCALE
 
     @property
     def parameters(self) -> int:
         """Elements of all adapters."""
-        return sum(one.narrow.numel() + one.wide.numel() for one in self.adapters.values())
+        return sum(adapter.narrow.numel() + adapter.wide.numel() for adapter in self.adapters.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class AdaptedLinear:
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """See `Linear`."""
-        own = {name: tensors[name] for name in self.linear.tensors()}
+        linear_tensors = {name: tensors[name] for name in self.linear.tensors()}
         adapter = Adapter(tensors["narrow"], tensors["wide"])
-        return replace(self, linear=self.linear.with_tensors(own), adapter=adapter)
+        return replace(self, linear=self.linear.with_tensors(linear_tensors), adapter=adapter)
 
     @property
     def weight_bytes(self) -> int:
@@ -98,54 +98,56 @@ class AdaptedLinear:
         return self.linear.weight_bytes + self.adapter.narrow.nbytes + self.adapter.wide.nbytes
 
 
-def shapes(config: DecoderConfig, kept: Kept, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
+def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
     """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
-    found: dict[Site, Shape] = {}
-    for i, (units, neurons) in enumerate(zip(kept.units, kept.neurons, strict=True)):
+    by_site: dict[Site, Shape] = {}
+    for i, (units, neurons) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
         keys, queries = units * config.head_dim, units * config.groups * config.head_dim
-        into = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
-        of = {name: (config.hidden, outputs) for name, outputs in into.items()}
-        of |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
-        found |= {Site(i, m): of[m] for m in matrices if m != "gate" or config.gated}
-    return found
+        output_counts = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
+        by_matrix = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
+        by_matrix |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        by_site |= {Site(i, m): by_matrix[m] for m in matrices if m != "gate" or config.gated}
+    return by_site
 
 
-def attached(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
+def attach_adapters(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
     """A sub-model with adapters attached; its weights remain views.
 
     Raises:
         InputError: an adapter does not fit its matrix; the linears are not views, or already have adapters.
     """
-    layers = [_attached(layer, i, lora) for i, layer in enumerate(sub.resident_layers())]
+    layers = [_adapt_layer(layer, i, lora) for i, layer in enumerate(sub.resident_layers())]
     return type(sub)(sub.config, layers, sub.ends)
 
 
-def merged(sub: UnitDecoder) -> UnitDecoder:
+def merge_adapters(sub: UnitDecoder) -> UnitDecoder:
     """A sub-model with adapters merged into copies of their matrices; other matrices stay views."""
-    return type(sub)(sub.config, [layer.map(_merged) for layer in sub.resident_layers()], sub.ends)
+    return type(sub)(sub.config, [layer.map(_merge_linear) for layer in sub.resident_layers()], sub.ends)
 
 
-def _attached(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
-    def beside(linear: Linear, matrix: str) -> Linear:
+def _adapt_layer(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
+    def adapt(linear: Linear, matrix: str) -> Linear:
         adapter = lora.adapters.get(Site(i, matrix))
         if adapter is None:
             return linear
-        found = (adapter.narrow.shape[1], adapter.wide.shape[0])
-        if found != _shape(linear):
-            raise InputError(f"the adapter of {matrix} in layer {i} is {found}, its matrix {_shape(linear)}")
+        adapter_shape = (adapter.narrow.shape[1], adapter.wide.shape[0])
+        if adapter_shape != _shape(linear):
+            raise InputError(
+                f"the adapter of {matrix} in layer {i} is {adapter_shape}, its matrix {_shape(linear)}"
+            )
         return AdaptedLinear(linear, adapter, lora.scale)
 
-    def beside_parts(linear: Linear, names: Sequence[str]) -> JoinedLinear:
+    def adapt_parts(linear: Linear, names: Sequence[str]) -> JoinedLinear:
         if not isinstance(linear, JoinedLinear):
             raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
-        return JoinedLinear(tuple(map(beside, linear.parts, names[-len(linear.parts) :])))
+        return JoinedLinear(tuple(map(adapt, linear.parts, names[-len(linear.parts) :])))
 
     return replace(
         w,
-        qkv=beside_parts(w.qkv, ("q", "k", "v")),
-        out=beside(w.out, "out"),
-        up=beside_parts(w.up, ("gate", "up")),
-        down=beside(w.down, "down"),
+        qkv=adapt_parts(w.qkv, ("q", "k", "v")),
+        out=adapt(w.out, "out"),
+        up=adapt_parts(w.up, ("gate", "up")),
+        down=adapt(w.down, "down"),
     )
 
 
@@ -157,16 +159,16 @@ def _shape(linear: Linear) -> Shape:
     raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
 
 
-def _merged(linear: Linear) -> Linear:
+def _merge_linear(linear: Linear) -> Linear:
     if isinstance(linear, JoinedLinear):
-        return JoinedLinear(tuple(map(_merged, linear.parts)))
+        return JoinedLinear(tuple(map(_merge_linear, linear.parts)))
     if not isinstance(linear, AdaptedLinear):
         return linear
-    bare, change = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
-    if isinstance(bare, TransposedLinear):
-        return replace(bare, weight=bare.weight + change.t())
-    assert isinstance(bare, PlainLinear), "attached takes matrices alone"
-    return replace(bare, weight=bare.weight + change)
+    base, change = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    if isinstance(base, TransposedLinear):
+        return replace(base, weight=base.weight + change.t())
+    assert isinstance(base, PlainLinear), "attach_adapters takes matrices alone"
+    return replace(base, weight=base.weight + change)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
@@ -177,8 +179,8 @@ def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
         for name, part in adapter._asdict().items()
     }
     tensors |= {
-        "units": torch.tensor(lora.kept.units),
-        "neurons": torch.tensor(lora.kept.neurons),
+        "units": torch.tensor(lora.sizes.units),
+        "neurons": torch.tensor(lora.sizes.neurons),
         "order": torch.frombuffer(bytearray.fromhex(lora.order), dtype=torch.uint8),
         "scale": torch.tensor(lora.scale, dtype=torch.float64),
     }
@@ -200,7 +202,7 @@ def load(path: Path) -> Lora:
         site, _, part = name.rpartition(".")
         if part == "narrow":
             layer, _, matrix = site.partition(".")
-            pair = Adapter(tensors[name].float(), tensors[f"{site}.wide"].float())
-            adapters[Site(int(layer), matrix)] = pair
-    kept = Kept(tuple(tensors["units"].tolist()), tuple(tensors["neurons"].tolist()))
-    return Lora(adapters, kept, bytes(tensors["order"].tolist()).hex(), float(tensors["scale"]))
+            adapter = Adapter(tensors[name].float(), tensors[f"{site}.wide"].float())
+            adapters[Site(int(layer), matrix)] = adapter
+    sizes = LayerSizes(tuple(tensors["units"].tolist()), tuple(tensors["neurons"].tolist()))
+    return Lora(adapters, sizes, bytes(tensors["order"].tolist()).hex(), float(tensors["scale"]))

@@ -15,7 +15,7 @@ import torch
 
 from repro.device.op import Op
 from repro.methods.elastilm.dual_head_network import DualHead
-from repro.methods.elastilm.token_spans import TextSpan, carried, located
+from repro.methods.elastilm.token_spans import TextSpan, carry_over, locate_tokens
 from repro.methods.elastilm.word_pieces import WordPieces
 from repro.methods.serving.shortening import Scorer
 from repro.models.checkpoints.tokenizer import Tokenizer
@@ -80,12 +80,12 @@ class Reading:
 
     net: DualHead
     pieces: WordPieces
-    text: Tokenizer
+    tokenizer: Tokenizer
 
     def split(self, tokens: Sequence[int]) -> tuple[str, list[TextSpan], list[int], list[TextSpan]]:
         """Decode tokens: the text, the span of each token, the word pieces, the span of each piece."""
-        whole, spans = located(tokens, self.text.decode)
-        return whole, spans, *self.pieces.split(whole)
+        text, spans = locate_tokens(tokens, self.tokenizer.decode)
+        return text, spans, *self.pieces.split(text)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class ScoreHead(Scorer):
         model_cost: key of `MODEL_COSTS`.
         stored: precision in which the encoder is billed.
         shares_bottom: the cost of the shared lower layers is counted in the decision head's pass.
-            Deviation: they are computed again here, without the SLO tokens.
+            Deviation: the shared layers are computed again here, without SLO tokens.
     """
 
     heads: str
@@ -105,55 +105,57 @@ class ScoreHead(Scorer):
     shares_bottom: bool = field(repr=False)
     reading: Reading = field(repr=False)
     stored: Precision = field(default=FP16, repr=False)
-    _said: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
+    _scores: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
     _rows: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     def scores(self, tokens: Sequence[int]) -> Sequence[float]:
         """See `Scorer`: mean over the word pieces that overlap a token."""
         key = tuple(tokens)
-        if key not in self._said:
-            whole, spans, ids, at = self.reading.split(key)
-            self._said[key] = carried(self._retained(whole, ids, at), at, spans, WORDLESS)
-        return self._said[key]
+        if key not in self._scores:
+            text, spans, ids, piece_spans = self.reading.split(key)
+            self._scores[key] = carry_over(
+                self._retention(text, ids, piece_spans), piece_spans, spans, WORDLESS
+            )
+        return self._scores[key]
 
     @torch.no_grad()
-    def _retained(self, whole: str, ids: Sequence[int], at: Sequence[TextSpan]) -> list[float]:
+    def _retention(self, text: str, ids: Sequence[int], spans: Sequence[TextSpan]) -> list[float]:
         net, pieces = self.reading.net, self.reading.pieces
-        said: list[float] = []
-        for window in windows(whole, at, net.positions - 2):
-            read = [pieces.first, *(ids[i] for i in window), pieces.last]
-            said += net.retain(torch.tensor([read]))[0, 1:-1].softmax(-1)[:, 1].tolist()
-        return said
+        probabilities: list[float] = []
+        for window in windows(text, spans, net.positions - 2):
+            window_ids = [pieces.first, *(ids[i] for i in window), pieces.last]
+            probabilities += net.retain(torch.tensor([window_ids]))[0, 1:-1].softmax(-1)[:, 1].tolist()
+        return probabilities
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
         """See `Scorer`."""
         key, model_cost = tuple(tokens), MODEL_COSTS[self.model_cost]
         if key not in self._rows:
-            whole, spans, _, at = self.reading.split(key)
+            text, token_spans, _, piece_spans = self.reading.split(key)
             # A prompt of control tokens alone has no word piece; count one per token.
-            read = at or spans
-            longest = self.reading.net.positions - 2
-            self._rows[key] = [len(window) + 2 for window in windows(whole, read, longest)]
+            spans = piece_spans or token_spans
+            limit = self.reading.net.positions - 2
+            self._rows[key] = [len(window) + 2 for window in windows(text, spans, limit)]
         layers = model_cost.layers - (model_cost.layers // 2 if self.shares_bottom else 0)
-        whole_run = not self.shares_bottom
+        embeds = not self.shares_bottom
         return tuple(
-            model_cost.op("score head", rows, layers, on, whole_run, self.stored) for rows in self._rows[key]
+            model_cost.op("score head", rows, layers, on, embeds, self.stored) for rows in self._rows[key]
         )
 
 
-def windows(text: str, at: Sequence[TextSpan], most: int) -> Iterator[range]:
-    """Split word pieces into windows, at the last line break within each, or at `most` pieces.
+def windows(text: str, spans: Sequence[TextSpan], limit: int) -> Iterator[range]:
+    """Split word pieces into windows, at the last line break within each, or at `limit` pieces.
 
     Args:
         text: the whole text.
-        at: span of each word piece.
-        most: maximum pieces per window.
+        spans: span of each word piece.
+        limit: maximum pieces per window.
     """
     first = 0
-    while first < len(at):
-        last = min(first + most, len(at))
-        if last < len(at):
-            ends = (i for i in range(last, first, -1) if "\n" in text[at[i - 1].stop : at[i].start])
+    while first < len(spans):
+        last = min(first + limit, len(spans))
+        if last < len(spans):
+            ends = (i for i in range(last, first, -1) if "\n" in text[spans[i - 1].stop : spans[i].start])
             last = next(ends, last)
         yield range(first, last)
         first = last

@@ -12,7 +12,7 @@ from typing import Literal
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.elastilm.compression import ElastiLM
-from repro.methods.elastilm.elastic_levels import Anchors, Rule, kept_at
+from repro.methods.elastilm.elastic_levels import Anchors, Rule, sizes_at
 from repro.methods.elastilm.elastication import UnitOrder
 from repro.methods.elastilm.uneven_cost import config_of_shape, sub_cost
 from repro.methods.serving.service import NO_FAMILY, Decider, Scorer, Service, System, levels_by
@@ -58,14 +58,16 @@ class ElastiLMService(Service):
         config, levels = config_of_shape(full.shape), levels_by(self.step)
         locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
         model_costs = {
-            level: sub_cost(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
+            level: sub_cost(full, sizes_at(config, level, locked, self.rule), with_adapters=self.lora)
             for level in levels
         }
-        beside = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
+        extra_bytes = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
-            beside += full.weight_bytes(HEADS)
+            extra_bytes += full.weight_bytes(HEADS)
         launches, fitted = POINTERS[self.pointer]
-        return System(model_costs, full, Pointer(launches), full.model_bytes + beside, levels, fitted=fitted)
+        return System(
+            model_costs, full, Pointer(launches), full.model_bytes + extra_bytes, levels, fitted=fitted
+        )
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

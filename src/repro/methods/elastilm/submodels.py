@@ -28,7 +28,7 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 from repro.models.transformer.norm import RMSNorm
 
 
@@ -40,29 +40,29 @@ class Order:
     neurons: tuple[Tensor, ...]
 
     @classmethod
-    def own(cls, config: DecoderConfig) -> Order:
-        """The decoder's original order."""
+    def original(cls, config: DecoderConfig) -> Order:
+        """The order of the decoder itself."""
         units, neurons = torch.arange(config.kv_heads), torch.arange(config.intermediate)
         return cls((units,) * config.layers, (neurons,) * config.layers)
 
     @property
     def digest(self) -> str:
         """Content hash, in hex."""
-        whole = hashlib.sha256()
-        for one in (*self.units, *self.neurons):
-            whole.update(one.to(torch.int64).contiguous().numpy().tobytes() + b"|")
-        return whole.hexdigest()
+        hasher = hashlib.sha256()
+        for indices in (*self.units, *self.neurons):
+            hasher.update(indices.to(torch.int64).contiguous().numpy().tobytes() + b"|")
+        return hasher.hexdigest()
 
 
 @dataclass(frozen=True)
-class Kept:
+class LayerSizes:
     """Number of attention units and neurons per layer of a sub-model."""
 
     units: tuple[int, ...]
     neurons: tuple[int, ...]
 
     @classmethod
-    def whole(cls, config: DecoderConfig) -> Kept:
+    def full(cls, config: DecoderConfig) -> LayerSizes:
         """All units and neurons of the decoder."""
         return cls((config.kv_heads,) * config.layers, (config.intermediate,) * config.layers)
 
@@ -72,7 +72,7 @@ class Kept:
 
     def true_ratio(self, config: DecoderConfig) -> float:
         """Share of the whole decoder's layer weights."""
-        return self.parameters(config) / Kept.whole(config).parameters(config)
+        return self.parameters(config) / LayerSizes.full(config).parameters(config)
 
 
 def unit_parameters(config: DecoderConfig) -> int:
@@ -96,12 +96,12 @@ class UnitDecoder(Decoder):
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
-        queries, turning = units * config.groups, units * (config.groups + 1)
+        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
         if w.qk_norm is not None:
             for start, stop, norm in self._head_norms(w.qk_norm, units):
                 heads[:, start:stop] = norm(heads[:, start:stop])
         if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+            heads.view(torch.complex64)[:, :rotary_heads].mul_(shared.rotation)
         rows = heads[:, queries:]
         if units < config.kv_heads:
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
@@ -120,7 +120,7 @@ class UnitDecoder(Decoder):
         ]
 
 
-def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
+def reorder(decoder: Decoder, order: Order) -> UnitDecoder:
     """An equivalent decoder with reordered units and one contiguous tensor per matrix.
 
     Q, K, V, gate and up keep outputs as rows; the output projection and down are stored transposed, so the
@@ -136,63 +136,64 @@ def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
     config = decoder.config
     _check(config, order)
     layers = [
-        _reordered(config, layer, units.to(decoder.device), neurons.to(decoder.device))
+        _reorder_layer(config, layer, units.to(decoder.device), neurons.to(decoder.device))
         for layer, units, neurons in zip(decoder.resident_layers(), order.units, order.neurons, strict=True)
     ]
     return UnitDecoder(config, layers, decoder.ends)
 
 
-def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
+def submodel(decoder: UnitDecoder, sizes: LayerSizes) -> UnitDecoder:
     """A sub-model of the first units and neurons of each layer, as views without copies.
 
     Args:
-        whole: result of `reordered`, without adapters.
-        kept: at least one unit and one neuron per layer.
+        decoder: result of `reorder`, without adapters.
+        sizes: at least one unit and one neuron per layer.
 
     Raises:
         InputError: a layer would keep none or more than it has, or the number of layers differs.
     """
-    config = whole.config
-    for what, counts, most in (
-        ("units", kept.units, config.kv_heads),
-        ("neurons", kept.neurons, config.intermediate),
+    config = decoder.config
+    for kind, counts, available in (
+        ("units", sizes.units, config.kv_heads),
+        ("neurons", sizes.neurons, config.intermediate),
     ):
-        wrong = [count for count in counts if not 1 <= count <= most]
+        wrong = [count for count in counts if not 1 <= count <= available]
         if wrong or len(counts) != config.layers:
             raise InputError(
-                f"{len(counts)} layers would keep {wrong or 'so many'} {what}; "
-                f"each of {config.layers} layers keeps 1 to {most}"
+                f"{len(counts)} layers would keep {wrong or 'so many'} {kind}; "
+                f"each of {config.layers} layers keeps 1 to {available}"
             )
     layers = [
-        _beginning(config, layer, units, neurons)
-        for layer, units, neurons in zip(whole.resident_layers(), kept.units, kept.neurons, strict=True)
+        _slice_layer(config, layer, units, neurons)
+        for layer, units, neurons in zip(decoder.resident_layers(), sizes.units, sizes.neurons, strict=True)
     ]
-    return whole.with_layers(layers)
+    return decoder.with_layers(layers)
 
 
-def copied(sub: UnitDecoder) -> UnitDecoder:
+def dense_copy(sub: UnitDecoder) -> UnitDecoder:
     """A copy of a sub-model with one dense weight per linear, like a pruned model."""
     return sub.with_layers([layer.map(_dense) for layer in sub.resident_layers()])
 
 
 def _check(config: DecoderConfig, order: Order) -> None:
-    for what, given, count in (
+    for kind, orders, count in (
         ("units", order.units, config.kv_heads),
         ("neurons", order.neurons, config.intermediate),
     ):
-        fits = len(given) == config.layers and all(
-            one.shape == (count,) and torch.equal(one.sort().values, torch.arange(count)) for one in given
+        fits = len(orders) == config.layers and all(
+            indices.shape == (count,) and torch.equal(indices.sort().values, torch.arange(count))
+            for indices in orders
         )
         if not fits:
             raise InputError(
-                f"the order of {what} must name each of {count} once in each of {config.layers} layers; "
-                f"got {len(given)} layers of {sorted({len(one) for one in given})}"
+                f"the order of {kind} must name each of {count} once in each of {config.layers} layers; "
+                f"got {len(orders)} layers of {sorted({len(indices) for indices in orders})}"
             )
 
 
-def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:
-    qkv = split_outputs(plain(w.qkv), matrices(config, "qkv"))
-    up = split_outputs(plain(w.up), matrices(config, "up"))
+def _reorder_layer(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:
+    qkv = split_outputs(as_plain(w.qkv), matrices(config, "qkv"))
+    up = split_outputs(as_plain(w.up), matrices(config, "up"))
     norm = w.qk_norm
     if norm is not None:
         queries, keys = norm.weight[: config.heads], norm.weight[config.heads :]
@@ -200,9 +201,9 @@ def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: T
     return replace(
         w,
         qkv=JoinedLinear(tuple(_outputs(part, units) for part in qkv)),
-        out=_inputs(plain(w.out), units),
+        out=_inputs(as_plain(w.out), units),
         up=JoinedLinear(tuple(_outputs(part, neurons) for part in up)),
-        down=_inputs(plain(w.down), neurons),
+        down=_inputs(as_plain(w.down), neurons),
         qk_norm=norm,
     )
 
@@ -223,26 +224,26 @@ def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
     return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
 
 
-def _beginning(config: DecoderConfig, w: LayerWeights, units: int, neurons: int) -> LayerWeights:
+def _slice_layer(config: DecoderConfig, w: LayerWeights, units: int, neurons: int) -> LayerWeights:
     queries, keys = units * config.groups * config.head_dim, units * config.head_dim
     return replace(
         w,
-        qkv=_joined_beginning(w.qkv, (queries, keys, keys)),
-        out=_transposed_beginning(w.out, queries),
-        up=_joined_beginning(w.up, (neurons,) * len(matrices(config, "up"))),
-        down=_transposed_beginning(w.down, neurons),
+        qkv=_slice_joined(w.qkv, (queries, keys, keys)),
+        out=_slice_transposed(w.out, queries),
+        up=_slice_joined(w.up, (neurons,) * len(matrices(config, "up"))),
+        down=_slice_transposed(w.down, neurons),
     )
 
 
-def _joined_beginning(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
-    assert isinstance(linear, JoinedLinear), "submodel takes what reordered gives"
+def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
+    assert isinstance(linear, JoinedLinear), "submodel takes what reorder gives"
     return JoinedLinear(
-        tuple(first_outputs(plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
+        tuple(first_outputs(as_plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
     )
 
 
-def _transposed_beginning(linear: Linear, count: int) -> TransposedLinear:
-    assert isinstance(linear, TransposedLinear), "submodel takes what reordered gives"
+def _slice_transposed(linear: Linear, count: int) -> TransposedLinear:
+    assert isinstance(linear, TransposedLinear), "submodel takes what reorder gives"
     return first_inputs(linear, count)
 
 
@@ -251,6 +252,6 @@ def _dense(linear: Linear) -> PlainLinear:
     if isinstance(linear, TransposedLinear):
         return PlainLinear(linear.weight.t().contiguous(), linear.bias)
     assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"
-    parts = [plain(part) for part in linear.parts]
+    parts = [as_plain(part) for part in linear.parts]
     biases = [part.bias for part in parts if part.bias is not None]
     return PlainLinear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

@@ -17,12 +17,11 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.elastilm.dual_head_network import LEVELS
 from repro.methods.elastilm.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
 from repro.methods.elastilm.trained_heads import head_file, open_dual_head
 from repro.methods.elastilm.word_pieces import WordPieces, open_encoder
 from repro.methods.serving.deciders import Decider, ServiceRequest
-from repro.methods.serving.slo import Decision, LatencySlo
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.costs.model_cost import Precision
@@ -42,51 +41,52 @@ class DecisionHead(Decider):
     model_cost: str
     reading: Reading = field(repr=False)
     stored: Precision = field(default=FP16, repr=False)
-    _decided: dict[tuple[int, ...], Decision] = field(default_factory=dict, repr=False)
-    _read: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
+    _decisions: dict[tuple[int, ...], Decision] = field(default_factory=dict, repr=False)
+    _ends: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     @torch.no_grad()
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; `feasible` is ignored."""
         net = self.reading.net
         ids = (*self._objective(request), *self._end(request.prompt))
-        if ids not in self._decided:
-            first, told, rest = self.reading.pieces.first, ids[:2], ids[2:]
-            whole = torch.tensor([[first, *told, *rest, self.reading.pieces.last]])
-            prompt, model = (LEVELS[int(logits.argmax())] for logits in net.decide(whole))
-            self._decided[ids] = Decision(prompt, model)
-        return self._decided[ids]
+        if ids not in self._decisions:
+            first, slo_ids, prompt_ids = self.reading.pieces.first, ids[:2], ids[2:]
+            input_ids = torch.tensor([[first, *slo_ids, *prompt_ids, self.reading.pieces.last]])
+            prompt, model = (LEVELS[int(logits.argmax())] for logits in net.decide(input_ids))
+            self._decisions[ids] = Decision(prompt, model)
+        return self._decisions[ids]
 
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
-        model_cost, most = MODEL_COSTS[self.model_cost], self.reading.net.positions
+        model_cost, limit = MODEL_COSTS[self.model_cost], self.reading.net.positions
         pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
-        rows = min(pieces + 4, most)
+        rows = min(pieces + 4, limit)
         return (model_cost.op("decision head", rows, model_cost.layers, on, True, self.stored),)
 
     def _objective(self, request: ServiceRequest) -> tuple[int, int]:
-        return self.reading.net.objective_ids(*told(request.objective))
+        return self.reading.net.objective_ids(*slo_levels(request.objective))
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
-        if tokens not in self._read:
-            self._read[tokens] = fitting(self.reading.split(tokens)[2], self.reading.net.positions)
-        return self._read[tokens]
+        if tokens not in self._ends:
+            self._ends[tokens] = last_pieces(self.reading.split(tokens)[2], self.reading.net.positions)
+        return self._ends[tokens]
 
 
-def fitting(ids: Sequence[int], positions: int) -> list[int]:
+def last_pieces(ids: Sequence[int], positions: int) -> list[int]:
     """The last word pieces of a text that fit, beside two SLO tokens and the first and last special token."""
     return list(ids[max(0, len(ids) - (positions - 4)) :])
 
 
-def told(objective: LatencySlo) -> tuple[float, float]:
+def slo_levels(objective: LatencySlo) -> tuple[float, float]:
     """SLO levels of TTFT and TPOT for the encoder, rounded down to `LEVELS`.
 
     Time to the last token and energy (5.6) bound both; a share that is not set is 1.
     """
-    asked = objective.asked
-    both = [asked[name] for name in ("time", "energy") if name in asked]
+    limits = objective.bounds
+    bounds = [limits[name] for name in ("time", "energy") if name in limits]
     return tuple(
-        _level(min([asked[name], *both] if name in asked else [*both, 1.0])) for name in ("ttft", "tpot")
+        _level(min([limits[name], *bounds] if name in limits else [*bounds, 1.0]))
+        for name in ("ttft", "tpot")
     )  # type: ignore[return-value]
 
 
@@ -95,8 +95,8 @@ def _level(share: float) -> float:
     return max((level for level in LEVELS if round(level - share, 9) <= 0), default=LEVELS[0])
 
 
-def score_head(
-    text: Tokenizer,
+def open_score_head(
+    tokenizer: Tokenizer,
     encoder: str = "minilm",
     model_cost: str = "mobilebert",
     shares_bottom: bool = False,
@@ -106,7 +106,7 @@ def score_head(
     """Open the trained score head.
 
     Args:
-        text: tokenizer of the language model.
+        tokenizer: tokenizer of the language model.
         encoder: see `word_pieces.open_encoder`.
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
@@ -116,19 +116,19 @@ def score_head(
     Raises:
         InputError: unknown cost, encoder or heads.
     """
-    name, reading = _opened(text, encoder, heads, "score")
+    name, reading = _open_reading(tokenizer, encoder, heads, "score")
     return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored)
 
 
-def decision_head(
-    text: Tokenizer,
+def open_decision_head(
+    tokenizer: Tokenizer,
     encoder: str = "minilm",
     model_cost: str = "mobilebert",
     heads: Path | None = None,
     stored: Precision = FP16,
 ) -> DecisionHead:
-    """Open the trained decision head; see `score_head`."""
-    name, reading = _opened(text, encoder, heads, "decision")
+    """Open the trained decision head; see `open_score_head`."""
+    name, reading = _open_reading(tokenizer, encoder, heads, "decision")
     return DecisionHead(name, _model_cost(model_cost), reading, stored)
 
 
@@ -138,8 +138,8 @@ def _model_cost(name: str) -> str:
     return name
 
 
-def _opened(text: Tokenizer, encoder: str, heads: Path | None, part: str) -> tuple[str, Reading]:
+def _open_reading(tokenizer: Tokenizer, encoder: str, heads: Path | None, part: str) -> tuple[str, Reading]:
     """Hash of a head's file, and the opened network."""
-    net, where = open_dual_head(encoder, heads, part)
-    reading = Reading(net, WordPieces(open_encoder(encoder)), text)
-    return sha256_of(where / head_file(part)), reading
+    net, folder = open_dual_head(encoder, heads, part)
+    reading = Reading(net, WordPieces(open_encoder(encoder)), tokenizer)
+    return sha256_of(folder / head_file(part)), reading

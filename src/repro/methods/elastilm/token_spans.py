@@ -24,43 +24,43 @@ class TextSpan(NamedTuple):
     stop: int
 
 
-def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[TextSpan]]:
+def locate_tokens(tokens: Sequence[int], decode: Decode) -> tuple[str, list[TextSpan]]:
     """The text of tokens and the span of each; tokens that form one character together share its span.
 
     Each token is decoded after the previous one, since some tokenizers drop a leading space.
     """
-    whole, spans, held = "", [], list[int]()
-    before: list[int] = []
+    text, spans, pending = "", [], list[int]()
+    previous: list[int] = []
     for i, token in enumerate(tokens):
-        held.append(token)
-        piece = decode([*before, *held])[len(decode(before)) if before else 0 :]
-        if piece.endswith(BROKEN) and len(held) < LONGEST and i + 1 < len(tokens):
+        pending.append(token)
+        piece = decode([*previous, *pending])[len(decode(previous)) if previous else 0 :]
+        if piece.endswith(BROKEN) and len(pending) < LONGEST and i + 1 < len(tokens):
             continue
-        spans += [TextSpan(len(whole), len(whole) + len(piece))] * len(held)
-        whole += piece
-        before, held = held[-1:] if BROKEN not in decode(held[-1:]) else held, []
-    return whole, spans
+        spans += [TextSpan(len(text), len(text) + len(piece))] * len(pending)
+        text += piece
+        previous, pending = pending[-1:] if BROKEN not in decode(pending[-1:]) else pending, []
+    return text, spans
 
 
-def carried(
-    values: Sequence[float], at: Sequence[TextSpan], to: Sequence[TextSpan], bare: float
+def carry_over(
+    values: Sequence[float], spans: Sequence[TextSpan], targets: Sequence[TextSpan], default: float
 ) -> list[float]:
-    """For each span of `to`, the mean value of the spans of `at` that overlap it.
+    """For each target, the mean value of the spans that overlap it.
 
     Args:
-        values: one per span of `at`.
-        at: spans in text order, not nested.
-        to: spans in text order, not nested.
-        bare: the value for spans without overlap.
+        values: one per span.
+        spans: spans in text order, not nested.
+        targets: spans in text order, not nested.
+        default: the value for spans without overlap.
     """
-    found, first = [], 0
-    for span in to:
-        while first < len(at) and at[first].stop <= span.start:
+    means, first = [], 0
+    for span in targets:
+        while first < len(spans) and spans[first].stop <= span.start:
             first += 1
-        here = []
-        for i in range(first, len(at)):
-            if at[i].start >= span.stop:
+        overlapping = []
+        for i in range(first, len(spans)):
+            if spans[i].start >= span.stop:
                 break
-            here.append(values[i])
-        found.append(fmean(here) if here and span.stop > span.start else bare)
-    return found
+            overlapping.append(values[i])
+        means.append(fmean(overlapping) if overlapping and span.stop > span.start else default)
+    return means

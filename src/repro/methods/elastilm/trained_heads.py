@@ -35,17 +35,17 @@ class DualHeadTlm:
         """See `TinyLanguageModel`."""
         return heads_digest()
 
-    def score_head(self, text: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
+    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
         """See `TinyLanguageModel`."""
-        from repro.methods.elastilm.tlm import score_head  # late: transformers takes seconds to import
+        from repro.methods.elastilm.tlm import open_score_head  # late: transformers takes seconds to import
 
-        return score_head(text, shares_bottom=shares_bottom, stored=stored)
+        return open_score_head(tokenizer, shares_bottom=shares_bottom, stored=stored)
 
-    def decision_head(self, text: Tokenizer, stored: Precision) -> Decider:
+    def decision_head(self, tokenizer: Tokenizer, stored: Precision) -> Decider:
         """See `TinyLanguageModel`."""
-        from repro.methods.elastilm.tlm import decision_head
+        from repro.methods.elastilm.tlm import open_decision_head
 
-        return decision_head(text, stored=stored)
+        return open_decision_head(tokenizer, stored=stored)
 
 
 def heads_digest() -> str:
@@ -55,14 +55,14 @@ def heads_digest() -> str:
 
 def fingerprint(folder: Path) -> str:
     """SHA-256 of an encoder's weight files, which identifies it."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+            hasher.update(hashlib.file_digest(file, "sha256").digest())
+    return hasher.hexdigest()
 
 
-def committed(encoder: Path) -> Path:
+def committed_folder(encoder: Path) -> Path:
     """The folder of the repository's heads for an encoder.
 
     Raises:
@@ -87,15 +87,17 @@ def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = N
     Raises:
         InputError: no such encoder, or no such heads for it.
     """
-    folder = open_encoder(encoder)
-    where = committed(folder) if heads is None else heads
-    made = DualHead(load_encoder(folder), HeadSettings.read(where))
+    encoder_folder = open_encoder(encoder)
+    folder = committed_folder(encoder_folder) if heads is None else heads
+    network = DualHead(load_encoder(encoder_folder), HeadSettings.read(folder))
     for name in PARTS if part is None else (part,):
-        file = where / head_file(name)
+        file = folder / head_file(name)
         if not file.is_file():
-            raise InputError(f"{where} has no {name} head; train one with workshop.training.train_tlm {name}")
-        made.load(name, file)
-    return made, where
+            raise InputError(
+                f"{folder} has no {name} head; train one with workshop.training.train_tlm {name}"
+            )
+        network.load(name, file)
+    return network, folder
 
 
 def head_file(name: str) -> str:

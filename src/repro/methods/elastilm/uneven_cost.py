@@ -11,7 +11,7 @@ from functools import cached_property
 
 from repro.core.errors import InputError
 from repro.methods.elastilm.lora import RANK, shapes
-from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.submodels import LayerSizes
 from repro.models.costs.model_cost import ModelCost, Shape
 from repro.models.transformer.config import DecoderConfig
 
@@ -81,8 +81,8 @@ class UnevenCost(ModelCost):
 
     def attention_flops(self, count: int, rows: int, context: float) -> float:
         """See `ModelCost`; each layer has its own heads."""
-        own = sum(number * cost.shape.attention_flops(rows, context) for cost, number in self._kinds)
-        return count / self.shape.layers * own
+        flops = sum(number * cost.shape.attention_flops(rows, context) for cost, number in self._kinds)
+        return count / self.shape.layers * flops
 
 
 def config_of_shape(shape: Shape) -> DecoderConfig:
@@ -101,28 +101,28 @@ def config_of_shape(shape: Shape) -> DecoderConfig:
     )
 
 
-def sub_cost(whole: ModelCost, kept: Kept, adapted: bool = True) -> UnevenCost:
+def sub_cost(full: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> UnevenCost:
     """Cost of a sub-model.
 
     Args:
-        whole: cost of the whole decoder.
-        kept: units and neurons of each layer; 0 units means no attention, 0 neurons no MLP.
-        adapted: count rank-8 adapters on all matrices; the whole model has none.
+        full: cost of the whole decoder.
+        sizes: units and neurons of each layer; 0 units means no attention, 0 neurons no MLP.
+        with_adapters: count rank-8 adapters on all matrices; the whole model has none.
 
     Raises:
-        InputError: `kept` has another number of layers than the decoder.
+        InputError: `sizes` has another number of layers than the decoder.
     """
-    shape = whole.shape
+    shape = full.shape
     groups = shape.heads // shape.kv_heads
     blocks = tuple(
         _block(shape, units * groups, units, neurons)
-        for units, neurons in zip(kept.units, kept.neurons, strict=True)
+        for units, neurons in zip(sizes.units, sizes.neurons, strict=True)
     )
     config = config_of_shape(shape)
     adapters = 0
-    if adapted and kept != Kept.whole(config):
-        adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, kept).values())
-    return UnevenCost(shape, whole.stored, blocks, adapters)
+    if with_adapters and sizes != LayerSizes.full(config):
+        adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
+    return UnevenCost(shape, full.stored, blocks, adapters)
 
 
 def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:

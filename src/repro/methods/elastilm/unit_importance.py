@@ -19,7 +19,7 @@ from repro.models.analysis.hooks import matrices
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 
 Aggregate = Literal["sum_abs", "abs_sum"]
 Pairing = Literal["shared", "folded"]
@@ -50,8 +50,8 @@ class Importance:
     def order(self) -> Order:
         """Units and neurons by descending importance; ties keep their order."""
         units, neurons = (
-            tuple(one.argsort(descending=True, stable=True) for one in some)
-            for some in (self.units, self.neurons)
+            tuple(scores.argsort(descending=True, stable=True) for scores in by_layer)
+            for by_layer in (self.units, self.neurons)
         )
         return Order(units, neurons)
 
@@ -74,17 +74,17 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
     if not corpus:
         raise InputError("units are ranked on a corpus of no sequence; set corpus.texts to at least 1")
     layers = [layer.map(_with_gradients) for layer in decoder.resident_layers()]
-    passing = DifferentiableDecoder(decoder.config, layers, decoder.ends)
+    differentiable = DifferentiableDecoder(decoder.config, layers, decoder.ends)
     for tokens in corpus:
-        loss = next_token_loss(passing, tokens.to(decoder.device)) / len(corpus)
+        loss = next_token_loss(differentiable, tokens.to(decoder.device)) / len(corpus)
         loss.backward()  # type: ignore[no-untyped-call]
-    found = [_of_layer(decoder.config, layer, measure or Measure()) for layer in layers]
-    return Importance(tuple(units for units, _ in found), tuple(neurons for _, neurons in found))
+    scores = [_of_layer(decoder.config, layer, measure or Measure()) for layer in layers]
+    return Importance(tuple(units for units, _ in scores), tuple(neurons for _, neurons in scores))
 
 
 def _with_gradients(linear: Linear) -> PlainLinear:
     """A linear that shares memory with a dense one and whose weights require gradients."""
-    dense = plain(linear)
+    dense = as_plain(linear)
     bias = None if dense.bias is None else dense.bias.detach().requires_grad_()
     return PlainLinear(dense.weight.detach().requires_grad_(), bias)
 
@@ -92,17 +92,19 @@ def _with_gradients(linear: Linear) -> PlainLinear:
 def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> tuple[Tensor, Tensor]:
     """Importance of a layer's units and neurons, after the backward pass."""
     absolute = measure.aggregate == "sum_abs"
-    queries, keys, values = torch.split(_by_output(plain(layer.qkv), absolute), list(matrices(config, "qkv")))
-    heads = (queries + _by_input(plain(layer.out), absolute)).view(config.heads, -1).sum(1)
+    queries, keys, values = torch.split(
+        _by_output(as_plain(layer.qkv), absolute), list(matrices(config, "qkv"))
+    )
+    heads = (queries + _by_input(as_plain(layer.out), absolute)).view(config.heads, -1).sum(1)
     # folded: query head h counts for unit h % kv_heads; shared: for its own key-value head.
-    paired = (
+    heads_by_unit = (
         heads.view(-1, config.kv_heads).t()
         if measure.pairing == "folded"
         else heads.view(config.kv_heads, -1)
     )
-    units = paired.sum(1) + (keys + values).view(config.kv_heads, -1).sum(1)
-    up = _by_output(plain(layer.up), absolute).view(-1, config.intermediate).sum(0)
-    return units.abs(), (up + _by_input(plain(layer.down), absolute)).abs()
+    units = heads_by_unit.sum(1) + (keys + values).view(config.kv_heads, -1).sum(1)
+    up = _by_output(as_plain(layer.up), absolute).view(-1, config.intermediate).sum(0)
+    return units.abs(), (up + _by_input(as_plain(layer.down), absolute)).abs()
 
 
 def _by_output(linear: PlainLinear, absolute: bool) -> Tensor:
@@ -119,5 +121,5 @@ def _by_input(linear: PlainLinear, absolute: bool) -> Tensor:
 def _terms(tensor: Tensor, absolute: bool) -> Tensor:
     """First-order loss change w * dL/dw per element, or its absolute value."""
     assert tensor.grad is not None, "the loss of a decoder depends on every weight"
-    found = tensor.detach() * tensor.grad
-    return found.abs() if absolute else found
+    terms = tensor.detach() * tensor.grad
+    return terms.abs() if absolute else terms

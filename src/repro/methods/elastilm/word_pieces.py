@@ -35,10 +35,10 @@ def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool |
     files = checkpoint_files()
     if name in files:
         return open_checkpoint(Checkpoint.from_yaml(files[name]), cache_dir, offline)
-    described = model_file(name)
-    if described is None:
+    entry = model_file(name)
+    if entry is None:
         raise InputError(unknown("encoder", name, files))
-    checkpoint = {**described["checkpoint"], "shares_embeddings_with": None}
+    checkpoint = {**entry["checkpoint"], "shares_embeddings_with": None}
     return open_checkpoint(Checkpoint.from_mapping(checkpoint), cache_dir, offline)
 
 
@@ -55,14 +55,14 @@ def load_encoder(folder: Path) -> nn.Module:
         raise InputError(f"{folder} holds a model of type {kind!r}; an encoder is one of {', '.join(KINDS)}")
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
-    made, seen = transformers.AutoModel.from_pretrained(
+    model, loading_info = transformers.AutoModel.from_pretrained(
         folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
     if bars:
         transformers.utils.logging.enable_progress_bar()
-    if missing := sorted(name for name in seen["missing_keys"] if not name.startswith("pooler.")):
+    if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
         raise InputError(f"{folder} lacks {len(missing)} tensors of its encoder: {missing[0]} first")
-    encoder: nn.Module = made.float().eval()
+    encoder: nn.Module = model.float().eval()
     return encoder
 
 
@@ -88,7 +88,7 @@ class WordPieces:
 
     def split(self, text: str) -> tuple[list[int], list[TextSpan]]:
         """Ids of a text's word pieces, without CLS and SEP, and the span of each."""
-        found = self._inner(
+        encoding = self._inner(
             text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
         )
-        return list(found["input_ids"]), [TextSpan(*one) for one in found["offset_mapping"]]
+        return list(encoding["input_ids"]), [TextSpan(*offsets) for offsets in encoding["offset_mapping"]]

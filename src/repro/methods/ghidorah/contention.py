@@ -16,17 +16,17 @@ FIRST_STEP = 1 / 8
 LAST_STEP = 1 / 64
 
 
-def by_speed(here: float, there: float) -> float:
+def by_speed(main_seconds: float, other_seconds: float) -> float:
     """The other processor's share at first, and EdgeNN's: proportional to the speeds, each measured alone.
 
     Args:
-        here: seconds of all the work on the main processor.
-        there: seconds of all the work on the other processor.
+        main_seconds: seconds of all the work on the main processor.
+        other_seconds: seconds of all the work on the other processor.
     """
-    return here / (here + there)
+    return main_seconds / (main_seconds + other_seconds)
 
 
-async def adjusted(
+async def adjust(
     measure: Measure, start: float, first: float = FIRST_STEP, last: float = LAST_STEP
 ) -> tuple[float, float]:
     """Ghidorah's gradual adjustment: move the share by a step while that is faster, then halve the step.
@@ -42,9 +42,9 @@ async def adjusted(
     """
     best, least, step = start, await measure(start), first
     while step >= last:
-        for moved in (best - step, best + step):
-            if 0 <= moved <= 1 and (seconds := await measure(moved)) < least:
-                best, least = moved, seconds
+        for share in (best - step, best + step):
+            if 0 <= share <= 1 and (seconds := await measure(share)) < least:
+                best, least = share, seconds
                 break
         else:
             step /= 2

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import Tensor, torch
-from repro.models.transformer.linear import Linear, PlainLinear, packed, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
 WAYS = ("columns", "rows")
 
@@ -67,12 +67,12 @@ class ColumnSplit(_Divided):
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         # Send all inputs before launching kernels, since a later copy would wait for them.
-        sent = [x.to(part.device) for part in self.parts]
-        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
+        inputs = [x.to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
         # Deviation: torch has no memory that two devices can write, so outputs are copied into place.
-        out = torch.empty(len(x), self.outputs, dtype=found[0].dtype, device=x.device)
+        out = torch.empty(len(x), self.outputs, dtype=partials[0].dtype, device=x.device)
         columns = out.view(len(x), self.blocks, -1)
-        for part, y in zip(self.parts, found, strict=True):
+        for part, y in zip(self.parts, partials, strict=True):
             columns[:, :, part.first : part.last] = y.view(len(x), self.blocks, -1).to(x.device)
         return out
 
@@ -83,16 +83,16 @@ class RowSplit(_Divided):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        sent = [x[:, part.first : part.last].to(part.device) for part in self.parts]
-        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
-        total = found[0].to(x.device)
-        for y in found[1:]:
+        inputs = [x[:, part.first : part.last].to(part.device) for part in self.parts]
+        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        total = partials[0].to(x.device)
+        for y in partials[1:]:
             total = total + y.to(x.device)
         return total
 
 
 def split_linear(
-    linear: Linear, parts: Sequence[Part], by: str = "columns", blocks: int = 1
+    linear: Linear, parts: Sequence[Part], way: str = "columns", blocks: int = 1
 ) -> ColumnSplit | RowSplit:
     """Split a linear over devices; empty parts are left out.
 
@@ -106,18 +106,18 @@ def split_linear(
     Raises:
         InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
     """
-    dense = plain(linear)
-    if by not in WAYS:
-        raise InputError(unknown("way to divide a linear", by, WAYS))
+    dense = as_plain(linear)
+    if way not in WAYS:
+        raise InputError(unknown("way to divide a linear", way, WAYS))
     shares = [part.share for part in parts]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
     outputs, inputs = dense.weight.shape
-    size = inputs if by == "rows" else outputs // blocks
+    size = inputs if way == "rows" else outputs // blocks
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
-    if by == "rows":
+    if way == "rows":
         return RowSplit(tuple(_rows(dense, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
     return ColumnSplit(tuple(_columns(dense, blocks, *cut) for cut in cuts), outputs, blocks)
 
@@ -127,16 +127,16 @@ def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int,
     if bias is not None:
         # With one column per block, flatten returns a strided view, which packed kernels misread.
         bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
-    return _held(weight, bias, device, first, last)
+    return _part(weight, bias, device, first, last)
 
 
 def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
     """A part of the inputs; only the first part has the bias, so it is added once."""
-    return _held(
+    return _part(
         linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
     )
 
 
-def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
-    here = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
-    return LinearPart(packed(here), device, first, last)
+def _part(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
+    linear = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
+    return LinearPart(fastest_linear(linear), device, first, last)

@@ -12,12 +12,11 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, extent, shares, stages
+from repro.methods.ghidorah.partition import AttentionExtent, Split, Stage, attention, split_work, stages
 from repro.methods.ghidorah.tensor_parallel import DividableDecoder
 from repro.models.forward.network import DecoderNetwork, Logits
-from repro.models.runtime.arrangement import Arrangement, InOrder
+from repro.models.runtime.arrangement import Arrangement, ForwardPass, InOrder
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.session import Session
 
 
@@ -29,7 +28,7 @@ def divide(session: Session, split: Split | None) -> None:
     """
     engine, division = session.engine, session.engine.arrangement
     shape = engine.model_cost.shape
-    if split and (engine.residency.held < shape.layers or shape.encoder):
+    if split and (engine.residency.layers < shape.layers or shape.encoder):
         raise InputError(f"{engine.name} is divided between processors only if it is a decoder in memory")
     if isinstance(engine.network, DecoderNetwork) and not isinstance(engine.device, EmulatedDevice):
         if not isinstance(division, RealDivision):
@@ -68,8 +67,8 @@ class BilledDivision(Arrangement):
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`; a layer's last stage computes it."""
-        look = extent(forward_pass.missing, forward_pass.context)
-        parts = list(stages(engine.model_cost, self.split, look))
+        extent = AttentionExtent.of(forward_pass.missing, forward_pass.context)
+        parts = list(stages(engine.model_cost, self.split, extent))
         for layer in range(engine.model_cost.shape.layers):
             for stage in parts[:-1]:
                 await self._run(engine, stage, forward_pass.rows, f"layer {layer}")
@@ -80,7 +79,7 @@ class BilledDivision(Arrangement):
         self, engine: Engine, rows: int, compute: Callable[[], list[Logits]], on: str
     ) -> list[Logits]:
         """See `Arrangement`; by columns, whichever processor was named."""
-        stage = shares(self.split.share, "head", *engine.model_cost.head(rows))
+        stage = split_work(self.split.share, "head", *engine.model_cost.head(rows))
         logits: list[Logits] = await self._run(engine, stage, rows, "head", compute)
         return logits
 

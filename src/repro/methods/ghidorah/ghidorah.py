@@ -16,7 +16,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
-from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
+from repro.methods.ghidorah.contention import ByContext, adjust, by_speed
 from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.medusa_em import partner
 from repro.methods.ghidorah.partition import Split
@@ -26,16 +26,16 @@ from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
     expected_acceptance,
     measured_acceptance,
-    searched,
+    search_tree,
 )
-from repro.methods.speculative.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
+from repro.methods.speculative.medusa import WIDTHS, Medusa, TreeDecoding, calibration, draft_tree
 from repro.methods.speculative.speculative import speculate
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 CONTEXTS = (64, 256, 1024, 4096)
-LEFT = (0, 1, 2, 4, 8)
+DENSE_KEYS = (0, 1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -64,48 +64,48 @@ class Ghidorah(Medusa):
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """ARCA: search and divide a tree for every width; keep the one with the most tokens per second."""
         target, draft = sessions["target"], sessions["draft"]
-        known = calibration(draft)
-        to = partner(device) if self.divided else ""
-        found = []
+        head_calibration = calibration(draft)
+        other = partner(device) if self.divided else ""
+        plans = []
         with device.phase("profile"):
             for width in [self.width] if self.width else WIDTHS[1:]:
-                rehearsal = Rehearsal(device, target, draft, searched(known, width))
-                found.append(await self._planned(rehearsal, known, to))
-        return max(found, key=lambda plan: plan.speed)
+                rehearsal = Rehearsal(device, target, draft, search_tree(head_calibration, width))
+                plans.append(await self._plan(rehearsal, head_calibration, other))
+        return max(plans, key=lambda plan: plan.speed)
 
-    async def _planned(self, rehearsal: Rehearsal, known: Calibration, to: str) -> Plan:
-        form, split, keys = rehearsal.form, None, None
+    async def _plan(self, rehearsal: Rehearsal, head_calibration: Calibration, to: str) -> Plan:
+        tree, split, keys = rehearsal.tree, None, None
         seconds = await rehearsal.verification()
         if to:
             share = by_speed(seconds, await rehearsal.verification(on=to))
             if self.contention:
-                share, _ = await adjusted(lambda s: rehearsal.verification(Split(s, to=to)), share)
+                share, _ = await adjust(lambda s: rehearsal.verification(Split(s, to=to)), share)
             split, keys = await self._attention(rehearsal, Split(share, to=to))
             seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT)))
         seconds += await rehearsal.drafting(split)
-        return Plan(form, split, keys, acceptance(form, known) / seconds)
+        return Plan(tree, split, keys, acceptance(tree, head_calibration) / seconds)
 
     async def _attention(self, rehearsal: Rehearsal, split: Split) -> tuple[Split, ByContext]:
-        """Find the other processor's share of cached keys, and how many tree keys join them (`left`)."""
+        """Find the other processor's share of cached keys, and how many tree keys join them."""
 
-        async def balanced(left: int, context: int) -> tuple[float, float]:
+        async def balance(dense_keys: int, context: int) -> tuple[float, float]:
             async def measure(keys: float) -> float:
-                return await rehearsal.attention(replace(split, left=left, keys=keys), context)
+                return await rehearsal.attention(replace(split, dense_keys=dense_keys, keys=keys), context)
 
-            return (0.0, await measure(0.0)) if self.attention == "static" else await adjusted(measure, 0.0)
+            return (0.0, await measure(0.0)) if self.attention == "static" else await adjust(measure, 0.0)
 
-        lefts = LEFT[:1] if self.attention == "static" else LEFT
-        tried = {left: await balanced(left, CONTEXT) for left in lefts if left <= rehearsal.form.width}
-        left = min(tried, key=lambda each: tried[each][1])
-        shares, seconds = zip(*[await balanced(left, context) for context in CONTEXTS], strict=True)
-        return replace(split, left=left), ByContext(CONTEXTS, shares, seconds)
+        choices = DENSE_KEYS[:1] if self.attention == "static" else DENSE_KEYS
+        results = {count: await balance(count, CONTEXT) for count in choices if count <= rehearsal.tree.width}
+        dense_keys = min(results, key=lambda count: results[count][1])
+        shares, seconds = zip(*[await balance(dense_keys, context) for context in CONTEXTS], strict=True)
+        return replace(split, dense_keys=dense_keys), ByContext(CONTEXTS, shares, seconds)
 
 
-def acceptance(form: VerificationTree, known: Calibration) -> float:
+def acceptance(tree: VerificationTree, head_calibration: Calibration) -> float:
     """Acceptance length on the calibration prompts; estimated if only accuracies are known."""
-    if known.ranks is None:
-        return expected_acceptance(form, known.accuracies)
-    return measured_acceptance(form, known.ranks)
+    if head_calibration.ranks is None:
+        return expected_acceptance(tree, head_calibration.accuracies)
+    return measured_acceptance(tree, head_calibration.ranks)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,10 @@ class Plan(TreeDecoding):
         out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
-            out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.left}
-            out |= {f"attention_{at}": spent for at, spent in zip(keys.contexts, keys.seconds, strict=True)}
+            out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
+            out |= {
+                f"attention_{at}": seconds for at, seconds in zip(keys.contexts, keys.seconds, strict=True)
+            }
         return out
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -140,7 +142,7 @@ class Plan(TreeDecoding):
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
             self._divide(target, decoding.text.length)
-            return await drafted(self.tree, decoding.text, draft), "width"
+            return await draft_tree(self.tree, decoding.text, draft), "width"
 
         self._divide(target, len(request.prompt))
         return await speculate(request, device, target, [draft], grow)

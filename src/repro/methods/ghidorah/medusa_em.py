@@ -18,7 +18,7 @@ from repro.methods.ghidorah.contention import by_speed
 from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.partition import Split
 from repro.methods.ghidorah.pass_profiling import Rehearsal
-from repro.methods.speculative.drafting.verification_tree import searched
+from repro.methods.speculative.drafting.verification_tree import search_tree
 from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
@@ -40,12 +40,13 @@ class MedusaEM(Medusa):
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]
-        form = searched(calibration(draft), self.width)
-        rehearsal, to = Rehearsal(device, target, draft, form), partner(device)
+        tree = search_tree(calibration(draft), self.width)
+        rehearsal, other = Rehearsal(device, target, draft, tree), partner(device)
         with device.phase("profile"):
-            here, there = await rehearsal.verification(), await rehearsal.verification(on=to)
-        split = Split(by_speed(here, there), "megatron", to=to)
-        return DividedDecoding(form, split)
+            main_seconds = await rehearsal.verification()
+            other_seconds = await rehearsal.verification(on=other)
+        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other)
+        return DividedDecoding(tree, split)
 
 
 @dataclass(frozen=True)

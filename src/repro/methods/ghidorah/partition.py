@@ -33,23 +33,23 @@ class Split:
         form: `columns` or `megatron`.
         keys: share of the cached keys that the other processor attends to (`columns` only); it also computes
             the sparse attention to the pass's own keys.
-        left: number of the pass's first keys that are treated like cached keys (dense attention), since most
-            positions see them.
+        dense_keys: number of the pass's first keys that are treated like cached keys (dense attention), since
+            most positions see them.
         to: the other processor.
     """
 
     share: float
     form: str = "columns"
     keys: float = 0.0
-    left: int = 0
+    dense_keys: int = 0
     to: str = CPU
 
     def __post_init__(self) -> None:
         for name, value in (("share", self.share), ("keys", self.keys)):
             if not 0 <= value <= 1:
                 raise InputError(f"split.{name} is {value}; it is a share from 0 to 1")
-        if self.left < 0:
-            raise InputError(f"split.left is {self.left}; it is a number of keys from 0 on")
+        if self.dense_keys < 0:
+            raise InputError(f"split.dense_keys is {self.dense_keys}; it is a number of keys from 0 on")
         if self.form not in FORMS:
             raise InputError(unknown("form of a split", self.form, FORMS))
         if self.to not in PROCESSORS:
@@ -83,98 +83,102 @@ class AttentionExtent(NamedTuple):
 
     rows: int
     context: int
-    own: Sequence[int]
+    visible_keys: Sequence[int]
+
+    @classmethod
+    def of(cls, missing: Sequence[Prefix], context: int) -> AttentionExtent:
+        """Attention extent of a pass over uncached sequences, parents first."""
+        visible_keys: dict[Prefix, int] = {}
+        for prefix in missing:
+            visible_keys[prefix] = 1 + (
+                visible_keys.get(prefix.parent, 0) if prefix.parent is not None else 0
+            )
+        return cls(len(missing), context, list(visible_keys.values()))
 
     @property
     def pairs(self) -> int:
         """Query-key pairs within the pass."""
-        return sum(self.own)
+        return sum(self.visible_keys)
 
-    def joined(self, left: int) -> int:
-        """Query-key pairs with the first `left` of the pass's keys, counted dense."""
-        return self.rows * min(left, self.rows)
+    def dense_pairs(self, dense_keys: int) -> int:
+        """Query-key pairs with the first `dense_keys` of the pass's keys, counted dense."""
+        return self.rows * min(dense_keys, self.rows)
 
-    def sparse(self, left: int) -> int:
-        """Query-key pairs with later keys; each query's first `left` visible keys count as joined."""
-        return sum(max(0, seen - left) for seen in self.own)
-
-
-def extent(missing: Sequence[Prefix], context: int) -> AttentionExtent:
-    """Attention extent of a pass over uncached sequences, parents first."""
-    seen: dict[Prefix, int] = {}
-    for prefix in missing:
-        seen[prefix] = 1 + (seen.get(prefix.parent, 0) if prefix.parent is not None else 0)
-    return AttentionExtent(len(missing), context, list(seen.values()))
+    def sparse_pairs(self, dense_keys: int) -> int:
+        """Query-key pairs with later keys; each query's first `dense_keys` visible keys count as dense."""
+        return sum(max(0, count - dense_keys) for count in self.visible_keys)
 
 
-def stages(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def stages(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
     """Stages of one split layer; for Medusa heads, of all their residual blocks."""
     if model_cost.shape.medusa:
-        return iter([shares(split.share, "layer", *model_cost.layers(1, look.rows, 0))])
+        return iter([split_work(split.share, "layer", *model_cost.layers(1, extent.rows, 0))])
     return (
-        _columns(model_cost, split, look) if split.form == "columns" else _megatron(model_cost, split, look)
+        _columns(model_cost, split, extent)
+        if split.form == "columns"
+        else _megatron(model_cost, split, extent)
     )
 
 
 def linear(model_cost: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
     """A linear of `weights` elements, split by columns."""
-    return shares(split.share, "layer", 2.0 * rows * weights, model_cost.weight_bytes(weights), launches)
+    return split_work(split.share, "layer", 2.0 * rows * weights, model_cost.weight_bytes(weights), launches)
 
 
-def _columns(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def _columns(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
     """Ghidorah: four linears and an attention, each a stage of its own."""
     shape = model_cost.shape
     out = shape.hidden * shape.head_dim * shape.heads
     down = shape.hidden * shape.intermediate
-    yield linear(model_cost, split, look.rows, shape.attention_weights - out, 0.2)
-    yield attention(model_cost, split, look)
-    yield linear(model_cost, split, look.rows, out, 0.2)
-    yield linear(model_cost, split, look.rows, shape.mlp_weights - down, 0.2)
-    yield linear(model_cost, split, look.rows, down, 0.2)
+    yield linear(model_cost, split, extent.rows, shape.attention_weights - out, 0.2)
+    yield attention(model_cost, split, extent)
+    yield linear(model_cost, split, extent.rows, out, 0.2)
+    yield linear(model_cost, split, extent.rows, shape.mlp_weights - down, 0.2)
+    yield linear(model_cost, split, extent.rows, down, 0.2)
 
 
-def attention(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Stage:
+def attention(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Stage:
     """One layer's attention: cached keys split by `keys`, the pass's own on the other processor.
 
     The other processor's result is sent back with its maximum and sum and merged (online softmax).
     """
-    shape, width = model_cost.shape, model_cost.stored.activation
-    flops, moved = shape.attention_flops(look.rows, look.context), shape.cache_elements(look.context) * width
-    joined = 4.0 * look.joined(split.left) * shape.heads * shape.head_dim
-    sparse = 4.0 * look.sparse(split.left) * shape.heads * shape.head_dim
-    merged = look.rows * shape.heads * (shape.head_dim + STATISTICS) * 4.0
-    own = shape.cache_elements(look.rows) * width
-    here = StagePiece(
-        "attention", False, flops * (1 - split.keys) + joined, moved * (1 - split.keys) + merged, 0.2
-    )
-    there = StagePiece("attention", True, flops * split.keys, moved * split.keys, 0.0)
-    tree = StagePiece("sparse", True, sparse, own + merged, 0.2)
-    return [here, tree, *([there] if split.keys else [])]
+    shape, element_bytes = model_cost.shape, model_cost.stored.activation
+    flops = shape.attention_flops(extent.rows, extent.context)
+    moved = shape.cache_elements(extent.context) * element_bytes
+    dense_flops = 4.0 * extent.dense_pairs(split.dense_keys) * shape.heads * shape.head_dim
+    sparse_flops = 4.0 * extent.sparse_pairs(split.dense_keys) * shape.heads * shape.head_dim
+    merge_bytes = extent.rows * shape.heads * (shape.head_dim + STATISTICS) * 4.0
+    own_bytes = shape.cache_elements(extent.rows) * element_bytes
+    rest = 1 - split.keys
+    main = StagePiece("attention", False, flops * rest + dense_flops, moved * rest + merge_bytes, 0.2)
+    other = StagePiece("attention", True, flops * split.keys, moved * split.keys, 0.0)
+    tree = StagePiece("sparse", True, sparse_flops, own_bytes + merge_bytes, 0.2)
+    return [main, tree, *([other] if split.keys else [])]
 
 
-def _megatron(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
     """Megatron-LM: two blocks, each a pair of linears followed by a sum of both halves.
 
     Attention to the pass's own keys is dense under a mask.
     """
     shape = model_cost.shape
-    keys = look.context + look.rows
+    keys = extent.context + extent.rows
     flops, moved = (
-        shape.attention_flops(look.rows, keys),
+        shape.attention_flops(extent.rows, keys),
         shape.cache_elements(keys) * model_cost.stored.activation,
     )
-    pair = linear(model_cost, split, look.rows, shape.attention_weights, 0.4)
-    heads = shares(split.share, "attention", flops, moved, 0.2)
+    pair = linear(model_cost, split, extent.rows, shape.attention_weights, 0.4)
+    heads = split_work(split.share, "attention", flops, moved, 0.2)
     total = StagePiece(
-        "reduce", False, 0.0, 3.0 * look.rows * shape.hidden * model_cost.stored.activation, 0.1
+        "reduce", False, 0.0, 3.0 * extent.rows * shape.hidden * model_cost.stored.activation, 0.1
     )
     yield [*pair, *heads]
     yield [total]
-    yield linear(model_cost, split, look.rows, shape.mlp_weights, 0.4)
+    yield linear(model_cost, split, extent.rows, shape.mlp_weights, 0.4)
     yield [total]
 
 
-def shares(share: float, kind: str, flops: float, moved: float, launches: float = 1.0) -> Stage:
+def split_work(share: float, kind: str, flops: float, moved: float, launches: float = 1.0) -> Stage:
     """Freely divisible work: the other processor gets `share` of it."""
     both = ((False, 1 - share), (True, share))
     return [StagePiece(kind, other, flops * part, moved * part, launches) for other, part in both if part > 0]

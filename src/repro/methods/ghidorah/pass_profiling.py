@@ -33,41 +33,41 @@ class Rehearsal:
     device: Device
     target: Session
     draft: Session
-    form: VerificationTree
+    tree: VerificationTree
 
     async def verification(self, split: Split | None = None, on: str = "") -> float:
         """Seconds of a verification, optionally divided, or on another processor than the target's."""
         root = TEXT.then(0)
         nodes = [root]
-        for path, parent in zip(self.form.paths, self.form.parents[1:], strict=True):
+        for path, parent in zip(self.tree.paths, self.tree.parents[1:], strict=True):
             nodes.append(nodes[parent].then(path[-1]))
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
             divide(self.target, split)
-            seconds.append(await self._timed(self.target.forward(nodes, on=on)))
+            seconds.append(await self._seconds_of(self.target.forward(nodes, on=on)))
         return median(seconds)
 
     async def drafting(self, split: Split | None = None) -> float:
         """Seconds of a draft pass of all heads that the tree uses."""
-        levels = [TEXT.then(0)]
-        while len(levels) < self.form.height:
-            levels.append(levels[-1].then(0))
+        prefixes = [TEXT.then(0)]
+        while len(prefixes) < self.tree.height:
+            prefixes.append(prefixes[-1].then(0))
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
             divide(self.draft, split)
-            seconds.append(await self._timed(self.draft.forward(levels)))
+            seconds.append(await self._seconds_of(self.draft.forward(prefixes)))
         return median(seconds)
 
     async def attention(self, split: Split, context: int) -> float:
         """Seconds of one layer's attention with `context` cached tokens."""
         depths = [0]
-        for parent in self.form.parents[1:]:
+        for parent in self.tree.parents[1:]:
             depths.append(depths[parent] + 1)
         divide(self.target, split)
-        return await self._timed(
-            attend(self.target, AttentionExtent(self.form.width, context, [depth + 1 for depth in depths]))
+        return await self._seconds_of(
+            attend(self.target, AttentionExtent(self.tree.width, context, [depth + 1 for depth in depths]))
         )
 
     async def _begin(self) -> None:
@@ -77,7 +77,7 @@ class Rehearsal:
         await self.target.forward([TEXT])
         self.target.keep(TEXT)
 
-    async def _timed(self, work: Awaitable[Any]) -> float:
+    async def _seconds_of(self, work: Awaitable[Any]) -> float:
         start = self.device.now
         await work
         return self.device.now - start

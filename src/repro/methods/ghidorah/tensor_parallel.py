@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from repro.libraries import Tensor, torch
 from repro.methods.ghidorah.divided_linear import Part, split_linear
 from repro.methods.ghidorah.partition import AttentionExtent, Split
-from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
+from repro.methods.ghidorah.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merge
 from repro.models.transformer.attention import (
     TILED_ROWS,
     AttentionMask,
@@ -35,14 +35,14 @@ MEGATRON = "megatron"
 class DividedMask(AttentionMask):
     """Attention mask of a pass, for attention split between devices.
 
-    The other device attends to the first `there` cache slots; the main one to slots `there` to `reach`;
+    The other device attends to the first `other_slots` cache slots; the main one to those up to `reach`;
     `pattern` covers the pass's own remaining slots. A bias is None if nothing is masked in its part.
     """
 
-    there: int = 0
+    other_slots: int = 0
     reach: int = 0
-    there_bias: Tensor | None = None
-    here_bias: Tensor | None = None
+    other_bias: Tensor | None = None
+    main_bias: Tensor | None = None
     pattern: TreePattern | None = None
 
 
@@ -61,7 +61,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
             up = split_linear(w.up, parts, blocks=blocks)
-            out, down = split_linear(w.out, parts, by="rows"), split_linear(w.down, parts, by="rows")
+            out, down = split_linear(w.out, parts, way="rows"), split_linear(w.down, parts, way="rows")
         else:
             up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
         return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
@@ -89,37 +89,37 @@ class DividedDecoder(Decoder):
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
         config, slots = self.config, extent.context + extent.rows
-        own = torch.tensor(extent.own)[:, None] > torch.arange(extent.rows)
-        seen = torch.cat((torch.ones(extent.rows, extent.context, dtype=torch.bool), own), 1).to(self.device)
+        mask = torch.tensor(extent.visible_keys)[:, None] > torch.arange(extent.rows)
+        mask = torch.cat((torch.ones(extent.rows, extent.context, dtype=torch.bool), mask), 1).to(self.device)
         queries = torch.ones(extent.rows, config.heads, config.head_dim, device=self.device)
         keys = torch.ones(config.kv_heads, slots, config.head_dim, device=self.device)
-        self._mix(queries, keys, keys, self._divided(None, seen))
+        self._mix(queries, keys, keys, self._divide_mask(None, mask))
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         cached = cache.length_of(i)
         if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
             return attention_mask(self.config, i, rotation, positions, mask, cache)
-        return self._divided(rotation, visible(self.config, i, positions, mask, cache))
+        return self._divide_mask(rotation, visible(self.config, i, positions, mask, cache))
 
-    def _divided(self, rotation: Tensor | None, seen: Tensor) -> DividedMask:
+    def _divide_mask(self, rotation: Tensor | None, mask: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
-        rows, slots = seen.shape
-        cached, left = slots - rows, min(self.split.left, rows)
-        there, reach = round(self.split.keys * cached), cached + left
+        rows, slots = mask.shape
+        cached, dense_keys = slots - rows, min(self.split.dense_keys, rows)
+        other_slots, reach = round(self.split.keys * cached), cached + dense_keys
 
         def bias(part: Tensor) -> Tensor | None:
             return None if part.all() else blindness(self.config, part)
 
-        pattern = cached_pattern(seen[:, cached:], left)
+        pattern = cached_pattern(mask[:, cached:], dense_keys)
         return DividedMask(
             rotation,
-            there=there,
+            other_slots=other_slots,
             reach=reach,
-            there_bias=_to(bias(seen[:, :there]), self._other),
-            here_bias=bias(seen[:, there:reach]),
-            pattern=pattern if pattern.listed else None,
+            other_bias=_to(bias(mask[:, :other_slots]), self._other),
+            main_bias=bias(mask[:, other_slots:reach]),
+            pattern=pattern if pattern.pair_count else None,
         )
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
@@ -134,34 +134,37 @@ class DividedDecoder(Decoder):
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
-        rows, config, there, other = len(queries), self.config, shared.there, self._other
-        own = slice(keys.shape[1] - rows, None)
-        # Deviation: the tree's own part runs on the CPU, whatever the split's other device is.
-        tree = queries.to(CPU), keys[:, own].to(CPU), values[:, own].to(CPU)
+        rows, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
+        own_slots = slice(keys.shape[1] - rows, None)
+        # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
+        tree = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
-        sent = (queries.to(other), keys[:, :there].to(other), values[:, :there].to(other)) if there else None
+        sent = None
+        if other_slots:
+            sent = queries.to(other), keys[:, :other_slots].to(other), values[:, :other_slots].to(other)
         parts = []
-        if there < shared.reach:
-            ours = slice(there, shared.reach)
-            parts.append(dense_part(config, queries, keys[:, ours], values[:, ours], shared.here_bias))
+        if other_slots < shared.reach:
+            main_slots = slice(other_slots, shared.reach)
+            main = keys[:, main_slots], values[:, main_slots]
+            parts.append(dense_part(config, queries, *main, shared.main_bias))
         if shared.pattern is not None:
             parts.append(attend_tree(shared.pattern, *tree, config.query_scale, config.attention_cap))
         if sent is not None:
-            parts.append(dense_part(config, *sent, shared.there_bias))
-        home = [Partial(*(each.to(keys.device) for each in part)) for part in parts]
-        return merged(home).reshape(rows, -1)
+            parts.append(dense_part(config, *sent, shared.other_bias))
+        partials = [Partial(*(tensor.to(keys.device) for tensor in part)) for part in parts]
+        return merge(partials).reshape(rows, -1)
 
     def _by_heads(
         self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
     ) -> Tensor:
         """Megatron's attention: the first `edge` key-value heads, with their query heads, run on `_other`."""
-        other, ours = self._other, slice(edge * self.config.groups, None)
-        sent = queries[:, : ours.start].to(other), keys[:edge].to(other), values[:edge].to(other)
-        seen = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
+        other, main_heads = self._other, slice(edge * self.config.groups, None)
+        sent = queries[:, : main_heads.start].to(other), keys[:edge].to(other), values[:edge].to(other)
+        other_mask = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
         halves = []
         if edge < len(keys):
-            halves.append(attend(self.config, queries[:, ours], keys[edge:], values[edge:], shared))
-        return torch.cat([attend(self.config, *sent, seen).to(keys.device), *halves], 1)
+            halves.append(attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared))
+        return torch.cat([attend(self.config, *sent, other_mask).to(keys.device), *halves], 1)
 
 
 def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
@@ -173,11 +176,11 @@ def dense_part(
 ) -> Partial:
     """Partial attention to some slots; shapes as in `attention.attend`, bias as in `blindness`."""
     kv_heads, _, width = keys.shape
-    grouped = queries.transpose(0, 1).reshape(kv_heads, -1, width)
-    found = scores(config, grouped, keys, bias)
+    query_groups = queries.transpose(0, 1).reshape(kv_heads, -1, width)
+    logits = scores(config, query_groups, keys, bias)
     # A row that sees no slot gets a finite maximum, so that all its weights are 0.
-    top = found.amax(-1, keepdim=True).clamp_(min=torch.finfo(found.dtype).min)
-    weights = found.sub_(top).exp_()
+    top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+    weights = logits.sub_(top).exp_()
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
     return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
@@ -187,8 +190,8 @@ class DividableDecoder:
     """A resident decoder, whole or with its layers split between two torch devices; the other is the CPU."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._whole = decoder
-        self._divided: DividedDecoder | None = None
+        self._undivided = decoder
+        self._decoder: DividedDecoder | None = None
 
     def at(self, split: Split | None) -> Decoder:
         """The decoder at a split, or the whole one for None.
@@ -199,22 +202,22 @@ class DividableDecoder:
             InputError: see `divided_linears`.
         """
         if split is None:
-            return self._whole
-        if self._whole.device.type == CPU:
-            split = Split(share=0.0, left=split.left, to=split.to)
-        before = self._divided
-        if before is None or (before.split.share, before.split.form) != (split.share, split.form):
+            return self._undivided
+        if self._undivided.device.type == CPU:
+            split = Split(share=0.0, dense_keys=split.dense_keys, to=split.to)
+        divided = self._decoder
+        if divided is None or (divided.split.share, divided.split.form) != (split.share, split.form):
             linears = (
-                divided_linears(self._whole, split.share, split.form, torch.device(CPU))
+                divided_linears(self._undivided, split.share, split.form, torch.device(CPU))
                 if split.share
-                else self._whole
+                else self._undivided
             )
-            self._divided = before = DividedDecoder(linears, split)
-        before.split = split
-        return before
+            self._decoder = divided = DividedDecoder(linears, split)
+        divided.split = split
+        return divided
 
     @inference
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention with the last split, only to time it; nothing without one."""
-        if self._divided is not None:
-            self._divided.rehearse(extent)
+        if self._decoder is not None:
+            self._decoder.rehearse(extent)

@@ -19,7 +19,7 @@ from repro.device.op import CPU, Op
 from repro.libraries import torch
 from repro.methods.base import Serving, Sessions
 from repro.methods.ghidorah.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
-from repro.methods.speculative.drafting.verification_tree import searched
+from repro.methods.speculative.drafting.verification_tree import search_tree
 from repro.methods.speculative.medusa import Medusa, TreeDecoding, calibration
 from repro.records.record import Scalar
 
@@ -58,14 +58,14 @@ class TreeAttention(Medusa):
             InputError: the device's clock does not measure real time.
         """
         draft = sessions["draft"]
-        form = searched(calibration(draft), self.width)
-        pattern = TreePattern.of_parents(form.parents)
+        tree = search_tree(calibration(draft), self.width)
+        pattern = TreePattern.of_parents(tree.parents)
         works = [Work.of(kernel(name), pattern, self.heads, self.head_dim) for name in FORMS]
         with device.phase("profile"):
             rounds = [[await work.seconds(device) for work in works] for _ in range(self.rounds + 1)][1:]
         if min(map(min, rounds)) <= 0.0:
             raise InputError(f"{device.name} runs no kernel for real; choose device=local_cpu")
-        return TimedDecoding(form, compared(rounds) | {"tree_pairs": pattern.listed})
+        return TimedDecoding(tree, compare_kernels(rounds) | {"tree_pairs": pattern.pair_count})
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class Work:
     weights: torch.Tensor
 
     @classmethod
-    def of(cls, chosen: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
+    def of(cls, tree_kernel: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
         """Random inputs, the same for every kernel."""
-        chance, width = torch.Generator().manual_seed(0), pattern.width
-        queries = torch.randn(width, heads, head_dim, generator=chance)
-        keys, values = torch.randn(2, heads, width, head_dim, generator=chance)
-        scores = chosen.scores(pattern, queries, keys, head_dim**-0.5)
+        generator, width = torch.Generator().manual_seed(0), pattern.width
+        queries = torch.randn(width, heads, head_dim, generator=generator)
+        keys, values = torch.randn(2, heads, width, head_dim, generator=generator)
+        scores = tree_kernel.scores(pattern, queries, keys, head_dim**-0.5)
         weights = torch.sigmoid(scores)  # maps -inf to 0: a dense kernel's masked weights
-        return cls(chosen, pattern, queries, keys, values, weights)
+        return cls(tree_kernel, pattern, queries, keys, values, weights)
 
     async def seconds(self, device: Device) -> float:
         """Seconds of both products, mean over `CALLS`."""
@@ -120,7 +120,7 @@ class Work:
             torch.set_num_threads(threads)
 
 
-def compared(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
+def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     """Median seconds per kernel, and speedups of the optimized one with 10th and 90th percentiles.
 
     Args:

@@ -27,8 +27,8 @@ class TreePattern:
 
     Attributes:
         width: nodes of the tree.
-        rows: query index of each listed pair, int32 `[listed]` (with `cols`: COO).
-        cols: key index of each listed pair, int32 `[listed]`, ascending within a row.
+        rows: query index of each listed pair, int32 `[pairs]` (with `cols`: COO).
+        cols: key index of each listed pair, int32 `[pairs]`, ascending within a row.
         starts: offset of each row's pairs, and the end: int32 `[width + 1]` (with `cols`: CSR).
     """
 
@@ -44,56 +44,56 @@ class TreePattern:
         Raises:
             InputError: a parent does not come before its child.
         """
-        seen = torch.eye(len(parents), dtype=torch.bool)
+        mask = torch.eye(len(parents), dtype=torch.bool)
         for node, parent in enumerate(parents):
             if not -1 <= parent < node:
                 raise InputError(f"node {node}'s parent is {parent}; it must come before, or be -1")
             if parent >= 0:
-                seen[node] |= seen[parent]
-        return cls.of_mask(seen)
+                mask[node] |= mask[parent]
+        return cls.of_mask(mask)
 
     @classmethod
-    def of_mask(cls, seen: Tensor) -> TreePattern:
+    def of_mask(cls, mask: Tensor) -> TreePattern:
         """The pattern of a mask, bool `[width, width]`, True where a row sees a column."""
-        rows, cols = seen.cpu().nonzero(as_tuple=True)
-        starts = torch.zeros(len(seen) + 1, dtype=torch.int32)
-        starts[1:] = torch.bincount(rows, minlength=len(seen)).cumsum(0)
-        return cls(len(seen), rows.to(torch.int32), cols.to(torch.int32), starts)
+        rows, cols = mask.cpu().nonzero(as_tuple=True)
+        starts = torch.zeros(len(mask) + 1, dtype=torch.int32)
+        starts[1:] = torch.bincount(rows, minlength=len(mask)).cumsum(0)
+        return cls(len(mask), rows.to(torch.int32), cols.to(torch.int32), starts)
 
     @property
-    def listed(self) -> int:
+    def pair_count(self) -> int:
         """Number of query-key pairs; dense attention has `width * width`."""
         return len(self.rows)
 
     @cached_property
-    def unseen(self) -> Tensor:
+    def hidden_mask(self) -> Tensor:
         """The inverted mask, bool `[width, width]`."""
         out = torch.ones(self.width, self.width, dtype=torch.bool)
         out[self.rows.long(), self.cols.long()] = False
         return out
 
-    def beyond(self, left: int) -> TreePattern:
-        """The pattern without the first `left` columns; column indices are unchanged."""
-        seen = ~self.unseen
-        seen[:, :left] = False
-        return TreePattern.of_mask(seen)
+    def beyond(self, first: int) -> TreePattern:
+        """The pattern without the first columns, `first` of them; column indices are unchanged."""
+        mask = ~self.hidden_mask
+        mask[:, :first] = False
+        return TreePattern.of_mask(mask)
 
-    def table(self, listed: Tensor, elsewhere: float) -> Tensor:
-        """Scatter `[heads, listed]` to dense `[heads, width, width]`, filled with `elsewhere`."""
-        out = listed.new_full((len(listed), self.width, self.width), elsewhere)
-        out[:, self.rows.long(), self.cols.long()] = listed
+    def table(self, values: Tensor, fill: float) -> Tensor:
+        """Scatter values `[heads, pairs]` to dense `[heads, width, width]`, filled with `elsewhere`."""
+        out = values.new_full((len(values), self.width, self.width), fill)
+        out[:, self.rows.long(), self.cols.long()] = values
         return out
 
 
-def cached_pattern(seen: Tensor, left: int = 0) -> TreePattern:
-    """The cached pattern of a bool mask `[width, width]` without its first `left` columns."""
-    return _remembered(seen.cpu().numpy().tobytes(), len(seen), left)
+def cached_pattern(mask: Tensor, first: int = 0) -> TreePattern:
+    """The cached pattern of a bool mask `[width, width]` without its first columns, `first` of them."""
+    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), first)
 
 
 @lru_cache(REMEMBERED)
-def _remembered(seen: bytes, width: int, left: int) -> TreePattern:
-    mask = torch.frombuffer(bytearray(seen), dtype=torch.bool).view(width, width)
-    return TreePattern.of_mask(mask).beyond(left)
+def _pattern_of_bytes(content: bytes, width: int, first: int) -> TreePattern:
+    mask = torch.frombuffer(bytearray(content), dtype=torch.bool).view(width, width)
+    return TreePattern.of_mask(mask).beyond(first)
 
 
 class Partial(NamedTuple):
@@ -126,18 +126,18 @@ class TreeKernel:
     loops: ModuleType | None
 
     def scores(self, pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-        """QK^T: `[heads, listed]`; for `dense` `[heads, width, width]`, -inf at masked pairs.
+        """QK^T: `[heads, pairs]`; for `dense` `[heads, width, width]`, -inf at masked pairs.
 
         `queries` is fp32 `[width, heads, head_dim]`, `keys` fp32 `[kv_heads, width, head_dim]`.
         """
         heads = queries.shape[1]
         if self.form == "dense":
             table = torch.bmm(queries.transpose(0, 1), _of_heads(heads, keys).transpose(1, 2)).mul_(scale)
-            return table.masked_fill_(pattern.unseen, -torch.inf)
+            return table.masked_fill_(pattern.hidden_mask, -torch.inf)
         if self.loops is None:
             return _torch_scores(pattern, queries, keys, scale)
         q, k = queries.contiguous().numpy(), keys.contiguous().numpy()
-        out = torch.empty(heads, pattern.listed)
+        out = torch.empty(heads, pattern.pair_count)
         score = self.loops.scores_naive if self.form == "naive" else self.loops.scores_optimized
         score(pattern.rows.numpy(), pattern.cols.numpy(), q, k, _fp32(scale), out.numpy())
         return out
@@ -172,8 +172,8 @@ def loops() -> ModuleType | None:
     except (ImportError, OSError):  # OSError: LLVM's library does not load on this system
         return None
     try:
-        one = torch.ones(1, 1, 1)
-        _attend(tree_loops, TreePattern.of_parents([-1]), one, one, one, 1.0, None)
+        unit = torch.ones(1, 1, 1)
+        _attend(tree_loops, TreePattern.of_parents([-1]), unit, unit, unit, 1.0, None)
     except (tree_loops.NumbaError, RuntimeError):  # RuntimeError: from LLVM, or no cache directory
         return None
     return tree_loops
@@ -192,9 +192,9 @@ def attend_tree(
 
     Shapes are those of `TreeKernel.scores`; `cap` soft-caps scores as `DecoderConfig.attention_cap` does.
     """
-    found = loops() if compiled else None
-    if found is not None:
-        return _attend(found, pattern, queries, keys, values, scale, cap)
+    module = loops() if compiled else None
+    if module is not None:
+        return _attend(module, pattern, queries, keys, values, scale, cap)
     scores = _torch_scores(pattern, queries, keys, scale)
     if cap is not None:
         scores = torch.tanh(scores / cap) * cap
@@ -207,7 +207,7 @@ def attend_tree(
 
 
 def _attend(
-    found: ModuleType,
+    module: ModuleType,
     pattern: TreePattern,
     queries: Tensor,
     keys: Tensor,
@@ -217,9 +217,9 @@ def _attend(
 ) -> Partial:
     heads = queries.shape[1]
     mixed = torch.empty(heads, pattern.width, values.shape[2])
-    scores = torch.empty(heads, pattern.listed)
+    scores = torch.empty(heads, pattern.pair_count)
     top, total = torch.empty(2, heads, pattern.width)
-    found.attention(
+    module.attention(
         *(index.numpy() for index in (pattern.starts, pattern.rows, pattern.cols)),
         *(rows.contiguous().numpy() for rows in (queries, keys, values)),
         _fp32(scale),
@@ -229,22 +229,23 @@ def _attend(
     return Partial(mixed, top[..., None], total[..., None])
 
 
-def merged(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
+def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
     """Merge partial attentions over disjoint slots (online softmax): `[rows, heads, head_dim]`.
 
     All parts are on one device, and every row sees at least one slot of some part.
     """
     mixed, top, total = parts[0]
-    found = loops() if compiled else None
-    if found is not None and len(parts) == 2 and mixed.device.type == "cpu":
-        ours, theirs = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
+    module = loops() if compiled else None
+    if module is not None and len(parts) == 2 and mixed.device.type == "cpu":
+        first, second = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
         out = torch.empty(mixed.shape[1], mixed.shape[0], mixed.shape[2])
-        found.merge(*ours, *theirs, out.numpy())
+        module.merge(*first, *second, out.numpy())
         return out
     for part in parts[1:]:
         highest = torch.maximum(top, part.top)
-        old, new = torch.exp(top - highest), torch.exp(part.top - highest)
-        mixed, total, top = mixed * old + part.mixed * new, total * old + part.total * new, highest
+        factor, part_factor = torch.exp(top - highest), torch.exp(part.top - highest)
+        mixed, total = mixed * factor + part.mixed * part_factor, total * factor + part.total * part_factor
+        top = highest
     return (mixed / total).transpose(0, 1)
 
 
@@ -254,17 +255,17 @@ def _of_heads(heads: int, shared: Tensor) -> Tensor:
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-    """Scores of the listed pairs, `[heads, listed]`."""
-    ours = queries.transpose(0, 1)[:, pattern.rows.long()]
-    theirs = _of_heads(len(ours), keys)[:, pattern.cols.long()]
-    return (ours * theirs).sum(-1) * scale
+    """Scores of the listed pairs, `[heads, pairs]`."""
+    query_rows = queries.transpose(0, 1)[:, pattern.rows.long()]
+    key_rows = _of_heads(len(query_rows), keys)[:, pattern.cols.long()]
+    return (query_rows * key_rows).sum(-1) * scale
 
 
 def _torch_mix(pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
     """Values weighted by the listed weights, `[heads, width, head_dim]`."""
-    seen = _of_heads(len(weights), values)[:, pattern.cols.long()]
+    pair_values = _of_heads(len(weights), values)[:, pattern.cols.long()]
     out = values.new_zeros(len(weights), pattern.width, values.shape[2])
-    return out.index_add(1, pattern.rows.long(), weights[..., None] * seen)
+    return out.index_add(1, pattern.rows.long(), weights[..., None] * pair_values)
 
 
 def _fp32(number: float) -> object:

@@ -23,7 +23,7 @@ _vectorized = njit(nogil=True, error_model="numpy", cache=True, fastmath={"contr
 
 @_compiled
 def scores_naive(rows, cols, queries, keys, scale, out):
-    """Score of each listed pair, accumulated in memory: `out` is `[heads, listed]`."""
+    """Score of each listed pair, accumulated in memory: `out` is `[heads, pairs]`."""
     group = queries.shape[1] // keys.shape[0]
     for head in range(queries.shape[1]):
         for n in range(rows.shape[0]):
@@ -44,10 +44,10 @@ def mix_naive(rows, cols, weights, values, out):
 
 
 @_vectorized
-def _dot(left, right):
+def _dot(a, b):
     total = np.float32(0.0)
-    for d in range(left.shape[0]):
-        total += left[d] * right[d]
+    for d in range(a.shape[0]):
+        total += a[d] * b[d]
     return total
 
 
@@ -78,22 +78,22 @@ def mix_optimized(starts, cols, weights, values, out):
 def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out, top, total):
     """Optimized scores, softmax weights per row and head, and optimized mix, not normalized.
 
-    `cap` soft-caps scores by tanh; 0 disables it. `scores` is a buffer `[heads, listed]`. `top` and `total`,
+    `cap` soft-caps scores by tanh; 0 disables it. `scores` is a buffer `[heads, pairs]`. `top` and `total`,
     both `[heads, rows]`, receive the largest score (the lowest float if a row sees nothing) and the sum of
     weights.
     """
     scores_optimized(rows, cols, queries, keys, scale, scores)
     for head in range(out.shape[0]):
         for row in range(out.shape[1]):
-            best, weighed = np.finfo(np.float32).min, np.float32(0.0)
+            best, weight_sum = np.finfo(np.float32).min, np.float32(0.0)
             for n in range(starts[row], starts[row + 1]):
                 if cap > 0.0:
                     scores[head, n] = np.tanh(scores[head, n] / cap) * cap
                 best = max(best, scores[head, n])
             for n in range(starts[row], starts[row + 1]):
                 scores[head, n] = np.exp(scores[head, n] - best)
-                weighed += scores[head, n]
-            top[head, row], total[head, row] = best, weighed
+                weight_sum += scores[head, n]
+            top[head, row], total[head, row] = best, weight_sum
     mix_optimized(starts, cols, scores, values, out)
 
 
@@ -104,8 +104,8 @@ def merge(mixed, top, total, other_mixed, other_top, other_total, out):
     for row in range(rows):
         for head in range(heads):
             highest = max(top[head, row], other_top[head, row])
-            ours, theirs = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
-            whole = np.float32(1.0) / (total[head, row] * ours + other_total[head, row] * theirs)
-            ours, theirs = ours * whole, theirs * whole
+            factor, other_factor = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
+            scale = np.float32(1.0) / (total[head, row] * factor + other_total[head, row] * other_factor)
+            factor, other_factor = factor * scale, other_factor * scale
             for d in range(dim):
-                out[row, head, d] = mixed[head, row, d] * ours + other_mixed[head, row, d] * theirs
+                out[row, head, d] = mixed[head, row, d] * factor + other_mixed[head, row, d] * other_factor

@@ -47,13 +47,13 @@ class PredictorConfig:
     @classmethod
     def read(cls, folder: Path | str) -> PredictorConfig:
         """Read a predictor folder's configuration; InputError if it is missing or has wrong fields."""
-        found: dict[str, Any] = read_config(folder)
-        if set(found) != set(cls.__dataclass_fields__):
+        entries: dict[str, Any] = read_config(folder)
+        if set(entries) != set(cls.__dataclass_fields__):
             raise InputError(
-                f"{Path(folder) / 'config.json'} is no predictor's: it has the fields {sorted(found)}, "
+                f"{Path(folder) / 'config.json'} is no predictor's: it has the fields {sorted(entries)}, "
                 f"not {sorted(cls.__dataclass_fields__)}"
             )
-        config = cls(**found)
+        config = cls(**entries)
         if not 0 < config.layer < config.layers:
             raise InputError(
                 f"{folder}: layer is {config.layer}; a predictor looks after 1 to {config.layers - 1}"
@@ -123,15 +123,15 @@ class ExitPredictor:
             raise InputError(f"{len(hidden)} hidden rows, but candidates for {len(candidates)}")
         lengths = [len(tokens) for tokens in candidates]
         device = self._projection.device
-        asked = torch.tensor([token for tokens in candidates for token in tokens], device=device).long()
-        row = torch.arange(len(lengths), device=device).repeat_interleave(
+        token_ids = torch.tensor([token for tokens in candidates for token in tokens], device=device).long()
+        row_of = torch.arange(len(lengths), device=device).repeat_interleave(
             torch.tensor(lengths, device=device).long()
         )
-        turned = self._turned(hidden.to(device))
-        found = (self._projection[asked].float() * turned[row]).sum(-1)
-        return list(torch.split(found, lengths))
+        rows = self._project(hidden.to(device))
+        products = (self._projection[token_ids].float() * rows[row_of]).sum(-1)
+        return list(torch.split(products, lengths))
 
-    def _turned(self, hidden: Tensor) -> Tensor:
+    def _project(self, hidden: Tensor) -> Tensor:
         x = hidden.float() if self._norm is None else self._norm(hidden)
         return x + (x @ self._inner.T) @ self._outer.T
 
@@ -142,13 +142,13 @@ def require_fit(config: PredictorConfig, shape: DecoderConfig) -> None:
     The digest in `config.target` is provenance only and not compared: it differs between formats of the same
     model.
     """
-    ours, theirs = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
-    if ours != theirs:
+    sizes, actual = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
+    if sizes != actual:
         raise InputError(
-            f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {ours}; "
-            f"this target has {theirs}"
+            f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {sizes}; "
+            f"this target has {actual}"
         )
-    if not shape.tied or shape.projected or shape.logit_cap is not None:
+    if not shape.tied or shape.projects or shape.logit_cap is not None:
         raise InputError(
             "a predictor reads an output projection that is the embedding table itself, "
             "without a projection before it or a cap on logits; this target's is not"

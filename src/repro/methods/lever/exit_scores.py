@@ -52,7 +52,7 @@ class ExitScores:
         """See `SideNetwork`."""
         return variant_of(self.digest)
 
-    def compared(self, memo: LogitCache, judge: Callable[[int, float], None]) -> ComparedScores:
+    def compare(self, memo: LogitCache, judge: Callable[[int, float], None]) -> ComparedScores:
         """See `SideNetwork`."""
         return ComparedScores(self, memo, judge)
 
@@ -72,35 +72,35 @@ class ExitScores:
         """
         memo = self._memo
         if memo is None:
-            return self._computed(hidden, candidates)
-        looked_up = (self._known(memo, *one) for one in zip(prefixes, candidates, strict=True))
-        known = [found for found in looked_up if found is not None]
-        if len(known) == len(prefixes):
-            return known
-        computed = self._computed(hidden, candidates)
+            return self._compute(hidden, candidates)
+        looked_up = (self._look_up(memo, *node) for node in zip(prefixes, candidates, strict=True))
+        cached = [row for row in looked_up if row is not None]
+        if len(cached) == len(prefixes):
+            return cached
+        rows = self._compute(hidden, candidates)
         memo.add_scores(
-            (prefix.digest, dict(zip(tokens, found, strict=True)))
-            for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True)
+            (prefix.digest, dict(zip(tokens, row, strict=True)))
+            for prefix, tokens, row in zip(prefixes, candidates, rows, strict=True)
             if tokens
         )
-        return computed
+        return rows
 
-    def _computed(self, hidden: Callable[[], Tensor], candidates: Sequence[Candidates]) -> list[list[float]]:
-        return [found.tolist() for found in self.predictor().scores(hidden(), candidates)]
+    def _compute(self, hidden: Callable[[], Tensor], candidates: Sequence[Candidates]) -> list[list[float]]:
+        return [row.tolist() for row in self.predictor().scores(hidden(), candidates)]
 
-    def _known(self, memo: LogitCache, prefix: Prefix, tokens: Candidates) -> list[float] | None:
+    def _look_up(self, memo: LogitCache, prefix: Prefix, tokens: Candidates) -> list[float] | None:
         """The scores of some candidates; None unless all are known."""
         if not tokens:
             return []
-        found = memo.scores(prefix.digest)
-        return [found[token] for token in tokens] if found.keys() >= set(tokens) else None
+        cached = memo.scores(prefix.digest)
+        return [cached[token] for token in tokens] if cached.keys() >= set(tokens) else None
 
 
 class ComparedScores(ExitScores):
     """Scores computed anew, each compared with the cached one, if there is one."""
 
     def __init__(self, scores: ExitScores, cache: LogitCache, judge: Callable[[int, float], None]) -> None:
-        """See `SideNetwork.compared`."""
+        """See `SideNetwork.compare`."""
         super().__init__(scores.layer, scores.predictor, digest=scores.digest)
         self._cache = cache
         self._judge = judge
@@ -109,12 +109,12 @@ class ComparedScores(ExitScores):
         self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
     ) -> list[list[float]]:
         """See `ExitScores`."""
-        computed = super().scores(prefixes, candidates, hidden)
-        for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True):
-            known = self._cache.scores(prefix.digest) if tokens else {}
-            for token, score in zip(tokens, found, strict=True):
-                self._judge(prefix.length, abs(score - known.get(token, score)))
-        return computed
+        rows = super().scores(prefixes, candidates, hidden)
+        for prefix, tokens, row in zip(prefixes, candidates, rows, strict=True):
+            cached = self._cache.scores(prefix.digest) if tokens else {}
+            for token, score in zip(tokens, row, strict=True):
+                self._judge(prefix.length, abs(score - cached.get(token, score)))
+        return rows
 
 
 def variant_of(predictor: str) -> str:
@@ -124,8 +124,8 @@ def variant_of(predictor: str) -> str:
 
 def scores_variant(target: Model) -> str:
     """The same, of the predictor that a target's checkpoint names; "" if it names none."""
-    named = target.config.checkpoint and target.config.checkpoint.predictor
-    return variant_of(digest(predictor_folder(target))) if named else ""
+    name = target.config.checkpoint and target.config.checkpoint.predictor
+    return variant_of(digest(predictor_folder(target))) if name else ""
 
 
 def exit_scores_of(target: Model) -> ExitScores:
@@ -137,22 +137,22 @@ def exit_scores_of(target: Model) -> ExitScores:
     folder = predictor_folder(target)
     config = PredictorConfig.read(folder)
     require_fit(config, target.decoder_config)
-    opened = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
-    return ExitScores(config.layer, opened, digest=digest(folder))
+    load = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
+    return ExitScores(config.layer, load, digest=digest(folder))
 
 
 def predictor_folder(target: Model) -> Path:
     """The folder of a target's predictor; InputError if it has none."""
     from repro.models.checkpoints.origin import folders, to_install  # late: a list of methods opens none
 
-    named = target.config.checkpoint.predictor if target.config.checkpoint else None
-    found = next((folder for folder in folders(named) if folder.exists()), None) if named else None
-    if found is None:
+    name = target.config.checkpoint.predictor if target.config.checkpoint else None
+    path = next((folder for folder in folders(name) if folder.exists()), None) if name else None
+    if path is None:
         raise InputError(
             f"{target.config.name} has no early-exit predictor"
-            + (f" in {named!r}" if named else "")
-            + to_install(named or "")
+            + (f" in {name!r}" if name else "")
+            + to_install(name or "")
             + "; train one (workshop.training.train_predictor) and name it in the checkpoint's "
             "`predictor`, or choose method.pruning=off"
         )
-    return found
+    return path

@@ -59,9 +59,9 @@ class Growth:
             say which nodes are expandable; others are leaves that cost only their row in the verification.
         limit: maximum draft tokens in a tree. Deviation: the paper gives none.
         batch: maximum nodes expanded in one pass; 1 is Algorithm 1 as printed.
-        switch: number of nodes from which a pass runs on the processor `wide`; 0 chooses by measured seconds.
-        narrow: processor of smaller passes.
-        wide: processor of larger passes.
+        switch: number of nodes from which a pass runs on `large_processor`; 0 chooses by measured seconds.
+        small_processor: processor of smaller passes.
+        large_processor: processor of larger passes.
     """
 
     depth: int = 8
@@ -69,18 +69,18 @@ class Growth:
     limit: int = 63
     batch: int = 1
     switch: int = 2
-    narrow: str = "cpu"
-    wide: str = "npu"
+    small_processor: str = "cpu"
+    large_processor: str = "npu"
 
     @property
     def processors(self) -> tuple[str, ...]:
         """The processors that passes run on."""
-        return tuple(dict.fromkeys((self.narrow, self.wide)))
+        return tuple(dict.fromkeys((self.small_processor, self.large_processor)))
 
     def processor(self, nodes: int, costs: DraftLatency) -> str:
         """Processor of a pass over `nodes` nodes, given the measured seconds of passes."""
         if self.switch:
-            return self.wide if nodes >= self.switch else self.narrow
+            return self.large_processor if nodes >= self.switch else self.small_processor
         return min(self.processors, key=lambda on: costs.estimate(on, nodes))
 
 
@@ -96,7 +96,7 @@ class CycleCosts(NamedTuple):
     draft: DraftLatency
 
 
-class Grown(NamedTuple):
+class GrownTree(NamedTuple):
     """A constructed tree with its estimates.
 
     Attributes:
@@ -127,7 +127,7 @@ class Candidate(NamedTuple):
 
 async def grow_greedily(
     root: Prefix, expand: Expand, costs: CycleCosts, reliability: float, growth: Growth
-) -> Grown:
+) -> GrownTree:
     """Build a token tree after `root` (Algorithm 1).
 
     Args:
@@ -144,12 +144,12 @@ async def grow_greedily(
         if len(growing.waiting) >= growth.batch or growing.hangs_on_waiting(best):
             await growing.expand_waiting()
         elif best is None:
-            return growing.grown("frontier")
+            return growing.finish("frontier")
         elif growing.rate(best) <= growing.average:
-            return growing.grown("rate")
+            return growing.finish("rate")
         else:
             growing.insert(best)
-    return growing.grown("limit")
+    return growing.finish("limit")
 
 
 class _Growing:
@@ -171,12 +171,12 @@ class _Growing:
     async def expand(self, nodes: list[int]) -> None:
         """AddFrontier of lines 16-24, for several nodes in one pass."""
         prefixes, on = [self.tree.prefixes[node] for node in nodes], self._processor(len(nodes))
-        said, seconds = await self._expand(prefixes, on)
+        expansion, seconds = await self._expand(prefixes, on)
         self._drafted += seconds
         if seconds:
             self._passes[on] += 1
             self._learn(nodes, on, seconds)
-        for node, candidates in zip(nodes, said, strict=True):
+        for node, candidates in zip(nodes, expansion, strict=True):
             self._candidates[self.tree.prefixes[node]] = tuple(token for token, _ in candidates)
             likely = calibrate([exp(logp) for _, logp in candidates], self._reliability)
             self._firsts.append(max(likely, default=0.0))
@@ -228,21 +228,21 @@ class _Growing:
         likely = (Candidate(u, 0, 0.0, self._reach[u] * typical) for u in self.waiting)
         return max(map(self.rate, likely)) > self.rate(best)
 
-    def insert(self, chosen: Candidate) -> None:
+    def insert(self, candidate: Candidate) -> None:
         """Line 10, and the test of line 11."""
-        expandable = self._expandable(chosen)
-        self._frontier[chosen.parent, expandable].popleft()
-        self._leaves += self._adds_leaf(chosen.parent)
-        node = self.tree.grow(chosen.parent, chosen.token, chosen.logp)
-        self._reach.append(chosen.reach)
-        self._gain += chosen.reach
+        expandable = self._expandable(candidate)
+        self._frontier[candidate.parent, expandable].popleft()
+        self._leaves += self._adds_leaf(candidate.parent)
+        node = self.tree.grow(candidate.parent, candidate.token, candidate.logp)
+        self._reach.append(candidate.reach)
+        self._gain += candidate.reach
         if expandable:
             self.waiting.append(node)
 
-    def grown(self, reason: str) -> Grown:
+    def finish(self, reason: str) -> GrownTree:
         """Finish the tree; waiting nodes are not expanded and add no cost."""
         self.waiting = []
-        return Grown(self.tree, self._gain, self._seconds(), dict(self._passes), self._candidates, reason)
+        return GrownTree(self.tree, self._gain, self._seconds(), dict(self._passes), self._candidates, reason)
 
     def _kind(self, candidate: Candidate) -> tuple[bool, bool]:
         """Whether a candidate adds a leaf, and whether it is expandable; these determine its cost."""
@@ -269,8 +269,8 @@ class _Growing:
         draft = self._joint(waiting + 1) - self._joint(waiting) if expandable else 0.0
         return max(0.0, verify) + max(0.0, draft)
 
-    def _verify(self, more: int, leaves: int) -> float:
-        return self._costs.verify.estimate(len(self.tree) + more, self._leaves + leaves)
+    def _verify(self, nodes: int, leaves: int) -> float:
+        return self._costs.verify.estimate(len(self.tree) + nodes, self._leaves + leaves)
 
     def _joint(self, nodes: int) -> float:
         return self._costs.draft.estimate(self._processor(nodes), nodes)

@@ -36,7 +36,8 @@ class LatencyProfile:
     - Beyond the largest row count: the mean cost per row plus the penalty per further row.
     - Below the smallest row count: as the smallest.
 
-    Deviation: LEVER says "nearby observed shapes with a conservative penalty" and gives no formula.
+    Deviation: for unseen shapes LEVER takes "nearby observed shapes with a conservative penalty", without a
+    formula.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class LatencyProfile:
         if not 0 <= penalty <= 1:
             raise InputError(f"the latency profile's penalty is {penalty}; it is a share from 0 to 1")
         self._decay, self._penalty = decay, penalty
-        self._seen: dict[int, dict[int, float]] = {}
+        self._averages: dict[int, dict[int, float]] = {}
         self._rows: list[int] = []
         self._rates: tuple[float, float] | None = None
         self._estimates: dict[tuple[int, int], float] = {}
@@ -81,10 +82,10 @@ class LatencyProfile:
             raise InputError(
                 f"{rows} rows with {leaves} leaves in {seconds} s is no pass; rows and leaves count from 1"
             )
-        averages = self._seen.setdefault(rows, {})
-        before = averages.get(leaves, seconds)
-        averages[leaves] = self._decay * before + (1 - self._decay) * seconds
-        self._rows = sorted(self._seen)
+        averages = self._averages.setdefault(rows, {})
+        average = averages.get(leaves, seconds)
+        averages[leaves] = self._decay * average + (1 - self._decay) * seconds
+        self._rows = sorted(self._averages)
         self._rates = None
         self._estimates.clear()
 
@@ -98,10 +99,10 @@ class LatencyProfile:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
         shape = rows, leaves
         if shape not in self._estimates:
-            self._estimates[shape] = self._estimated(rows, leaves)
+            self._estimates[shape] = self._estimate(rows, leaves)
         return self._estimates[shape]
 
-    def _estimated(self, rows: int, leaves: int) -> float:
+    def _estimate(self, rows: int, leaves: int) -> float:
         low, high = _around(self._rows, rows)
         below = self._at(low, leaves)
         if rows <= low:
@@ -115,11 +116,11 @@ class LatencyProfile:
 
     def _at(self, rows: int, leaves: int) -> float:
         """Estimate for a seen row count."""
-        seen = self._seen[rows]
-        low, high = _around(sorted(seen), leaves)
+        means = self._averages[rows]
+        low, high = _around(sorted(means), leaves)
         if low == high:
-            return seen[low] if leaves == low else max(0.0, seen[low] + (leaves - low) * self._slopes()[1])
-        return seen[low] + (seen[high] - seen[low]) * (leaves - low) / (high - low)
+            return means[low] if leaves == low else max(0.0, means[low] + (leaves - low) * self._slopes()[1])
+        return means[low] + (means[high] - means[low]) * (leaves - low) / (high - low)
 
     def _slopes(self) -> tuple[float, float]:
         """Seconds per row and per leaf."""
@@ -130,16 +131,16 @@ class LatencyProfile:
 
     def _row_cost(self) -> float:
         """Seconds per row between the fewest and most rows; with one row count, its seconds over its rows."""
-        first, last = (min(self._seen[rows].values()) for rows in (self._rows[0], self._rows[-1]))
+        first, last = (min(self._averages[rows].values()) for rows in (self._rows[0], self._rows[-1]))
         span = self._rows[-1] - self._rows[0]
         return max(0.0, last - first) / span if span else first / self._rows[0]
 
     def _leaf_cost(self, per_row: float) -> float:
         """Seconds per leaf, from row counts with several leaf counts; without any, the penalty of a row."""
-        ends = [(min(seen), max(seen), seen) for seen in self._seen.values() if len(seen) > 1]
+        ends = [(min(means), max(means), means) for means in self._averages.values() if len(means) > 1]
         if not ends:
             return self._penalty * per_row
-        rise = sum(seen[most] - seen[fewest] for fewest, most, seen in ends)
+        rise = sum(means[most] - means[fewest] for fewest, most, means in ends)
         return max(0.0, rise) / sum(most - fewest for fewest, most, _ in ends)
 
 
@@ -176,11 +177,11 @@ class DraftLatency:
         return profile.estimate(nodes, 1)
 
 
-def _around(known: Sequence[int], at: int) -> tuple[int, int]:
+def _around(counts: Sequence[int], count: int) -> tuple[int, int]:
     """The nearest known counts below and above; the same count twice if known or out of range."""
-    index = bisect_left(known, at)
-    if index == len(known):
-        return known[-1], known[-1]
-    if known[index] == at or index == 0:
-        return known[index], known[index]
-    return known[index - 1], known[index]
+    index = bisect_left(counts, count)
+    if index == len(counts):
+        return counts[-1], counts[-1]
+    if counts[index] == count or index == 0:
+        return counts[index], counts[index]
+    return counts[index - 1], counts[index]

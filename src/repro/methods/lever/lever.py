@@ -101,9 +101,9 @@ class Lever(Method):
     @property
     def growth(self) -> Growth:
         """Settings of tree construction."""
-        narrow, wide = SCHEDULES[self.schedule]
+        small, large = SCHEDULES[self.schedule]
         batch = self.batch if self.schedule == "batched" else 1
-        return Growth(self.depth, self.reach, self.limit, batch, self.switch, narrow, wide)
+        return Growth(self.depth, self.reach, self.limit, batch, self.switch, small, large)
 
     @property
     def rule(self) -> PruningRule:
@@ -160,8 +160,8 @@ class Lever(Method):
                 for rows, leaves in OFFLINE:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
                 for nodes in GROUPS:
-                    chosen = self.growth.processor(nodes, costs.draft)
-                    for on in [chosen] if self.switch else self.growth.processors:
+                    fastest = self.growth.processor(nodes, costs.draft)
+                    for on in [fastest] if self.switch else self.growth.processors:
                         costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
@@ -227,13 +227,13 @@ class _Serving(Serving):
         with device.phase("decode"):
             while not decoding.done:
                 drafted = await self._draft(decoding, device, draft)
-                tree, known = drafted.tree, drafted.candidates
-                pruner = self._pruner(target, known)
+                tree, candidates = drafted.tree, drafted.candidates
+                pruner = self._pruner(target, candidates)
                 before = device.now
                 verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
                 leaves = sum(1 for _ in tree.leaves())
                 self.costs.verify.observe(len(tree), leaves, device.now - before)
-                self.reliability.observe(candidate_hits(known, tree.root, verification.text))
+                self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
                 accepted, reach = (
                     len(verification.path) - 1,
                     verification.tree.branch_length(verification.path[-1]),
@@ -246,10 +246,10 @@ class _Serving(Serving):
         decoding.note_possible(trees)
         return decoding.generation
 
-    def _pruner(self, target: Session, known: Mapping[Prefix, tuple[int, ...]]) -> EarlyExit | None:
+    def _pruner(self, target: Session, candidates: Mapping[Prefix, tuple[int, ...]]) -> EarlyExit | None:
         if not isinstance(target.beside, ExitScores):
             return None
-        return EarlyExit(target.beside, self.lever.rule, lambda node: known.get(node, ()))
+        return EarlyExit(target.beside, self.lever.rule, lambda node: candidates.get(node, ()))
 
     async def _draft(self, decoding: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever
@@ -265,8 +265,8 @@ class _Serving(Serving):
             )
             return Drafted(grown.tree, grown.reason, grown.candidates)
         tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
-        expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
-        sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
+        parents = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
+        sets = {u: tuple(t for t, _ in draft.logits_of(u).top(lever.candidates)) for u in parents}
         return Drafted(tree, reason, sets)
 
 

@@ -60,70 +60,70 @@ class PruningRule:
             InputError: a child's token is not among its parent's candidates.
         """
         values = self.values(tree, candidates, scores)
-        kept = self._above(tree, values)
+        survivors = self._above(tree, values)
         if not self.safeguards:
-            return sorted(kept)
-        kept |= self._branch(tree, values)
-        kept |= self._near(tree, values, kept)
-        leaves = sum(not kept.intersection(tree.children(node)) for node in kept)
-        if len(kept) < self.least_nodes or leaves < self.least_leaves:
+            return sorted(survivors)
+        survivors |= self._branch(tree, values)
+        survivors |= self._near(tree, values, survivors)
+        leaves = sum(not survivors.intersection(tree.children(node)) for node in survivors)
+        if len(survivors) < self.least_nodes or leaves < self.least_leaves:
             return list(range(len(tree)))
-        return sorted(kept)
+        return sorted(survivors)
 
     def values(
         self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Sequence[float]]
     ) -> list[float]:
         """Normalized score of each node's token at its parent (Eq. 11); 1 for the root."""
-        out = [1.0] * len(tree)
+        shares = [1.0] * len(tree)
         for node in range(len(tree)):
             children = tree.children(node)
             if not children:
                 continue
-            place = {token: i for i, token in enumerate(candidates[node])}
-            missing = {tree.token(child) for child in children}.difference(place)
+            index = {token: i for i, token in enumerate(candidates[node])}
+            missing = {tree.token(child) for child in children}.difference(index)
             if missing:
                 raise InputError(
                     f"node {node} has candidates {candidates[node]}, but also children {sorted(missing)}"
                 )
-            own = sorted({place[tree.token(child)] for child in children})
-            compared = list(range(len(place))) if self.shadow else own
-            best = max(scores[node][i] for i in compared)
-            share = {i: exp((scores[node][i] - best) / self.temperature) for i in compared}
-            total = fsum(share.values())
+            child_indices = sorted({index[tree.token(child)] for child in children})
+            indices = list(range(len(index))) if self.shadow else child_indices
+            best = max(scores[node][i] for i in indices)
+            weights = {i: exp((scores[node][i] - best) / self.temperature) for i in indices}
+            total = fsum(weights.values())
             for child in children:
-                out[child] = share[place[tree.token(child)]] / total
-        return out
+                shares[child] = weights[index[tree.token(child)]] / total
+        return shares
 
     def _above(self, tree: TokenTree, values: Sequence[float]) -> set[int]:
         """The root, and the nodes that reach the threshold with all their ancestors."""
-        kept = {0}
+        survivors = {0}
         for node in range(1, len(tree)):
-            if tree.parents[node] in kept and values[node] >= self.threshold:
-                kept.add(node)
-        return kept
+            if tree.parents[node] in survivors and values[node] >= self.threshold:
+                survivors.add(node)
+        return survivors
 
     def _branch(self, tree: TokenTree, values: Sequence[float]) -> set[int]:
         """The backbone: from the root, the best-scored child at each depth."""
-        kept, node = {0}, 0
+        backbone, node = {0}, 0
         for _ in range(self.backbone):
             children = tree.children(node)
             if not children:
                 break
             node = max(children, key=values.__getitem__)
-            kept.add(node)
-        return kept
+            backbone.add(node)
+        return backbone
 
-    def _near(self, tree: TokenTree, values: Sequence[float], kept: set[int]) -> set[int]:
+    def _near(self, tree: TokenTree, values: Sequence[float], survivors: set[int]) -> set[int]:
         """The best children of kept nodes near the root, level by level."""
-        level, more = [0], set[int]()
+        level, best_children = [0], set[int]()
         for _ in range(self.near_root):
             below = []
             for node in level:
                 ranked = sorted(tree.children(node), key=lambda child: -values[child])
-                more.update(ranked[: self.near_children])
-                below += [child for child in ranked if child in kept or child in more]
+                best_children.update(ranked[: self.near_children])
+                below += [child for child in ranked if child in survivors or child in best_children]
             level = below
-        return more
+        return best_children
 
 
 class EarlyExit:
@@ -150,9 +150,9 @@ class EarlyExit:
         """Candidates to score at each node with children: its children, and C(u) if `shadow`."""
         out: list[Candidates] = []
         for node, prefix in enumerate(tree.prefixes):
-            own = [tree.token(child) for child in tree.children(node)]
-            shadows = self._proposed(prefix) if own and self._rule.shadow else ()
-            out.append(tuple(dict.fromkeys([*shadows, *own])))
+            child_tokens = [tree.token(child) for child in tree.children(node)]
+            shadows = self._proposed(prefix) if child_tokens and self._rule.shadow else ()
+            out.append(tuple(dict.fromkeys([*shadows, *child_tokens])))
         return out
 
     def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
@@ -160,6 +160,6 @@ class EarlyExit:
         candidates = self.candidates(tree)
         return self._rule.keep(tree, candidates, self._predictor.scores(tree.prefixes, candidates, hidden))
 
-    def scored(self, tree: TokenTree) -> int:
+    def score_count(self, tree: TokenTree) -> int:
         """Number of scored tokens; each is a dot product of the hidden size."""
         return sum(map(len, self.candidates(tree)))

@@ -12,7 +12,7 @@ from typing import Protocol
 from repro.libraries import Tensor
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Step
-from repro.models.runtime.forward_pass import EarlyExitPoint
+from repro.models.runtime.arrangement import EarlyExitPoint
 from repro.models.runtime.session import Session
 from repro.models.runtime.verifier import MASKED, branches_of
 from repro.models.tokens.acceptance import Accepted, drive
@@ -31,7 +31,7 @@ class Pruner(Protocol):
     def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
         """Nodes to keep, root first, with all their ancestors; `hidden` computes `[nodes, h]`."""
 
-    def scored(self, tree: TokenTree) -> int:
+    def score_count(self, tree: TokenTree) -> int:
         """Number of tokens it scores, each by one dot product of the hidden size."""
 
 
@@ -47,24 +47,22 @@ class SparingVerifier:
     pruner: Pruner | None = None
     on_demand: bool = False
 
-    async def accepted(
-        self, session: Session, tree: TokenTree, chooser: Chooser
-    ) -> tuple[TokenTree, Accepted]:
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
         """See `Verifier`.
 
         Raises:
             RuntimeError: a pruned tree has branches apart, or a token that was drawn twice.
         """
         if self.pruner is None and not self.on_demand:
-            return await MASKED.accepted(session, tree, chooser)
+            return await MASKED.accept(session, tree, chooser)
         branches = branches_of(tree) if session.verifies_apart else []
         nodes = list(dict.fromkeys(tree.prefixes))
         if self.pruner and (branches or len(nodes) < len(tree)):
             raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
         exit_point = _exit_point(self.pruner, tree) if self.pruner else None
         async with session.running(nodes, branches, exit_point) as forward_pass, session.engine.head():
-            if forward_pass.kept is not None:
-                tree = tree.only(forward_pass.kept)
+            if forward_pass.survivors is not None:
+                tree = tree.only(forward_pass.survivors)
                 nodes = tree.prefixes
             index = {prefix: i for i, prefix in enumerate(nodes)}
             if not self.on_demand:
@@ -84,9 +82,9 @@ def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
     """The early-exit point at which a pruner judges a tree's nodes."""
 
     def judge(step: Step) -> list[int]:
-        kept = pruner.keep(tree, step.hidden)
-        if len(kept) < len(tree):
-            step.drop(kept)
-        return kept
+        nodes = pruner.keep(tree, step.hidden)
+        if len(nodes) < len(tree):
+            step.drop(nodes)
+        return nodes
 
-    return EarlyExitPoint(pruner.layer, len(tree), pruner.scored(tree), judge)
+    return EarlyExitPoint(pruner.layer, len(tree), pruner.score_count(tree), judge)

@@ -67,13 +67,13 @@ def calibrate(probabilities: Sequence[float], reliability: float) -> list[float]
     If the candidates' total probability exceeds `r`, all are scaled by one factor so that they sum to `r`;
     otherwise they stay. This keeps their ranking and ratios, and changes nothing as r approaches 1.
 
-    Deviation: the paper gives properties but no formula. Multiplying by r has them too, but would also lower
-    totals that are already below r.
+    Deviation: the paper gives properties of Calibrate but no formula. Multiplying by r has them too, but
+    would also lower totals that are already below r.
 
     Args:
         probabilities: the draft's probabilities of one node's candidates; they sum to at most 1.
         reliability: r, in (0, 1].
     """
-    claimed = sum(probabilities)
-    share = reliability / claimed if claimed > reliability else 1.0
+    total = sum(probabilities)
+    share = reliability / total if total > reliability else 1.0
     return [share * probability for probability in probabilities]

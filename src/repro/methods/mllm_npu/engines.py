@@ -43,7 +43,7 @@ class PlainEngine(Method):
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """The engine, with its bytes in memory."""
-        return Opened(self, device.memory.held)
+        return Opened(self, device.memory.in_use)
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prefill in one pass, then decode one token per pass."""
@@ -69,15 +69,15 @@ class PlainEngine(Method):
 
 @dataclass(frozen=True)
 class Opened(Serving):
-    """An engine with its model in memory; `held` is its bytes, KV cache included."""
+    """An engine with its model in memory; `memory_bytes` is its bytes, KV cache included."""
 
     engine: PlainEngine
-    held: float
+    memory_bytes: float
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
         """Bytes in memory."""
-        return {"memory_bytes": self.held}
+        return {"memory_bytes": self.memory_bytes}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """See `PlainEngine`."""

@@ -31,15 +31,14 @@ from repro.methods.mllm_npu.subgraphs import (
     Subgraph,
     beyond,
     graphs,
-    measured,
     shadow_bytes,
-    shadowed,
+    shadowed_as_measured,
+    shadowed_at_ends,
     subgraphs,
 )
 from repro.methods.plain.autoregressive import decode
-from repro.models.runtime.arrangement import Arrangement
+from repro.models.runtime.arrangement import Arrangement, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -112,12 +111,12 @@ class MllmNpu(Method):
         return Layout(
             chunk=self.chunk if self.chunks else 0,
             linear=flat if self.shadow else "linear_per_group",
-            shadowed=self._shadowed(target.engine),
+            shadowed=self._shadowed_linears(target.engine),
             cold=self.cold,
             beyond=beyond(target.engine.model_cost, reach),
         )
 
-    def _shadowed(self, engine: Engine) -> Shadowed:
+    def _shadowed_linears(self, engine: Engine) -> Shadowed:
         """The linears that keep outliers: those of the target's own arithmetic, where that has any.
 
         Raises:
@@ -125,21 +124,21 @@ class MllmNpu(Method):
         """
         layers, counted = engine.model_cost.shape.layers, engine.outliers
         if counted is None:
-            return shadowed(layers, self.pruned, self.outliers) if self.shadow else {}
+            return shadowed_at_ends(layers, self.pruned, self.outliers) if self.shadow else {}
         if not self.shadow:
             raise InputError(
                 "method.shadow is false, and the target's arithmetic keeps outliers beside the NPU's; choose "
                 "method.shadow=true, or a target without that compression"
             )
         linears = len(STAGE_OF) * layers
-        kept = len(counted)
-        if kept != linears - round(self.pruned * linears):
+        number = len(counted)
+        if number != linears - round(self.pruned * linears):
             raise InputError(
-                f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {kept} "
-                f"of {linears} linears; give {round(1 - kept / linears, 4)}, or "
+                f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {number} "
+                f"of {linears} linears; give {round(1 - number / linears, 4)}, or "
                 "another target.compression.pruned"
             )
-        return measured(counted)
+        return shadowed_as_measured(counted)
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Build the graphs that chunks share, profile subgraphs, reserve memory for hot channels' weights."""
@@ -148,7 +147,7 @@ class MllmNpu(Method):
         profile = ChunkProfile()
         if self.chunks:
             with device.phase("build"):
-                figures = await self._built(device, target, layout)
+                figures = await self._build_graphs(device, target, layout)
             with device.phase("profile"):
                 parts = subgraphs(target.engine.model_cost, layout, 2 * self.chunk, target.name)
                 await profile.measure(device, parts)
@@ -156,25 +155,25 @@ class MllmNpu(Method):
                 part.stage: part.op for part in reversed(parts) if part.layer == 0
             }  # each stage's linear
             for stage, cut in ((QKV, ()), (FFN, (UP,))):
-                products = [first[own] for own in (stage, *cut) if own in first]
+                products = [first[name] for name in (stage, *cut) if name in first]
                 figures[f"{stage}_per_token"] = sum(map(profile.seconds, products)) / self.chunk
             for on in (NPU, CPU):
-                own = [part.op for part in parts if part.chunk == 0 and part.op.on == on]
-                figures[f"chunk_{on}_seconds"] = sum(map(profile.seconds, own))
+                ops = [part.op for part in parts if part.chunk == 0 and part.op.on == on]
+                figures[f"chunk_{on}_seconds"] = sum(map(profile.seconds, ops))
         if layout.shadowed:
             size = shadow_bytes(target.engine.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
-            kept = {layer for layer, _ in layout.shadowed}
-            figures |= {"shadow_layers": len(kept), "shadow_bytes": size}
-        figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
+            layers = {layer for layer, _ in layout.shadowed}
+            figures |= {"shadow_layers": len(layers), "shadow_bytes": size}
+        figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.in_use}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
         target.engine.arrange(prefill)
         return Prepared(self, target, prefill, figures)
 
-    async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
+    async def _build_graphs(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
         """Build all shared graphs as one op, since device files give the time for a whole model."""
-        known = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
-        buffers = known.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
+        sizes = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
+        buffers = sizes.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
         cut = sum(map(layout.cuts, range(target.engine.model_cost.shape.layers)))
         start, on = device.now, device.resource(NPU, target.engine.model_cost.stored.arithmetic)
@@ -191,8 +190,8 @@ class MllmNpu(Method):
         )
         return {
             "graph_seconds": device.now - start,
-            "subgraphs": known.total + cut,
-            "shared_subgraphs": known.shared + cut,
+            "subgraphs": sizes.total + cut,
+            "shared_subgraphs": sizes.shared + cut,
             "graph_buffers": buffers,
         }
 
@@ -204,26 +203,26 @@ class MllmNpu(Method):
 
 @dataclass(frozen=True)
 class Prepared(Serving):
-    """The method after preparation; `known` holds the figures of the preparation."""
+    """The method after preparation; `preparation` holds the figures of the preparation."""
 
     method: MllmNpu
     target: Session
     prefill: ChunkedPrefill
-    known: Mapping[str, Scalar]
+    preparation: Mapping[str, Scalar]
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
         """Time, number and memory of graphs, memory of outliers, NPU seconds per token; and the savings of
         shared graphs at the longest prompt so far."""
         if not (self.method.chunks and self.prefill.longest):
-            return self.known
-        made = graphs(self.target.engine.model_cost, self.method.chunk, self.prefill.longest)
+            return self.preparation
+        prompt_graphs = graphs(self.target.engine.model_cost, self.method.chunk, self.prefill.longest)
         return {
-            **self.known,
-            "graphs_shared": made.built,
-            "graphs_separate": made.separate,
-            "graph_bytes_saved": made.saved,
-            "graph_share_saved": made.saved / made.separate_bytes,
+            **self.preparation,
+            "graphs_shared": prompt_graphs.built,
+            "graphs_separate": prompt_graphs.separate,
+            "graph_bytes_saved": prompt_graphs.bytes_saved,
+            "graph_share_saved": prompt_graphs.bytes_saved / prompt_graphs.separate_bytes,
         }
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -250,8 +249,8 @@ class ChunkProfile:
     def seconds(self, op: Op) -> float:
         """Seconds of an op: measured, or for later chunks' attention extrapolated in FLOPs from the first two
         chunks; 0 without measurements."""
-        if (known := self._seconds.get(_like(op))) is not None:
-            return known
+        if (measured_seconds := self._seconds.get(_like(op))) is not None:
+            return measured_seconds
         points = self._lines.get(_kind(op), [])
         if len(points) < 2:
             return points[0][1] if points else 0.0
@@ -289,12 +288,12 @@ class ChunkedPrefill(Arrangement):
         """Run all subgraphs; the last chunk's FFN op of a layer computes the layer for all chunks."""
         self.longest = max(self.longest, forward_pass.rows)
         parts = subgraphs(engine.model_cost, self.layout, forward_pass.rows, engine.name)
-        ops = [self._placed(engine, part.op) for part in parts]
+        ops = [self._on_resource(engine, part.op) for part in parts]
         last = parts[-1].chunk
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
                 computing = engine.computing(forward_pass, part.layer, part.layer + 1)
-                ops[place] = ops[place]._replace(compute=computing)
+                ops[index] = ops[index]._replace(compute=computing)
         if not self.layout.chunk:  # without chunks, a graph is built once the length is known
             first = next(i for i, part in enumerate(parts) if part.stage == QKV)
             ops[first] = ops[first]._replace(graph=f"{engine.name} prompt {next(self._requests)}")
@@ -307,35 +306,35 @@ class ChunkedPrefill(Arrangement):
     def _linear(self, part: Subgraph) -> str:
         return self.layout.linear if part.op.on == NPU else "linear"
 
-    def _placed(self, engine: Engine, op: Op) -> Op:
+    def _on_resource(self, engine: Engine, op: Op) -> Op:
         return op._replace(on=engine.device.resource(op.on, op.precision))
 
 
 async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:
     """Run ops when their dependencies are done, one at a time per processor, in the policy's order."""
-    free, over = set(agenda.processors), list[tuple[int, Future[Any]]]()
-    moved = Future[None]()
+    idle, completions = set(agenda.processors), list[tuple[int, Future[Any]]]()
+    wakeup = Future[None]()
 
-    def wake(place: int, done: Future[Any]) -> None:
-        over.append((place, done))
-        if not moved.done:
-            moved.set(None)
+    def wake(index: int, done: Future[Any]) -> None:
+        completions.append((index, done))
+        if not wakeup.done:
+            wakeup.set(None)
 
     while agenda.left:
-        for on in [on for on in agenda.processors if on in free]:
-            place = choose(agenda, on)
-            if place is not None:
-                agenda.start(place)
-                free.remove(on)
-                done = device.run(ops[place])
+        for on in [on for on in agenda.processors if on in idle]:
+            index = choose(agenda, on)
+            if index is not None:
+                agenda.start(index)
+                idle.remove(on)
+                done = device.run(ops[index])
                 if done.done:
-                    wake(place, done)
+                    wake(index, done)
                 else:
-                    done.on_done(partial(wake, place, done))
-        await moved
-        moved = Future()
-        while over:
-            place, done = over.pop()
+                    done.on_done(partial(wake, index, done))
+        await wakeup
+        wakeup = Future()
+        while completions:
+            index, done = completions.pop()
             done.result()
-            agenda.finish(place)
-            free.add(ops[place].on)
+            agenda.finish(index)
+            idle.add(ops[index].on)

@@ -41,27 +41,27 @@ class Agenda:
         self.ready: dict[str, set[int]] = {on: set() for on in self.processors}
         self.left = len(tasks)
         self._open = [len(set(task.after)) for task in tasks]
-        self._then: list[list[int]] = [[] for _ in tasks]
+        self._successors: list[list[int]] = [[] for _ in tasks]
         self._queue: dict[str, list[int]] = {on: [] for on in self.processors}
         self._turn = dict.fromkeys(self.processors, 0)
-        for place, task in enumerate(tasks):
-            self._queue[task.on].append(place)
-            for before in set(task.after):
-                self._then[before].append(place)
+        for index, task in enumerate(tasks):
+            self._queue[task.on].append(index)
+            for dependency in set(task.after):
+                self._successors[dependency].append(index)
             if not task.after:
-                self.ready[task.on].add(place)
+                self.ready[task.on].add(index)
 
-    def start(self, place: int) -> None:
+    def start(self, index: int) -> None:
         """Start a task."""
-        self.ready[self.tasks[place].on].remove(place)
+        self.ready[self.tasks[index].on].remove(index)
 
-    def finish(self, place: int) -> None:
+    def finish(self, index: int) -> None:
         """Finish a task; tasks without other open dependencies become ready."""
         self.left -= 1
-        for then in self._then[place]:
-            self._open[then] -= 1
-            if not self._open[then]:
-                self.ready[self.tasks[then].on].add(then)
+        for successor in self._successors[index]:
+            self._open[successor] -= 1
+            if not self._open[successor]:
+                self.ready[self.tasks[successor].on].add(successor)
 
     def next_in_line(self, on: str) -> int | None:
         """The next unstarted task of a processor in list order, if ready; only used by `in_order`."""
@@ -71,13 +71,13 @@ class Agenda:
         self._turn[on] = turn + 1
         return queue[turn]
 
-    def freed(self, place: int) -> float:
+    def unlocked_seconds(self, index: int) -> float:
         """Seconds of tasks made ready by this one: NPU tasks for other processors' tasks, and vice versa."""
-        own = self.tasks[place].on == NPU
+        on_npu = self.tasks[index].on == NPU
         return sum(
-            self.tasks[then].seconds
-            for then in self._then[place]
-            if self._open[then] == 1 and (self.tasks[then].on == NPU) != own
+            self.tasks[successor].seconds
+            for successor in self._successors[index]
+            if self._open[successor] == 1 and (self.tasks[successor].on == NPU) != on_npu
         )
 
 
@@ -93,23 +93,23 @@ def in_order(agenda: Agenda, on: str) -> int | None:
     return agenda.next_in_line(on)
 
 
-def overlapped(agenda: Agenda, on: str) -> int | None:
+def first_ready(agenda: Agenda, on: str) -> int | None:
     """The first ready task in list order, so that a later chunk fills the bubbles of an earlier one."""
     return min(agenda.ready[on], default=None)
 
 
 def longest_first(agenda: Agenda, on: str) -> int | None:
     """The longest ready task; ties go to the first in the list."""
-    return max(agenda.ready[on], key=lambda place: (agenda.tasks[place].seconds, -place), default=None)
+    return max(agenda.ready[on], key=lambda index: (agenda.tasks[index].seconds, -index), default=None)
 
 
-def contribution(agenda: Agenda, place: int) -> float:
+def contribution(agenda: Agenda, index: int) -> float:
     """C of Eq. 6 (version 2: Eq. 5): seconds of NPU work that a task makes ready.
 
     For NPU tasks, minus the seconds of other work that they make ready.
     """
-    freed = agenda.freed(place)
-    return -freed if agenda.tasks[place].on == NPU else freed
+    seconds = agenda.unlocked_seconds(index)
+    return -seconds if agenda.tasks[index].on == NPU else seconds
 
 
 def out_of_order(agenda: Agenda, on: str) -> int | None:
@@ -117,22 +117,22 @@ def out_of_order(agenda: Agenda, on: str) -> int | None:
     ready = agenda.ready[on]
     if len(ready) < 2:
         return next(iter(ready), None)
-    return max(ready, key=lambda place: (contribution(agenda, place), -place))
+    return max(ready, key=lambda index: (contribution(agenda, index), -index))
 
 
-def mixed(agenda: Agenda, on: str) -> int | None:
+def npu_by_contribution(agenda: Agenda, on: str) -> int | None:
     """C (`contribution`) for the NPU, the first ready task for the others.
 
     Extension: the paper takes C for all. C of the CPU's tasks looks one step ahead, so that with many
     chunks the CPU serves later ones while the NPU's next input waits.
     """
-    return out_of_order(agenda, on) if on == NPU else overlapped(agenda, on)
+    return out_of_order(agenda, on) if on == NPU else first_ready(agenda, on)
 
 
 ORDERS: dict[str, Policy] = {
     "in_order": in_order,
-    "overlapped": overlapped,
+    "overlapped": first_ready,
     "longest_first": longest_first,
     "out_of_order": out_of_order,
-    "mixed": mixed,
+    "mixed": npu_by_contribution,
 }

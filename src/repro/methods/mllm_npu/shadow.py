@@ -20,8 +20,8 @@ from repro.methods.compression.base import Compressed
 from repro.methods.mllm_npu.subgraphs import layers_at_ends
 from repro.models.analysis import outlier_channels
 from repro.models.analysis.activations import OutlierProfile, largest_by_channel, profile
-from repro.models.analysis.hooks import Place, matrices
-from repro.models.quantization.w8a8 import HIGH, static
+from repro.models.analysis.hooks import LinearId, matrices
+from repro.models.quantization.w8a8 import HIGH, quantize_static
 from repro.models.transformer.decoder import Decoder
 
 RELEASE = 5.0
@@ -60,57 +60,62 @@ class Shadow:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        profiles, shares = _measured(decoder, corpus, self.quantile)
-        kept = self.kept(profiles, decoder.config.layers)
+        profiles, shares = _measure(decoder, corpus, self.quantile)
+        shadowed = self.shadowed_linears(profiles, decoder.config.layers)
+        rescale = self.rest == "rescale"
         steps = {
-            place: (one.largest if self.rest == "rescale" and place not in kept else one.threshold) / HIGH
-            for place, one in profiles.items()
+            place: (profile.largest if rescale and place not in shadowed else profile.threshold) / HIGH
+            for place, profile in profiles.items()
         }
-        rounded = _output_steps(decoder, corpus) if self.outputs else None
-        figures = {"bits_per_weight": 8, "shadowed_linears": len(kept), "linears": len(profiles)}
-        made = static(decoder, steps, kept, self.weights == "row", rounded)
-        return Compressed(made, figures, {place: shares[place] for place in profiles if place in kept})
+        output_steps = _output_steps(decoder, corpus) if self.outputs else None
+        figures = {"bits_per_weight": 8, "shadowed_linears": len(shadowed), "linears": len(profiles)}
+        quantized = quantize_static(decoder, steps, shadowed, self.weights == "row", output_steps)
+        return Compressed(
+            quantized, figures, {place: shares[place] for place in profiles if place in shadowed}
+        )
 
-    def kept(self, profiles: Mapping[Place, OutlierProfile], layers: int) -> frozenset[Place]:
+    def shadowed_linears(
+        self, profiles: Mapping[LinearId, OutlierProfile], layers: int
+    ) -> frozenset[LinearId]:
         """The linears that keep their outliers, of a decoder of `layers` layers."""
         if self.keeps == "ends":
-            near = layers_at_ends(layers, self.pruned)
-            return frozenset(place for place in profiles if place.layer in near)
+            end_layers = layers_at_ends(layers, self.pruned)
+            return frozenset(place for place in profiles if place.layer in end_layers)
         if self.keeps == "release":
-            return frozenset(place for place, one in profiles.items() if one.importance > RELEASE)
+            return frozenset(place for place, profile in profiles.items() if profile.importance > RELEASE)
         return important(profiles, self.pruned)
 
 
-def important(profiles: Mapping[Place, OutlierProfile], pruned: float) -> frozenset[Place]:
+def important(profiles: Mapping[LinearId, OutlierProfile], pruned: float) -> frozenset[LinearId]:
     """The linears that keep their outliers: all but the least important share `pruned`."""
     ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
     return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])
 
 
-Measured = tuple[dict[Place, OutlierProfile], dict[Place, float]]
+Measurement = tuple[dict[LinearId, OutlierProfile], dict[LinearId, float]]
 
-_known: WeakKeyDictionary[Decoder, dict[tuple[object, ...], Measured]] = WeakKeyDictionary()
+_measurements: WeakKeyDictionary[Decoder, dict[tuple[object, ...], Measurement]] = WeakKeyDictionary()
 """What was measured of a decoder on a corpus: reading it takes longer than all else of a compression."""
 
 
-def _measured(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Measured:
+def _measure(decoder: Decoder, corpus: Sequence[Tensor], quantile: float) -> Measurement:
     """Each linear's profile, and the mean share of its channels with an outlier in a text."""
-    asked = (quantile, *(tuple(text.tolist()) for text in corpus))
-    known = _known.setdefault(decoder, {})
-    if asked not in known:
+    key = (quantile, *(tuple(text.tolist()) for text in corpus))
+    by_key = _measurements.setdefault(decoder, {})
+    if key not in by_key:
         profiles = profile(decoder, corpus, quantile)
-        if silent := [place for place, one in profiles.items() if one.threshold == 0.0]:
+        if silent := [place for place, linear in profiles.items() if linear.threshold == 0.0]:
             raise InputError(
                 f"shadow.quantile {quantile} of the inputs of {silent[0].part} in layer "
                 f"{silent[0].layer} is zero, which is no scale; raise it"
             )
-        thresholds = {place: one.threshold for place, one in profiles.items()}
+        thresholds = {place: linear.threshold for place, linear in profiles.items()}
         counts = outlier_channels.count(decoder, thresholds, corpus)
-        known[asked] = profiles, {place: one.a_pass / one.inputs for place, one in counts.items()}
-    return known[asked]
+        by_key[key] = profiles, {place: linear.a_pass / linear.inputs for place, linear in counts.items()}
+    return by_key[key]
 
 
-def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place, Tensor]:
+def _output_steps(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[LinearId, Tensor]:
     """Steps of the outputs of every linear, fp32 `[outputs]`: the largest of its matrix over the corpus."""
     steps = {}
     for place, largest in largest_by_channel(decoder, corpus, outputs=True).items():

@@ -31,7 +31,7 @@ UP, DOWN = "ffn_up", "ffn_down"
 """The FFN's linears. Where one keeps outliers of its own, the FFN is two subgraphs, `UP` and `FFN`."""
 
 STAGE_OF = {"qkv": QKV, "out": OUTPUT, "up": UP, "down": DOWN}
-"""The stage of each of a decoder layer's linears, as `analysis.hooks.Place` calls them."""
+"""The stage of each of a decoder layer's linears, as `analysis.hooks.LinearId` calls them."""
 
 Shadowed = Mapping[tuple[int, str], float]
 """The linears that keep outliers, by layer and stage: the share of their input channels that have one."""
@@ -64,7 +64,7 @@ class Layout:
     def __post_init__(self) -> None:
         if self.chunk < 0:
             raise InputError(f"a chunk has {self.chunk} rows; it has 1 or more, or 0 for the whole prompt")
-        for name, share in (("cold", self.cold), *(("outliers", own) for own in self.shadowed.values())):
+        for name, share in (("cold", self.cold), *(("outliers", value) for value in self.shadowed.values())):
             if not 0 <= share <= 1:
                 raise InputError(f"{name} is {share}; it is a share from 0 to 1")
 
@@ -74,8 +74,8 @@ class Layout:
 
     def cuts(self, layer: int) -> bool:
         """Whether a layer's FFN is two subgraphs: one of its linears keeps outliers of its own."""
-        whole = (layer, FFN) not in self.beyond
-        return whole and ((layer, UP) in self.shadowed or (layer, DOWN) in self.shadowed)
+        on_npu = (layer, FFN) not in self.beyond
+        return on_npu and ((layer, UP) in self.shadowed or (layer, DOWN) in self.shadowed)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def products(shape: Shape, stage: str) -> int:
 
 def width(shape: Shape, stage: str) -> tuple[int, int]:
     """Input and output channels of a stage with weights; an FFN's inner channels count as both."""
-    attended = shape.heads * shape.head_dim
+    query_width = shape.heads * shape.head_dim
     if stage == FFN:
         return shape.hidden + shape.intermediate, shape.hidden + shape.intermediate
     if stage == UP:
@@ -127,29 +127,29 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
     if stage == DOWN:
         return shape.intermediate, shape.hidden
     if stage == QKV:
-        return shape.hidden, attended + 2 * shape.kv_heads * shape.head_dim
-    return attended, shape.hidden
+        return shape.hidden, query_width + 2 * shape.kv_heads * shape.head_dim
+    return query_width, shape.hidden
 
 
 def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
     """Linears that do not fit an NPU's `window` of addressable bytes (0: unlimited); FFNs come first."""
-    left, out = window, set()
+    room, linears = window, set()
     for stage in LINEARS if window else ():
         size = model_cost.weight_bytes(weights(model_cost.shape, stage))
         for layer in range(model_cost.shape.layers):
-            if size <= left:
-                left -= size
+            if size <= room:
+                room -= size
             else:
-                out.add((layer, stage))
-    return frozenset(out)
+                linears.add((layer, stage))
+    return frozenset(linears)
 
 
-def measured(outliers: Mapping[tuple[int, str], float]) -> Shadowed:
+def shadowed_as_measured(outliers: Mapping[tuple[int, str], float]) -> Shadowed:
     """The linears that keep outliers by a measurement: layers and linears (`STAGE_OF`) to shares."""
     return {(layer, STAGE_OF[part]): share for (layer, part), share in outliers.items()}
 
 
-def shadowed(layers: int, pruned: float, outliers: float) -> Shadowed:
+def shadowed_at_ends(layers: int, pruned: float, outliers: float) -> Shadowed:
     """The linears that keep outliers where nothing was measured: all those of the layers nearest both ends.
 
     Deviation: the paper does not state which layers it keeps, only that those near both ends are important.
@@ -161,9 +161,9 @@ def layers_at_ends(layers: int, pruned: float) -> frozenset[int]:
     """The layers nearest both ends that remain if a share `pruned` of all is left out."""
     if not 0 <= pruned <= 1:
         raise InputError(f"pruned is {pruned}; it is a share of the layers from 0 to 1")
-    kept = round((1 - pruned) * layers)
-    front = ceil(kept / 2)
-    return frozenset([*range(front), *range(layers - (kept - front), layers)])
+    count = round((1 - pruned) * layers)
+    front = ceil(count / 2)
+    return frozenset([*range(front), *range(layers - (count - front), layers)])
 
 
 def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
@@ -190,9 +190,9 @@ class _Cutter:
                     joins = len(before) > 1
                     if stage == ATTENTION:  # Eq. 2 as the text explains it: depends on earlier chunks too
                         before = tuple(i for c in range(chunk + 1) for i in self._ends[c, layer, QKV])
-                    for made in self._stage(chunk, layer, stage, size, context, before, joins):
+                    for subgraph in self._stage(chunk, layer, stage, size, context, before, joins):
                         self._count += 1
-                        yield made
+                        yield subgraph
                     before = self._ends[chunk, layer, stage]
 
     def _stage(
@@ -206,53 +206,53 @@ class _Cutter:
         joins: bool,
     ) -> Iterator[Subgraph]:
         """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
-        here = f"chunk {chunk} layer {layer} {stage}"
+        label = f"chunk {chunk} layer {layer} {stage}"
         first = self._count
         if stage not in LINEARS:
-            yield Subgraph(self._float(stage, rows, context, here, joins), before, chunk, layer, stage)
+            yield Subgraph(self._float(stage, rows, context, label, joins), before, chunk, layer, stage)
             self._ends[chunk, layer, stage] = (first,)
             return
         if stage == FFN and self.layout.cuts(layer):
             yield from self._up(chunk, layer, rows, before)
             before, first = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
             stage = DOWN
-        made = list(self._product(chunk, layer, stage, rows, before, first))
-        yield from made
-        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first, made)
+        parts = list(self._product(chunk, layer, stage, rows, before, first))
+        yield from parts
+        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first, parts)
 
     def _up(self, chunk: int, layer: int, rows: int, before: tuple[int, ...]) -> Iterator[Subgraph]:
         """The first part of an FFN that is cut; its shadow product is added before the activation."""
         first = self._count
-        made = list(self._product(chunk, layer, UP, rows, before, first))
-        ends = _ends(first, made)
+        parts = list(self._product(chunk, layer, UP, rows, before, first))
+        ends = _ends(first, parts)
         if len(ends) > 1:
             # Read gate and up of both products; write the activated ones in int8.
             inner = rows * self.model_cost.shape.intermediate
             moved = inner * (2 * products(self.model_cost.shape, UP) * FLOAT + 1)
-            here = f"chunk {chunk} layer {layer} {UP}"
-            op = self._op(CPU, NORM, rows, 8.0 * inner, moved, here, precision="fp32", synced=True)
-            made.append(Subgraph(op, ends, chunk, layer, UP))
-            ends = (first + len(made) - 1,)
-        yield from made
+            label = f"chunk {chunk} layer {layer} {UP}"
+            op = self._op(CPU, NORM, rows, 8.0 * inner, moved, label, precision="fp32", synced=True)
+            parts.append(Subgraph(op, ends, chunk, layer, UP))
+            ends = (first + len(parts) - 1,)
+        yield from parts
         self._ends[chunk, layer, UP] = ends
 
     def _product(
         self, chunk: int, layer: int, stage: str, rows: int, before: tuple[int, ...], first: int
     ) -> Iterator[Subgraph]:
         """A linear's subgraph, number `first`; for outliers also the flash read and the shadow product."""
-        here = f"chunk {chunk} layer {layer} {stage}"
-        named = FFN if stage == DOWN else stage
+        label = f"chunk {chunk} layer {layer} {stage}"
+        subgraph_stage = FFN if stage == DOWN else stage
         on = CPU if (layer, stage) in self.layout.beyond else NPU
-        yield Subgraph(self._linear(on, stage, rows, here), before, chunk, layer, named)
+        yield Subgraph(self._linear(on, stage, rows, label), before, chunk, layer, subgraph_stage)
         share = self.layout.shadowed.get((layer, stage))
         if on == NPU and share is not None:
-            read, after = self._cold(stage, share, here), before
+            read, after = self._cold(stage, share, label), before
             if read:
-                yield Subgraph(read, before, chunk, layer, named)
+                yield Subgraph(read, before, chunk, layer, subgraph_stage)
                 after = (*before, first + 1)
-            yield Subgraph(self._shadow(stage, share, rows, here), after, chunk, layer, named)
+            yield Subgraph(self._shadow(stage, share, rows, label), after, chunk, layer, subgraph_stage)
 
-    def _float(self, stage: str, rows: int, context: int, here: str, joins: bool) -> Op:
+    def _float(self, stage: str, rows: int, context: int, label: str, joins: bool) -> Op:
         shape = self.model_cost.shape
         if stage == ATTENTION:
             flops = shape.attention_flops(rows, context + rows)
@@ -262,29 +262,29 @@ class _Cutter:
             # Read linear output and residual; write their sum in fp32 and its norm in int8.
             flops, moved = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT + 1)
         kind = ATTENTION if stage == ATTENTION else NORM
-        return self._op(CPU, kind, rows, flops, moved, here, precision="fp32", synced=joins)
+        return self._op(CPU, kind, rows, flops, moved, label, precision="fp32", synced=joins)
 
-    def _linear(self, on: str, stage: str, rows: int, here: str) -> Op:
+    def _linear(self, on: str, stage: str, rows: int, label: str) -> Op:
         count = weights(self.model_cost.shape, stage)
         moved = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
         kind = self.layout.linear if on == NPU else "linear"
         flops, arithmetic = 2.0 * rows * count, self.model_cost.stored.arithmetic
         launches = products(self.model_cost.shape, stage)
-        return self._op(on, kind, rows, flops, moved, here, arithmetic, launches=launches)
+        return self._op(on, kind, rows, flops, moved, label, arithmetic, launches=launches)
 
-    def _shadow(self, stage: str, share: float, rows: int, here: str) -> Op:
+    def _shadow(self, stage: str, share: float, rows: int, label: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
-        used = share * weights(self.model_cost.shape, stage)
-        moved = FLOAT * (used + rows * (inputs + outputs))
-        return self._op(CPU, "shadow", rows, 2.0 * rows * used, moved, f"{here} shadow", "fp32")
+        outlier_weights = share * weights(self.model_cost.shape, stage)
+        moved = FLOAT * (outlier_weights + rows * (inputs + outputs))
+        return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, moved, f"{label} shadow", "fp32")
 
-    def _cold(self, stage: str, share: float, here: str) -> Op | None:
+    def _cold(self, stage: str, share: float, label: str) -> Op | None:
         count = self.layout.cold * share * weights(self.model_cost.shape, stage)
         if not count:
             return None
         name, request = (
-            f"{self.name} flash {here} cold",
+            f"{self.name} flash {label} cold",
             self.model_cost.weight_bytes(self.model_cost.shape.hidden),
         )
         return Op(FLASH, "load", name, bytes=self.model_cost.weight_bytes(count), request=request)
@@ -296,18 +296,18 @@ class _Cutter:
         rows: int,
         flops: float,
         moved: float,
-        here: str,
+        label: str,
         precision: str,
         synced: bool = False,
         launches: int = 1,
     ) -> Op:
-        name = f"{self.name} {on} {here}"
+        name = f"{self.name} {on} {label}"
         return Op(on, kind, name, rows, flops, moved, precision, synced=synced, launches=launches)
 
 
-def _ends(first: int, made: Sequence[Subgraph]) -> tuple[int, ...]:
+def _ends(first: int, parts: Sequence[Subgraph]) -> tuple[int, ...]:
     """The numbers of a product and of its shadow product, the last of what was made, if it has one."""
-    return (first,) if len(made) == 1 else (first, first + len(made) - 1)
+    return (first,) if len(parts) == 1 else (first, first + len(parts) - 1)
 
 
 def _starts(rows: Sequence[int]) -> Iterator[int]:
@@ -338,7 +338,7 @@ class Graphs(NamedTuple):
     separate_bytes: float
 
     @property
-    def saved(self) -> float:
+    def bytes_saved(self) -> float:
         """Bytes saved by sharing."""
         return self.separate_bytes - self.bytes
 
@@ -352,22 +352,22 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
     layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
     total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
     static = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
-    moving = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    dynamic_sum = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
     return Graphs(
         total,
         total - dynamic,
         total - dynamic + chunks * dynamic,
         chunks * total,
-        static + moving,
-        chunks * static + moving,
+        static + dynamic_sum,
+        chunks * static + dynamic_sum,
     )
 
 
 def static_buffers(shape: Shape) -> float:
     """Bytes per token of a layer's static operator outputs, in float and quantized."""
-    attended, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     norms = 2 * shape.hidden * (FLOAT + 1)
-    projections = (attended + 2 * keys + shape.hidden) * FLOAT
+    projections = (queries + 2 * keys + shape.hidden) * FLOAT
     residuals = 2 * shape.hidden * FLOAT
     inner = (4 if shape.gated else 2) * shape.intermediate * FLOAT + shape.intermediate
     return norms + projections + residuals + inner + shape.hidden * FLOAT
@@ -376,9 +376,9 @@ def static_buffers(shape: Shape) -> float:
 def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
     weighted values (in float and quantized)."""
-    attended = shape.heads * shape.head_dim
-    a_row = (attended + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
-    return shape.layers * rows * (a_row + attended * (FLOAT + 1))
+    queries = shape.heads * shape.head_dim
+    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
+    return shape.layers * rows * (a_row + queries * (FLOAT + 1))
 
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:

@@ -52,22 +52,22 @@ class LeftOut:
         """
         if not 0 <= self.layer < decoder.config.layers:
             raise InputError(f"probe.layer is {self.layer}; choose from 0 to {decoder.config.layers - 1}")
-        whole, without = _losses(decoder, texts)
-        raised = [nats - whole for nats in without]
+        full_loss, losses = _losses(decoder, texts)
+        increases = [nats - full_loss for nats in losses]
         return {
-            "loss": whole,
-            "loss_without": without[self.layer],
-            "increase": raised[self.layer],
-            "rank": 1 + sum(one > raised[self.layer] for one in raised),
-            "carrying_share": carrying_share(raised),
+            "loss": full_loss,
+            "loss_without": losses[self.layer],
+            "increase": increases[self.layer],
+            "rank": 1 + sum(increase > increases[self.layer] for increase in increases),
+            "carrying_share": carrying_share(increases),
         }
 
 
-def carrying_share(raised: Sequence[float]) -> float:
+def carrying_share(increases: Sequence[float]) -> float:
     """Smallest share of layers that accounts for `MOST` of all increases; decreases count as 0."""
-    ranked = sorted((max(0.0, one) for one in raised), reverse=True)
-    wanted = MOST * sum(ranked)
-    return sum(reached < wanted for reached in accumulate(ranked, initial=0.0)) / len(ranked)
+    ranked = sorted((max(0.0, increase) for increase in increases), reverse=True)
+    goal = MOST * sum(ranked)
+    return sum(total < goal for total in accumulate(ranked, initial=0.0)) / len(ranked)
 
 
 @lru_cache(maxsize=1)

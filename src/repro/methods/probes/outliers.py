@@ -21,8 +21,8 @@ from repro.core.registry import register
 from repro.methods.probes.base import Texts
 from repro.models.analysis import outlier_channels as channels
 from repro.models.analysis.activations import OutlierProfile, profile
-from repro.models.analysis.hooks import Place, places
-from repro.models.analysis.outlier_channels import Counted
+from repro.models.analysis.hooks import LinearId, linears_of
+from repro.models.analysis.outlier_channels import ChannelCounts
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
@@ -32,11 +32,11 @@ ENOUGH = 0.8
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Observation:
     """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
-    profiles: Mapping[Place, OutlierProfile]
-    counted: Mapping[Place, Counted]
+    profiles: Mapping[LinearId, OutlierProfile]
+    counted: Mapping[LinearId, ChannelCounts]
 
 
 @register("probe", "outliers")
@@ -77,10 +77,10 @@ class Outliers:
                 threshold is 0.
             bits: mean of its log2: bits of resolution lost to a scale that covers the largest input.
         """
-        seen = _seen(decoder, corpus, texts, self.quantile)
-        chosen = [place for place, _ in places(decoder) if self._wants(place, decoder.config.layers)]
-        linears = [seen.counted[place] for place in chosen]
-        ratios = [seen.profiles[place].importance for place in chosen]
+        observation = _observe(decoder, corpus, texts, self.quantile)
+        selection = [place for place, _ in linears_of(decoder) if self._wants(place, decoder.config.layers)]
+        linears = [observation.counted[place] for place in selection]
+        ratios = [observation.profiles[place].importance for place in selection]
         all_, hot = channels.weights(linears), channels.hot_weights(linears, self.hot)
         return {
             "linears": len(linears),
@@ -89,15 +89,15 @@ class Outliers:
             "channels_a_pass": channels.a_pass(linears),
             "share_a_pass": channels.share_a_pass(linears),
             "share_ever": channels.share_ever(linears),
-            "hot_outliers": channels.caused(linears, self.hot),
-            "hot_enough": channels.needed(linears, ENOUGH),
+            "hot_outliers": channels.hot_outliers(linears, self.hot),
+            "hot_enough": channels.hot_share_for(linears, ENOUGH),
             "copy_saved": 1 - hot / all_,
             "memory_saved": (all_ - hot) / (2 * all_ + _ends(decoder)),
             "importance": _finite(fmean(ratios)),
             "bits": _finite(fmean(map(log2, ratios))),
         }
 
-    def _wants(self, place: Place, layers: int) -> bool:
+    def _wants(self, place: LinearId, layers: int) -> bool:
         layer = None if self.depth is None else round(self.depth * (layers - 1))
         return layer in (None, place.layer) and self.part in (ALL, place.part)
 
@@ -114,11 +114,11 @@ def _ends(decoder: Decoder) -> int:
 
 
 @lru_cache(maxsize=1)
-def _seen(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Seen:
+def _observe(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Observation:
     """Profiles and counts of all linears; cached for cells that differ only in what they select."""
     profiles = profile(decoder, _tensors(corpus), quantile)
-    thresholds = {place: one.threshold for place, one in profiles.items()}
-    return _Seen(profiles, channels.count(decoder, thresholds, _tensors(texts)))
+    thresholds = {place: linear_profile.threshold for place, linear_profile in profiles.items()}
+    return _Observation(profiles, channels.count(decoder, thresholds, _tensors(texts)))
 
 
 def _tensors(texts: Texts) -> list[Tensor]:

@@ -116,8 +116,8 @@ class Nominal(Rule):
         self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
     ) -> list[Decision]:
         """See `Rule`."""
-        every = decisions(self.prompts, self.models)
-        return [decision for decision in every if request.objective.met_nominally(decision)]
+        pairs = decisions(self.prompts, self.models)
+        return [decision for decision in pairs if request.objective.met_nominally(decision)]
 
 
 class Checked(NamedTuple):
@@ -155,7 +155,7 @@ class SloGuard:
         feasible = self.rule.feasible(request, present, deciding)
         if not feasible:
             raise Infeasible(
-                f"request {request.id} asks for {request.objective.asked}, which no level of prompt and "
+                f"request {request.id} asks for {request.objective.bounds}, which no level of prompt and "
                 "model meets; ask for less"
             )
         decision = self.decider.decide(request, feasible)
@@ -165,9 +165,9 @@ class SloGuard:
 
     def _instead(self, request: ServiceRequest, decision: Decision, feasible: Sequence[Decision]) -> Decision:
         if self.fallback == "random":
-            return _drawn(feasible, self.seed, request)
-        same = [one for one in feasible if one.prompt == decision.prompt]
-        return max(same or feasible, key=lambda one: (one.model, one.prompt))
+            return _draw(feasible, self.seed, request)
+        same_prompt = [other for other in feasible if other.prompt == decision.prompt]
+        return max(same_prompt or feasible, key=lambda other: (other.model, other.prompt))
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Uniform(Decider):
 
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
-        return _drawn(feasible, self.seed, request)
+        return _draw(feasible, self.seed, request)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Largest(Decider):
 
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
-        return max(feasible, key=lambda one: (getattr(one, self.first), *one))
+        return max(feasible, key=lambda decision: (getattr(decision, self.first), *decision))
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,8 @@ class Oracle(Decider):
         """See `Decider`; InputError for a request without an entry in `right`."""
         if request.id not in self.right:
             raise InputError(f"the oracle's table has no request {request.id!r}; it has {len(self.right)}")
-        fitting = [decision for decision in feasible if decision in self.right[request.id]]
-        return min(fitting, key=_weight) if fitting else _drawn(feasible, self.seed, request)
+        answering = [decision for decision in feasible if decision in self.right[request.id]]
+        return min(answering, key=_weight) if answering else _draw(feasible, self.seed, request)
 
 
 def _weight(decision: Decision) -> tuple[float, float]:
@@ -239,5 +239,5 @@ def _weight(decision: Decision) -> tuple[float, float]:
     return round(decision.prompt * decision.model, 9), decision.model
 
 
-def _drawn(feasible: Sequence[Decision], seed: int, request: ServiceRequest) -> Decision:
+def _draw(feasible: Sequence[Decision], seed: int, request: ServiceRequest) -> Decision:
     return random.Random(f"{seed}/{request.id}").choice(feasible)

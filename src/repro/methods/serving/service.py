@@ -20,7 +20,7 @@ from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.level import layers_at
 from repro.methods.serving.deciders import Fallback
-from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profiled
+from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profile_levels
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
 from repro.methods.serving.tlm import tiny_language_model
@@ -98,7 +98,7 @@ class Service(ABC):
 
     family: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
-    """Raised by hand when a service's decisions or costs change (docs/identity.md)."""
+    """Raised by hand when a service's decisions or costs change (docs/tables.md)."""
 
     @abstractmethod
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
@@ -120,10 +120,10 @@ class Service(ABC):
     def inputs(self) -> dict[str, str]:
         """Content hashes of files that the decider, scorer and compressions read, for a cell's inputs."""
         levels = (self.compression(level) for level in (LEVELS[0], 1.0))
-        found = {name: value for level in levels for name, value in files_read(level).items()}
+        hashes = {name: value for level in levels for name, value in files_read(level).items()}
         if self.decider == "decision_head" or self.scorer in ("score_head", "llmlingua2"):
-            found["trained heads"] = tiny_language_model().digest()
-        return found
+            hashes["trained heads"] = tiny_language_model().digest()
+        return hashes
 
 
 FINEST = 0.01
@@ -164,9 +164,9 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
     }
     sessions = {level: _costing(device, model_cost) for level, model_cost in system.levels.items()}
     steps = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
-    own = None if system.models else sessions.get(1.0)
-    full = own or _costing(device, system.full)
-    return profiled(device, sessions, full, switching, prompts, steps)
+    largest = None if system.models else sessions.get(1.0)
+    full = largest or _costing(device, system.full)
+    return profile_levels(device, sessions, full, switching, prompts, steps)
 
 
 def _costing(device: Device, model_cost: ModelCost) -> Session:

@@ -33,9 +33,9 @@ class Spent(NamedTuple):
 
     def plus(self, other: Spent) -> Spent:
         """Sum of both; joules are unknown if either's are."""
-        known = self.joules is not None and other.joules is not None
+        has_joules = self.joules is not None and other.joules is not None
         return Spent(
-            self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if known else None
+            self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if has_joules else None
         )
 
 
@@ -64,13 +64,13 @@ class LevelProfile:
         Raises:
             InputError: the length is outside the measured range.
         """
-        return self._between(self.prefill, tokens)
+        return self._interpolate(self.prefill, tokens)
 
     def step_at(self, tokens: float) -> Spent:
         """Decode step cost, linearly interpolated; errors as `prefill_at`."""
-        return self._between(self.step, tokens)
+        return self._interpolate(self.step, tokens)
 
-    def _between(self, measured: Sequence[Spent], tokens: float) -> Spent:
+    def _interpolate(self, costs: Sequence[Spent], tokens: float) -> Spent:
         if not self.prompts[0] <= tokens <= self.prompts[-1]:
             raise InputError(
                 f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
@@ -78,9 +78,9 @@ class LevelProfile:
             )
         high = bisect_left(self.prompts, tokens)
         if self.prompts[high] == tokens:
-            return measured[high]
+            return costs[high]
         share = (tokens - self.prompts[high - 1]) / (self.prompts[high] - self.prompts[high - 1])
-        return measured[high - 1].times(1.0 - share).plus(measured[high].times(share))
+        return costs[high - 1].times(1.0 - share).plus(costs[high].times(share))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> Requ
     return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
 
 
-def profiled(
+def profile_levels(
     device: Device,
     sessions: Mapping[float, Session],
     full: Session,
@@ -151,51 +151,51 @@ def profiled(
         prompts: prompt lengths to measure, ascending, at least one.
         steps: sessions for decode steps, for levels where they differ from `sessions`.
     """
-    stepping = steps or {}
+    step_sessions = steps or {}
 
-    async def measured() -> DeviceProfile:
+    async def measure() -> DeviceProfile:
         levels = {
             level: await _level(
-                device, session, stepping.get(level, session), prompts, tuple(switching[level])
+                device, session, step_sessions.get(level, session), prompts, tuple(switching[level])
             )
             for level, session in sessions.items()
         }
         same = [levels[level] for level, session in sessions.items() if session is full]
         return DeviceProfile(levels, same[0] if same else await _level(device, full, full, prompts, ()))
 
-    return device.play(measured())
+    return device.play(measure())
 
 
 async def _level(
-    device: Device, session: Session, stepping: Session, prompts: Sequence[int], switch: Sequence[Op]
+    device: Device, session: Session, step_session: Session, prompts: Sequence[int], switch: Sequence[Op]
 ) -> LevelProfile:
-    switched = await ran(device, switch)
+    switch_cost = await run_ops(device, switch)
     prefill, step = [], []
     for tokens in prompts:
         text = Prefix.of([0] * tokens)
         session.start(text)
         start = device.now
         await session.forward([text])
-        prefill.append(spent(device, start))
-        if stepping is not session:
-            stepping.start(text)
-            await stepping.forward([text])
+        prefill.append(spent_since(device, start))
+        if step_session is not session:
+            step_session.start(text)
+            await step_session.forward([text])
         longer = text.then(0)
-        stepping.keep(longer)
+        step_session.keep(longer)
         start = device.now
-        await stepping.forward([longer])
-        step.append(spent(device, start))
-    return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switched)
+        await step_session.forward([longer])
+        step.append(spent_since(device, start))
+    return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switch_cost)
 
 
-async def ran(device: Device, ops: Iterable[Op]) -> Spent:
+async def run_ops(device: Device, ops: Iterable[Op]) -> Spent:
     """Run ops one after the other and return their total cost."""
     start = device.now
     for op in ops:
         await device.run(op)
-    return spent(device, start) if device.now > start else NOTHING
+    return spent_since(device, start) if device.now > start else NOTHING
 
 
-def spent(device: Device, start: float) -> Spent:
+def spent_since(device: Device, start: float) -> Spent:
     """Seconds and joules of the device since `start`."""
     return Spent(device.now - start, device.trace.joules(start, device.now))

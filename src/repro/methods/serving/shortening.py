@@ -38,10 +38,10 @@ class AnyToken(Scorer):
 
     def scores(self, tokens: Sequence[int]) -> Sequence[float]:
         """See `Scorer`."""
-        return [random.Random(f"{self.seed}/{place}").random() for place in range(len(tokens))]
+        return [random.Random(f"{self.seed}/{position}").random() for position in range(len(tokens))]
 
 
-def shortened(
+def shorten_prompt(
     tokens: Sequence[int], count: int, scores: Sequence[float], spare: int | None = None
 ) -> tuple[int, ...]:
     """Keep the tokens with the highest scores, in prompt order; ties keep the earlier token.
@@ -52,7 +52,7 @@ def shortened(
         scores: scores of all tokens, or of those that may be dropped.
         spare: number of tokens at the beginning that may be dropped; `None`: all.
     """
-    free = len(tokens) if spare is None else spare
-    kept = count - (len(tokens) - free)
-    best = sorted(range(free), key=lambda i: (-scores[i], i))[:kept]
-    return (*(tokens[i] for i in sorted(best)), *tokens[free:])
+    droppable = len(tokens) if spare is None else spare
+    room = count - (len(tokens) - droppable)
+    best = sorted(range(droppable), key=lambda i: (-scores[i], i))[:room]
+    return (*(tokens[i] for i in sorted(best)), *tokens[droppable:])

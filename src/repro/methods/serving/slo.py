@@ -59,19 +59,19 @@ class LatencySlo:
     energy: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.asked:
+        if not self.bounds:
             raise InputError(
                 f"an objective asks nothing; give one of {', '.join(f.name for f in fields(self))}"
             )
-        for name, share in self.asked.items():
+        for name, share in self.bounds.items():
             if not 0.0 < share <= 1.0:
                 raise InputError(f"an objective's {name} is {share}; it must be above 0 and at most 1")
 
     @property
-    def asked(self) -> dict[str, float]:
+    def bounds(self) -> dict[str, float]:
         """The bounds that are set, by name."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: share for name, share in given.items() if share is not None}
+        shares = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: share for name, share in shares.items() if share is not None}
 
     def met(self, costs: RequestCosts, full: RequestCosts) -> bool:
         """Whether costs stay within their shares of the full model's, without tolerance.
@@ -79,15 +79,15 @@ class LatencySlo:
         Raises:
             InputError: energy is bounded and the device's power is unknown.
         """
-        for name, share in self.asked.items():
-            spent, whole = getattr(costs, name), getattr(full, name)
-            if name == "tpot" and spent is None:
+        for name, share in self.bounds.items():
+            cost, full_cost = getattr(costs, name), getattr(full, name)
+            if name == "tpot" and cost is None:
                 continue  # no later token is late
-            if spent is None or whole is None:
+            if cost is None or full_cost is None:
                 raise InputError(
                     f"an objective asks for {name}, which this device does not tell; leave it out"
                 )
-            if spent > share * whole:
+            if cost > share * full_cost:
                 return False
         return True
 
@@ -100,10 +100,10 @@ class LatencySlo:
             InputError: time or energy is bounded.
         """
         nominal = {"ttft": decision.prompt * decision.model, "tpot": decision.model}
-        if strange := set(self.asked) - set(nominal):
-            raise InputError(f"the nominal rule knows ttft and tpot, not {', '.join(sorted(strange))}")
+        if unsupported := set(self.bounds) - set(nominal):
+            raise InputError(f"the nominal rule knows ttft and tpot, not {', '.join(sorted(unsupported))}")
         # Rounding to nine decimals removes floating-point error in products of levels.
-        return all(round(nominal[name] - share, 9) <= 0 for name, share in self.asked.items())
+        return all(round(nominal[name] - share, 9) <= 0 for name, share in self.bounds.items())
 
 
 def decisions(prompts: Sequence[float] = LEVELS, models: Sequence[float] = LEVELS) -> tuple[Decision, ...]:

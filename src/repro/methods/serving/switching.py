@@ -72,7 +72,7 @@ class Pointer:
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         matrices = self.launches * to.shape.layers * (7 if to.shape.gated else 6)
-        return (_moved("switch pointers", on, to.adapter_bytes, to, launches=matrices),)
+        return (_switch("switch pointers", on, to.adapter_bytes, to, launches=matrices),)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Relayout:
 
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        return (_moved("lay weights out", on, (1.0 + self.fetched) * to.block_bytes, to),)
+        return (_switch("lay weights out", on, (1.0 + self.fetched) * to.block_bytes, to),)
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ class Swap:
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 
-def _moved(name: str, on: str, size: float, model_cost: ModelCost, launches: float = 1.0) -> Op:
+def _switch(name: str, on: str, size: float, model_cost: ModelCost, launches: float = 1.0) -> Op:
     arithmetic = model_cost.stored.arithmetic
     return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launches)

@@ -20,11 +20,11 @@ class TinyLanguageModel(Protocol):
     def digest(self) -> str:
         """Content hash of the heads in the repository."""
 
-    def score_head(self, text: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
+    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
         """Open the score head.
 
         Args:
-            text: tokenizer of the language model whose prompts are scored.
+            tokenizer: tokenizer of the language model whose prompts are scored.
             shares_bottom: bill the lower layers with the decision head, which has them in common.
             stored: precision in which the encoder is billed.
 
@@ -32,12 +32,12 @@ class TinyLanguageModel(Protocol):
             InputError: the encoder or the head is not there.
         """
 
-    def decision_head(self, text: Tokenizer, stored: Precision) -> Decider:
+    def decision_head(self, tokenizer: Tokenizer, stored: Precision) -> Decider:
         """Open the decision head; as `score_head`."""
 
 
 def tiny_language_model() -> TinyLanguageModel:
     """The TLM of services."""
     discover("repro.methods")
-    made: TinyLanguageModel = lookup("tlm", "elastilm")()
-    return made
+    model: TinyLanguageModel = lookup("tlm", "elastilm")()
+    return model

@@ -54,7 +54,7 @@ def logp(row: Logits, token: int) -> float:
 
     Uses only the ranks even if logits are available, so that cached ranks give the same answer.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     return logps[tokens.index(token)] if token in tokens else logps[-1]
 
 

@@ -20,7 +20,7 @@ class ChainSD(Speculative):
     length: DraftTokens = 8
 
     @property
-    def drafted(self) -> int:
+    def draft_ranks(self) -> int:
         """See `Speculative`: a chain of first choices."""
         return 1
 

@@ -48,8 +48,8 @@ class Corrected(Method):
         with device.phase("decode"):
             while not decoding.done:
                 (guess,) = await draft.forward([decoding.text])
-                (said,) = await target.forward([decoding.text])
-                token = decoding.chooser.first(said)
+                (row,) = await target.forward([decoding.text])
+                token = decoding.chooser.first(row)
                 right = decoding.chooser.propose(guess).token == token
                 text = decoding.text.then(token)
                 for session in (target, draft):

@@ -17,7 +17,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
 from repro.methods.speculative.drafting.head_ranks import Calibration
-from repro.methods.speculative.drafting.verification_tree import VerificationTree, searched
+from repro.methods.speculative.drafting.verification_tree import VerificationTree, search_tree
 from repro.methods.speculative.speculative import speculate
 from repro.models.forward.network import Logits
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -54,7 +54,7 @@ class Medusa(Method):
         target, draft = sessions["target"], sessions["draft"]
         target.engine.arrange(None)
         draft.engine.arrange(None)
-        return TreeDecoding(searched(calibration(draft), self.width))
+        return TreeDecoding(search_tree(calibration(draft), self.width))
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prepare, and answer one request."""
@@ -81,7 +81,7 @@ class TreeDecoding(Serving):
         target, draft = sessions["target"], sessions["draft"]
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
-            return await drafted(self.tree, decoding.text, draft), "width"
+            return await draft_tree(self.tree, decoding.text, draft), "width"
 
         return await speculate(request, device, target, [draft], grow)
 
@@ -90,24 +90,24 @@ def calibration(draft: Session) -> Calibration:
     """Calibration of a draft's heads; InputError without Medusa heads or recorded ranks."""
     if not isinstance(draft.beside, Calibration):
         unranked = "heads without recorded ranks (workshop.training.head_ranks)"
-        what = unranked if draft.heads else "no Medusa heads"
-        raise InputError(f"{draft.name} has {what}; choose model@draft=smollm2_135m_medusa or record them")
+        reason = unranked if draft.heads else "no Medusa heads"
+        raise InputError(f"{draft.name} has {reason}; choose model@draft=smollm2_135m_medusa or record them")
     return draft.beside
 
 
-async def drafted(form: VerificationTree, text: Prefix, draft: Session) -> TokenTree:
+async def draft_tree(shape: VerificationTree, text: Prefix, draft: Session) -> TokenTree:
     """Draft a token tree: each node is the token at its rank in the logits of its level's head.
 
     A head's logits do not depend on the draft tokens before, so one prefix per level is computed.
     """
-    levels = [text]
-    while len(levels) < form.height:
-        levels.append(levels[-1].then(0))
-    rows: list[Logits] = await draft.forward(levels[: form.height])
-    tree, places = TokenTree(text), [0]
-    for path, parent in zip(form.paths, form.parents[1:], strict=True):
+    prefixes = [text]
+    while len(prefixes) < shape.height:
+        prefixes.append(prefixes[-1].then(0))
+    rows: list[Logits] = await draft.forward(prefixes[: shape.height])
+    tree, nodes = TokenTree(text), [0]
+    for path, parent in zip(shape.paths, shape.parents[1:], strict=True):
         token, logp = rows[len(path) - 1].top(path[-1] + 1)[path[-1]]
-        places.append(tree.grow(places[parent], token, logp))
+        nodes.append(tree.grow(nodes[parent], token, logp))
     return tree
 
 

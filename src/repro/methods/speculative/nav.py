@@ -73,9 +73,9 @@ class Nav(Method):
                 decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, "known", reach)
         return decoding.generation
 
-    def _tree(self, decoding: Decoding, known: list[int]) -> TokenTree:
+    def _tree(self, decoding: Decoding, answer: list[int]) -> TokenTree:
         """Tree of the remaining answer without its last token, and wrong branches for the batch."""
-        tokens = known[len(decoding.generation.tokens) : -1]
+        tokens = answer[len(decoding.generation.tokens) : -1]
         tree = TokenTree(decoding.text)
         for other in range(self.batch if tokens else 1):
             node = 0

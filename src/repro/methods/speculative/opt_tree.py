@@ -45,7 +45,7 @@ class OptTree(Speculative):
     depth: DraftTokens = 10
 
     @property
-    def drafted(self) -> int:
+    def draft_ranks(self) -> int:
         """See `Speculative`: a node's children are at most all nodes of a layer."""
         return self.nodes
 
@@ -55,25 +55,25 @@ class OptTree(Speculative):
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then select the nodes to verify."""
-        drafted, layer, expected = TokenTree(decoding.text), [0], 0.0
+        tree, layer, expected = TokenTree(decoding.text), [0], 0.0
         for _ in range(self.depth):
-            rows = await draft.forward([drafted.prefixes[node] for node in layer])
-            layer = self._next_layer(drafted, layer, rows)
-            before, expected = expected, sum(map(drafted.confidence, likeliest(drafted, self.nodes)))
-            if expected - before <= self.threshold:
-                return chosen(drafted, self.nodes), "threshold"
-        return chosen(drafted, self.nodes), "depth"
+            rows = await draft.forward([tree.prefixes[node] for node in layer])
+            layer = self._next_layer(tree, layer, rows)
+            previous, expected = expected, sum(map(tree.confidence, likeliest(tree, self.nodes)))
+            if expected - previous <= self.threshold:
+                return likeliest_subtree(tree, self.nodes), "threshold"
+        return likeliest_subtree(tree, self.nodes), "depth"
 
-    def _next_layer(self, drafted: TokenTree, layer: Sequence[int], rows: Sequence[Logits]) -> list[int]:
+    def _next_layer(self, tree: TokenTree, layer: Sequence[int], rows: Sequence[Logits]) -> list[int]:
         """The `nodes` most likely children over all nodes of a layer."""
 
         def children() -> Iterator[tuple[float, int, int, float]]:
             for node, row in zip(layer, rows, strict=True):
                 for token, logp in row.top(self.nodes):
-                    yield drafted.confidence(node) * math.exp(logp), node, token, logp
+                    yield tree.confidence(node) * math.exp(logp), node, token, logp
 
         best = nlargest(self.nodes, children(), key=lambda child: child[0])
-        return [drafted.grow(node, token, logp) for _, node, token, logp in best]
+        return [tree.grow(node, token, logp) for _, node, token, logp in best]
 
 
 def likeliest(tree: TokenTree, count: int) -> list[int]:
@@ -82,7 +82,7 @@ def likeliest(tree: TokenTree, count: int) -> list[int]:
     return nlargest(count, range(1, len(tree)), key=tree.confidence)
 
 
-def chosen(tree: TokenTree, count: int) -> TokenTree:
+def likeliest_subtree(tree: TokenTree, count: int) -> TokenTree:
     """The subtree of the `count` likeliest nodes."""
     out, index = TokenTree(tree.root), {0: 0}
     for node in sorted(likeliest(tree, count)):

@@ -49,11 +49,11 @@ class SpecInfer(Speculative):
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the drafts in memory."""
-        more = (f"draft_{number}" for number in range(2, self.drafts + 1))
-        return {**super().places(), **dict.fromkeys(more, RESIDENT)}
+        roles = (f"draft_{number}" for number in range(2, self.drafts + 1))
+        return {**super().places(), **dict.fromkeys(roles, RESIDENT)}
 
     @property
-    def drafted(self) -> int:
+    def draft_ranks(self) -> int:
         """See `Speculative`: the children of a node."""
         return max(self.expansion)
 
@@ -81,13 +81,13 @@ class SpecInfer(Speculative):
         tree, level = TokenTree(decoding.text), [0]
         for width in self.expansion:
             rows = await draft.forward([tree.prefixes[node] for node in level])
-            grown = [
+            children = [
                 tree.grow(node, *proposal)
                 for node, row in zip(level, rows, strict=True)
                 for proposal in decoding.chooser.branch(row, width)
             ]
             # A token sampled twice counts as two draws but is expanded once.
-            level = [node for node in grown if tree.find(tree.prefixes[node]) == node]
+            level = [node for node in children if tree.find(tree.prefixes[node]) == node]
         return tree, "depth"
 
 
@@ -96,11 +96,11 @@ def merge(trees: Iterable[TokenTree]) -> TokenTree:
 
     Sampled nodes keep their draft distributions; children of duplicate sequences go below the first node.
     """
-    first, *others = trees
+    first, *rest = trees
     merged = first.below(first.root)
-    for tree in others:
+    for tree in rest:
         for node in range(1, len(tree)):
             parent = merged.find(tree.prefixes[tree.parents[node]])
             assert parent is not None, "parents come before children"
-            merged.grow(parent, tree.token(node), tree.logps[node], tree.drawn[node])
+            merged.grow(parent, tree.token(node), tree.logps[node], tree.distributions[node])
     return merged

@@ -35,11 +35,11 @@ class Speculative(Method):
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
 
     def ranks(self, role: str) -> int:
-        """See `Method`: first choices of the target, `drafted` ranks of a draft."""
-        return 1 if role == "target" else self.drafted
+        """See `Method`: first choices of the target, `draft_ranks` of a draft."""
+        return 1 if role == "target" else self.draft_ranks
 
     @property
-    def drafted(self) -> int:
+    def draft_ranks(self) -> int:
         """How many of a draft's first ranks `grow` reads after one sequence."""
         return RANKED
 
@@ -83,17 +83,17 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
     with device.phase("prefill"):
         processors = [_prompt_processor(draft, target, request) for draft in drafts]
         on_target = target.engine.processor_of(_rows(request))
-        elsewhere = {i: on for i, on in enumerate(processors) if on not in ("", on_target)}
-        reading = {i: device.spawn(drafts[i].forward([decoding.text], on=on)) for i, on in elsewhere.items()}
+        early = {i: on for i, on in enumerate(processors) if on not in ("", on_target)}
+        passes = {i: device.spawn(drafts[i].forward([decoding.text], on=on)) for i, on in early.items()}
         (row,) = await target.forward([decoding.text])
         decoding.first(decoding.chooser.first(row))
-        for prompt in reading.values():
+        for prompt in passes.values():
             await prompt
         if not decoding.done:
             target.keep(decoding.text)
             for i, draft in enumerate(drafts):
-                await draft.forward([decoding.text], on="" if i in reading else processors[i])
-            decoding.prefilled()
+                await draft.forward([decoding.text], on="" if i in passes else processors[i])
+            decoding.end_prefill()
     return decoding
 
 

@@ -98,7 +98,7 @@ class Layers:
 
 
 def plan(
-    asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: StagePace
+    sharding: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: StagePace
 ) -> ShardPlan:
     """Plan in STI's two stages: the largest uniform width that fits, then wider important shards.
 
@@ -107,12 +107,12 @@ def plan(
     to load all layers up to this one.
 
     Args:
-        asked: constraints of the plan.
+        sharding: constraints of the plan.
         importance: importance by costed layer and shard; higher is more important.
         layers: size of the costed layers.
         pace: timing of the device.
     """
-    planner = _Planner(asked, len(importance), len(importance[0]), layers, pace)
+    planner = _Planner(sharding, len(importance), len(importance[0]), layers, pace)
     widths = planner.uniform()
     ranked = sorted(
         (-score, layer, shard) for layer, row in enumerate(importance) for shard, score in enumerate(row)
@@ -125,20 +125,20 @@ def plan(
 def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: StagePace) -> float:
     """Seconds of a pass whose layers are read and computed in order, reads running ahead as slots allow."""
     read = computed = 0.0
-    freed: list[float] = []
+    slot_times: list[float] = []
     layers = [(size, pace.compute(moved)) for size, moved in zip(loads, unpacking, strict=True)]
     for size, seconds in [*layers, (pace.head_bytes, pace.head)]:
         if size:
-            slot = freed[-1 - pace.ahead] if len(freed) > pace.ahead else 0.0
+            slot = slot_times[-1 - pace.ahead] if len(slot_times) > pace.ahead else 0.0
             read = max(read, slot) + pace.load(size)
             computed = max(computed, read)
         computed += seconds
         if size:
-            freed.append(computed)
+            slot_times.append(computed)
     return pace.embed + computed
 
 
-def spread(layers: int, real: int) -> list[range]:
+def layer_ranges(layers: int, real: int) -> list[range]:
     """For each of `layers` costed layers, the range of checkpoint layers that map to it, possibly empty."""
     starts = [layer * real // layers for layer in range(layers + 1)]
     return [range(first, last) for first, last in pairwise(starts)]
@@ -147,22 +147,22 @@ def spread(layers: int, real: int) -> list[range]:
 class _Planner:
     """Tries shard widths against one latency target."""
 
-    def __init__(self, asked: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
+    def __init__(self, sharding: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
         self._pace = pace
         self._bits = {FULL: layers.bits}
-        self._bits |= {w: b for w in asked.widths if (b := stored_bits(w)) < layers.bits}
+        self._bits |= {w: b for w in sharding.widths if (b := stored_bits(w)) < layers.bits}
         self._bytes_per_bit = layers.layer_bytes / layers.bits / shards
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
-        self._buffer = asked.preload * layers.layer_bytes * count
+        self._buffer = sharding.preload * layers.layer_bytes * count
         self._shape = count, shards
-        whole = [layers.layer_bytes] * count
-        self.target = asked.latency * pass_seconds(whole, [0.0] * count, pace)
+        loads = [layers.layer_bytes] * count
+        self.target = sharding.latency * pass_seconds(loads, [0.0] * count, pace)
 
     def uniform(self) -> list[list[int]]:
         """All shards at the largest width that fits, or at the narrowest if none does."""
         count, shards = self._shape
-        tried = [[[width] * shards for _ in range(count)] for width in self._rising]
-        return next((widths for widths in reversed(tried) if self._fits(widths)), tried[0])
+        candidates = [[[width] * shards for _ in range(count)] for width in self._rising]
+        return next((widths for widths in reversed(candidates) if self._fits(widths)), candidates[0])
 
     def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:
         """Widen one shard as far as the target allows, in place."""
@@ -196,15 +196,15 @@ class _Planner:
 
     def _loads(self, widths: Sequence[Sequence[int]]) -> list[float]:
         """Bytes to read per layer; the preload buffer holds the first shards that fit."""
-        left, loads = self._buffer, []
+        room, loads = self._buffer, []
         for row in widths:
-            sizes, held = self._sizes(row), 0
-            while held < len(sizes) and sizes[held] <= left:
-                left -= sizes[held]
-                held += 1
-            if held < len(sizes):
-                left = 0.0
-            loads.append(sum(sizes[held:]))
+            sizes, count = self._sizes(row), 0
+            while count < len(sizes) and sizes[count] <= room:
+                room -= sizes[count]
+                count += 1
+            if count < len(sizes):
+                room = 0.0
+            loads.append(sum(sizes[count:]))
         return loads
 
     def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:

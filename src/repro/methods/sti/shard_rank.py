@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import VERSION
-from repro.models.quantization.dictionary_rounding import WeightPiece, narrowed, rewritten
+from repro.models.quantization.dictionary_rounding import WeightPiece, map_shards, round_shards
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
@@ -76,8 +76,8 @@ def importance(
         log.warning("ranking %d x %d shards of %s, once", config.layers, config.kv_heads, folder.name)
         return _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
 
-    found: list[list[float]] = computed_once(path, compute)
-    return found
+    scores: list[list[float]] = computed_once(path, compute)
+    return scores
 
 
 class _Profile:
@@ -97,12 +97,12 @@ class _Profile:
         """See `importance`."""
         layers, rows = self._decoder.resident_layers(), []
         x = self._decoder.embed(self._tokens, self._positions)
-        whole = self._rest(x, layers)
+        logprobs = self._rest(x, layers)
         inputs = [x, *self._decoder.states(x, self._positions, None, self._cache())]
         for i, (layer, x) in enumerate(zip(layers, inputs[:-1], strict=True)):
-            narrow = narrowed(layer, self._config, [narrowest] * self._config.kv_heads)
+            narrow = round_shards(layer, self._config, [narrowest] * self._config.kv_heads)
             mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
-            rows.append([_divergence(whole, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
+            rows.append([_divergence(logprobs, self._rest(x, [mix, *layers[i + 1 :]])) for mix in mixes])
         return rows
 
     def _rest(self, x: Tensor, layers: Sequence[LayerWeights]) -> Tensor:
@@ -122,8 +122,8 @@ def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, sha
         weight: Tensor = getattr(other, piece.linear).weight
         return weight[piece.rows, piece.columns]
 
-    return rewritten(layer, config, {shard: theirs})
+    return map_shards(layer, config, {shard: theirs})
 
 
-def _divergence(whole: Tensor, other: Tensor) -> float:
-    return float((whole.exp() * (whole - other)).sum(-1).mean())
+def _divergence(logprobs: Tensor, changed: Tensor) -> float:
+    return float((logprobs.exp() * (logprobs - changed)).sum(-1).mean())

@@ -14,13 +14,13 @@ from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
 from repro.methods.sti import shard_rank
-from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
+from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, layer_ranges, plan
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
+from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore
-from repro.models.quantization.dictionary_rounding import narrowed, packed_layer, require_dense
+from repro.models.quantization.dictionary_rounding import packed_layer, require_dense, round_shards
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -34,7 +34,7 @@ CONTEXT = 256
 """Context length that plans assume; it hardly matters, since loading layers takes far longer."""
 
 
-def sharded(model: Model, asked: Sharding, device: Device, placement: Placement) -> ShardedModel:
+def shard_model(model: Model, sharding: Sharding, device: Device, placement: Placement) -> ShardedModel:
     """A model streamed in shards on a device.
 
     Raises:
@@ -60,7 +60,7 @@ def sharded(model: Model, asked: Sharding, device: Device, placement: Placement)
         )
     if model.folder:
         require_dense(model.config.dtype)
-    return ShardedModel(model, asked, pace(model.model_cost, device, placement))
+    return ShardedModel(model, sharding, pace(model.model_cost, device, placement))
 
 
 class ShardedModel:
@@ -70,26 +70,26 @@ class ShardedModel:
         folder: checkpoint folder, if any.
     """
 
-    def __init__(self, model: Model, asked: Sharding, pace: StagePace) -> None:
+    def __init__(self, model: Model, sharding: Sharding, pace: StagePace) -> None:
         self.folder: Path | None = model.folder
         self._model = model
-        self._asked = asked
+        self._sharding = sharding
         self._pace = pace
 
     @cached_property
     def plan(self) -> ShardPlan:
         """The shard plan for the costed layers."""
         model_cost, ranks = self._model.model_cost, self._importance()
-        standing = spread(model_cost.shape.layers, len(ranks))
+        ranges = layer_ranges(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
-        return plan(self._asked, [ranks[real.start] for real in standing], layers, self._pace)
+        return plan(self._sharding, [ranks[real.start] for real in ranges], layers, self._pace)
 
     @property
     def widths(self) -> Widths:
         """Shard widths of the checkpoint's layers."""
         real = self._model.decoder_config.layers
-        billed = zip(self.plan.widths, spread(len(self.plan.widths), real), strict=True)
-        return tuple(row for row, standing in billed for _ in standing)
+        billed = zip(self.plan.widths, layer_ranges(len(self.plan.widths), real), strict=True)
+        return tuple(row for row, layers in billed for _ in layers)
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""
@@ -98,9 +98,9 @@ class ShardedModel:
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
         return MemoNetwork(network, memo, ranks) if memo else network
 
-    def observed(self) -> str:
+    def outputs_key(self) -> str:
         """Identity of what the checkpoint computes at these widths; see `Model`."""
-        return self._model.observed(self._variant)
+        return self._model.outputs_key(self._variant)
 
     def memo(self, root: Path) -> LogitCache:
         """Logit cache file of the checkpoint at these widths."""
@@ -120,7 +120,7 @@ class ShardedModel:
         """Open the model on an emulated device; see `Model.session`."""
         return self._model.session(role, device, placement, network, tokens, self.plan)
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Report) -> list[GreedyText]:
         """The greedy texts of the rounded weights; see `Model`."""
         return greedy_texts(self._decoder(), prompts, tokens, told)
 
@@ -143,7 +143,7 @@ class ShardedModel:
             model.decoder_config,
             model.decoder(resident=False).ends,
             model.tokenizer.encode(shard_rank.TEXT),
-            min(self._asked.widths),
+            min(self._sharding.widths),
         )
 
 
@@ -159,8 +159,8 @@ def sharded_decoder(
         widths: bit widths by checkpoint layer and shard.
         config: configuration of the checkpoint.
     """
-    whole = weights.layers(folder, dtype, device=ends.embedding.device)
-    rounded = (narrowed(layer, config, row) for layer, row in zip(whole, widths, strict=True))
+    layers = weights.layers(folder, dtype, device=ends.embedding.device)
+    rounded = (round_shards(layer, config, row) for layer, row in zip(layers, widths, strict=True))
     return Decoder(config, [packed_layer(layer) for layer in rounded], ends)
 
 
@@ -170,16 +170,16 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
     on = device.resource(placement.on or device.main, arithmetic)
     head_on = device.resource(placement.head or on, arithmetic)
 
-    def seconds(where: str, kind: str, cost: tuple[float, float]) -> float:
+    def seconds(processor: str, kind: str, cost: tuple[float, float]) -> float:
         decoder = on if kind == "head" else ""
-        op = Op(where, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
+        op = Op(processor, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 
     flops, moved = model_cost.layers(1, 1, CONTEXT)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
-        compute=lambda more: seconds(on, "layer", (flops, moved + more)),
+        compute=lambda unpacking: seconds(on, "layer", (flops, moved + unpacking)),
         embed=seconds(on, "embed", model_cost.embed(1)),
         head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,

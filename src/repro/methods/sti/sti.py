@@ -17,7 +17,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Sessions
 from repro.methods.plain.autoregressive import decode
 from repro.methods.sti.shard_plan import Sharding
-from repro.methods.sti.sharded_model import sharded
+from repro.methods.sti.sharded_model import shard_model
 from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.placement import Placement
 
@@ -56,7 +56,7 @@ class SpeedyTransformerInference(Method):
 
     def variant(self, role: str, model: Model, device: Device) -> ModelVariant:
         """See `Method`: the target in shards, as planned for the device."""
-        return sharded(model, self._sharding, device, self.places()[role])
+        return shard_model(model, self._sharding, device, self.places()[role])
 
     @property
     def _sharding(self) -> Sharding:

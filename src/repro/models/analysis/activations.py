@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.hooks import Place, accumulated
+from repro.models.analysis.hooks import LinearId, accumulate
 from repro.models.transformer.decoder import Decoder
 
 
@@ -52,7 +52,7 @@ class OutlierProfile:
         return self.largest / self.threshold if self.threshold else inf
 
 
-def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[Place, Sample]:
+def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[LinearId, Sample]:
     """Sample at most `rows` input rows of every linear; mean magnitudes cover all rows.
 
     Raises:
@@ -60,15 +60,15 @@ def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[Pl
     """
     stride = -(-_tokens(corpus) // rows)
 
-    def add(_: Place, x: Tensor, sampled: _SampledRows | None) -> _SampledRows:
+    def add(_: LinearId, x: Tensor, sampled: _SampledRows | None) -> _SampledRows:
         return (sampled or _SampledRows(stride)).add(x.float())
 
-    return {place: sampled.sample() for place, sampled in accumulated(decoder, corpus, add).items()}
+    return {name: sampled.sample() for name, sampled in accumulate(decoder, corpus, add).items()}
 
 
 def largest_by_channel(
     decoder: Decoder, corpus: Sequence[Tensor], outputs: bool = False
-) -> dict[Place, Tensor]:
+) -> dict[LinearId, Tensor]:
     """Largest magnitude of every input (or output) channel of every linear, fp32 `[channels]`.
 
     Raises:
@@ -76,16 +76,16 @@ def largest_by_channel(
     """
     _tokens(corpus)
 
-    def add(_: Place, x: Tensor, largest: Tensor | None) -> Tensor:
-        most = x.abs().amax(0).float()
-        return most if largest is None else torch.maximum(largest, most)
+    def add(_: LinearId, x: Tensor, largest: Tensor | None) -> Tensor:
+        magnitudes = x.abs().amax(0).float()
+        return magnitudes if largest is None else torch.maximum(largest, magnitudes)
 
-    return accumulated(decoder, corpus, add, outputs)
+    return accumulate(decoder, corpus, add, outputs)
 
 
 def profile(
     decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999
-) -> dict[Place, OutlierProfile]:
+) -> dict[LinearId, OutlierProfile]:
     """Quantile and maximum of the input magnitudes of every linear.
 
     The quantile is exact; only the largest share `1 - quantile` of the magnitudes is stored.
@@ -97,13 +97,13 @@ def profile(
         raise InputError(f"a quantile lies between 0 and 1, got {quantile}")
     share, tokens = 1.0 - quantile, _tokens(corpus)
 
-    def add(_: Place, x: Tensor, top: _Top | None) -> _Top:
+    def add(_: LinearId, x: Tensor, top: _Top | None) -> _Top:
         count = tokens * x.shape[1]
         return (top or _Top(min(count, int(share * count + 1e-6) + 1))).add(x)
 
-    tops = accumulated(decoder, corpus, add)
+    tops = accumulate(decoder, corpus, add)
     return {
-        place: OutlierProfile(float(top.values.min()), float(top.values.max())) for place, top in tops.items()
+        name: OutlierProfile(float(top.values.min()), float(top.values.max())) for name, top in tops.items()
     }
 
 
@@ -119,20 +119,20 @@ class _SampledRows:
     """Every `stride`-th row of all rows so far, and the summed magnitudes of all."""
 
     stride: int
-    seen: int = 0
+    row_count: int = 0
     total: Tensor | None = None
     rows: list[Tensor] = field(default_factory=list)
 
     def add(self, x: Tensor) -> _SampledRows:
-        self.rows.append(x[-self.seen % self.stride :: self.stride].clone())
-        self.seen += len(x)
+        self.rows.append(x[-self.row_count % self.stride :: self.stride].clone())
+        self.row_count += len(x)
         sums = x.abs().sum(0)
         self.total = sums if self.total is None else self.total + sums
         return self
 
     def sample(self) -> Sample:
         assert self.total is not None
-        return Sample(torch.cat(self.rows), self.total / self.seen)
+        return Sample(torch.cat(self.rows), self.total / self.row_count)
 
 
 @dataclass(slots=True)

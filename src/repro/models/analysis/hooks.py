@@ -19,8 +19,8 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Linear
 
 
-class Place(NamedTuple):
-    """One linear of a decoder: `part` is `qkv`, `out`, `up` or `down` of a layer."""
+class LinearId(NamedTuple):
+    """Which linear of a decoder: `part` is `qkv`, `out`, `up` or `down` of a layer."""
 
     layer: int
     part: str
@@ -30,15 +30,15 @@ PARTS = ("qkv", "out", "up", "down")
 """Linears of a layer, in execution order."""
 
 Statistic = TypeVar("Statistic")
-Observer = Callable[[Place, Tensor], None]
+Observer = Callable[[LinearId, Tensor], None]
 """Called with a linear's place and its input, `[rows, inputs]`, or output, `[rows, outputs]`."""
 
 
-def places(decoder: Decoder) -> Iterator[tuple[Place, Linear]]:
+def linears_of(decoder: Decoder) -> Iterator[tuple[LinearId, Linear]]:
     """The linears of all resident layers, in execution order."""
     for i, layer in enumerate(decoder.layers):
         if layer is not None:
-            yield from ((Place(i, part), getattr(layer, part)) for part in PARTS)
+            yield from ((LinearId(i, part), getattr(layer, part)) for part in PARTS)
 
 
 def matrices(config: DecoderConfig, part: str) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def matrices(config: DecoderConfig, part: str) -> tuple[int, ...]:
     return (config.hidden,)
 
 
-def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
+def with_linears(decoder: Decoder, linears: Mapping[LinearId, Linear]) -> Decoder:
     """A decoder with some linears replaced."""
     layers = list(decoder.layers)
     for (i, part), linear in linears.items():
@@ -62,17 +62,17 @@ def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class _ObservedLinear:
     """A linear that passes its input, or its output, to an observer."""
 
     linear: Linear
-    place: Place
+    name: LinearId
     observer: Observer
     outputs: bool
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.linear(x)
-        self.observer(self.place, y if self.outputs else x)
+        self.observer(self.name, y if self.outputs else x)
         return y
 
     def tensors(self) -> dict[str, Tensor]:
@@ -86,36 +86,37 @@ class _Watched:
         return self.linear.weight_bytes
 
 
-def watched(decoder: Decoder, observer: Observer, outputs: bool = False) -> Decoder:
+def with_observer(decoder: Decoder, observer: Observer, outputs: bool = False) -> Decoder:
     """A decoder that computes the same and passes every linear's input, or `outputs`, to the observer."""
-    return replaced(
-        decoder, {place: _Watched(linear, place, observer, outputs) for place, linear in places(decoder)}
+    return with_linears(
+        decoder,
+        {name: _ObservedLinear(linear, name, observer, outputs) for name, linear in linears_of(decoder)},
     )
 
 
-def accumulated(
+def accumulate(
     decoder: Decoder,
     sequences: Iterable[Tensor],
-    add: Callable[[Place, Tensor, Statistic | None], Statistic],
+    add: Callable[[LinearId, Tensor, Statistic | None], Statistic],
     outputs: bool = False,
-) -> dict[Place, Statistic]:
+) -> dict[LinearId, Statistic]:
     """A statistic of each linear's inputs, or `outputs`, over token sequences, one pass each.
 
     Args:
         decoder: all layers resident.
         sequences: token sequences, int64 `[tokens]`.
         add: the statistic of a linear with the rows of one more pass; None stands for that of no rows.
-        outputs: whether the outputs are watched.
+        outputs: whether the outputs are observed.
 
     Raises:
         NotFiniteError: as `read`.
     """
-    statistics: dict[Place, Statistic] = {}
+    statistics: dict[LinearId, Statistic] = {}
 
-    def observe(place: Place, x: Tensor) -> None:
-        statistics[place] = add(place, x, statistics.get(place))
+    def observe(name: LinearId, x: Tensor) -> None:
+        statistics[name] = add(name, x, statistics.get(name))
 
-    read(watched(decoder, observe, outputs), sequences)
+    read(with_observer(decoder, observe, outputs), sequences)
     return statistics
 
 

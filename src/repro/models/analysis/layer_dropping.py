@@ -68,8 +68,8 @@ def without_attention(layer: LayerWeights) -> LayerWeights:
     """A layer without attention and the norms only it uses; for a `PartialDecoder`."""
     # Parallel attention and MLP share one norm, which the MLP still needs.
     before = layer.before_attention if layer.before_mlp is None else None
-    gone = Absent()
-    return replace(layer, qkv=gone, out=gone, before_attention=before, after_attention=None, qk_norm=None)
+    absent = Absent()
+    return replace(layer, qkv=absent, out=absent, before_attention=before, after_attention=None, qk_norm=None)
 
 
 def without_mlp(layer: LayerWeights) -> LayerWeights:
@@ -77,18 +77,20 @@ def without_mlp(layer: LayerWeights) -> LayerWeights:
     return replace(layer, up=Absent(), down=Absent(), before_mlp=None, after_mlp=None)
 
 
-def of_layers(decoder: Decoder, kept: Sequence[int]) -> Decoder:
-    """A decoder of the layers `kept`, in this order, each with its own sliding window and RoPE.
+def of_layers(decoder: Decoder, indices: Sequence[int]) -> Decoder:
+    """A decoder of the layers at `indices`, in this order, each with its own sliding window and RoPE.
 
     Raises:
-        InputError: `kept` is empty or names a layer that does not exist.
+        InputError: `indices` is empty or names a layer that does not exist.
     """
     config = decoder.config
-    if not kept or not set(kept) <= set(range(config.layers)):
-        raise InputError(f"layers {list(kept)} cannot be kept of {config.layers}; name at least one of them")
-    sliding = tuple(config.sliding[i] for i in kept) if config.sliding else ()
-    layers = [decoder.layers[i] for i in kept]
-    return decoder.with_layers(layers, config=replace(config, layers=len(kept), sliding=sliding))
+    if not indices or not set(indices) <= set(range(config.layers)):
+        raise InputError(
+            f"layers {list(indices)} cannot be kept of {config.layers}; name at least one of them"
+        )
+    sliding = tuple(config.sliding[i] for i in indices) if config.sliding else ()
+    layers = [decoder.layers[i] for i in indices]
+    return decoder.with_layers(layers, config=replace(config, layers=len(indices), sliding=sliding))
 
 
 def partial_decoder(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
@@ -98,8 +100,8 @@ def partial_decoder(decoder: Decoder, layers: Sequence[LayerWeights]) -> Partial
 
 def elements(layer: LayerWeights) -> int:
     """Number of elements of a layer's matrices, without norms and biases."""
-    held = [tensor for linear in layer.linears for tensor in linear.tensors().values()]
-    return sum(prod(tensor.shape) for tensor in held if tensor.dim() == 2)
+    tensors = [tensor for linear in layer.linears for tensor in linear.tensors().values()]
+    return sum(prod(tensor.shape) for tensor in tensors if tensor.dim() == 2)
 
 
 def block_elements(decoder: Decoder) -> int:

@@ -32,7 +32,7 @@ def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
     Raises:
         InputError: the corpus is empty, or a sequence has fewer than two tokens.
     """
-    count, layers = _predicted(corpus), range(decoder.config.layers)
+    count, layers = _count_predicted(corpus), range(decoder.config.layers)
     sums = [0.0 for _ in layers]
     for tokens in corpus:
         for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
@@ -43,7 +43,7 @@ def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
 @torch.no_grad()
 def loss(decoder: Decoder, corpus: Corpus) -> float:
     """Mean next-token loss of a corpus in nats; raises as `losses_without`."""
-    count = _predicted(corpus)
+    count = _count_predicted(corpus)
     return sum(_nats(decoder, decoder.hidden_rows(tokens), tokens) for tokens in corpus) / count
 
 
@@ -51,7 +51,7 @@ def loss(decoder: Decoder, corpus: Corpus) -> float:
 def block_influences(decoder: Decoder, corpus: Corpus) -> list[float]:
     """1 minus the mean cosine of a token's hidden state before and after each layer (ShortGPT's BI)."""
     cosines = _mean_cosines(list(pairwise(rows_by_layer(decoder, tokens))) for tokens in corpus)
-    return [1.0 - one for one in cosines]
+    return [1.0 - cosine for cosine in cosines]
 
 
 @torch.no_grad()
@@ -96,10 +96,10 @@ def _mean_cosines(sequences: Iterable[Sequence[Turn]]) -> list[float]:
     cosines = [[F.cosine_similarity(x, y, dim=-1) for x, y in turns] for turns in sequences]
     if not cosines:
         raise InputError("layers are ranked on a corpus of no sequence; set corpus.texts to at least 1")
-    return [float(torch.cat(one).double().mean()) for one in zip(*cosines, strict=True)]
+    return [float(torch.cat(layer_cosines).double().mean()) for layer_cosines in zip(*cosines, strict=True)]
 
 
-def _predicted(corpus: Corpus) -> int:
+def _count_predicted(corpus: Corpus) -> int:
     """Number of predicted tokens of a corpus."""
     if not corpus or min(map(len, corpus)) < 2:
         raise InputError("a loss needs sequences of at least two tokens; raise corpus.texts or corpus.tokens")

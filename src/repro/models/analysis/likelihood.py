@@ -80,7 +80,7 @@ class Reader:
         likelihoods = self._likelihoods(hidden, set(chain.from_iterable(choices)))
         scores: dict[tuple[tuple[int, ...], tuple[int, ...]], Likelihood] = {}
         for (context, continuation), tokens in zip(pairs, choices, strict=True):
-            score = _joined([likelihoods[token] for token in tokens])
+            score = _sum_tokens([likelihoods[token] for token in tokens])
             scores.setdefault((tuple(context), tuple(continuation)), score)
         return [scores[tuple(context), tuple(continuation)] for context, continuation in pairs]
 
@@ -93,10 +93,10 @@ class Reader:
         for branch in branches:
             positions += range(len(trunk), len(trunk) + len(branch))
         mask = _mask(cached, len(trunk), [len(branch) for branch in branches])
-        at = torch.tensor(positions, device=device)
-        x = decoder.embed(torch.tensor(tokens, device=device), at)
+        position_ids = torch.tensor(positions, device=device)
+        x = decoder.embed(torch.tensor(tokens, device=device), position_ids)
         mask = None if mask is None else mask.to(device)
-        x = decoder.run(x, at, mask, self._cache)
+        x = decoder.run(x, position_ids, mask, self._cache)
         self._cache.truncate(len(trunk))
         return x
 
@@ -110,15 +110,15 @@ class Reader:
             logits = self._decoder.head(hidden[list(index)])
             normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
             require_finite(float(normal.max()))
-            together = [(row, token) for row, token in candidates if row in index]
-            at = torch.tensor([index[row] for row, _ in together], device=logits.device)
-            token = torch.tensor([token for _, token in together], device=logits.device)
+            pairs = [(row, token) for row, token in candidates if row in index]
+            at = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
+            token = torch.tensor([token for _, token in pairs], device=logits.device)
             nats, greedy = (logits[at, token] - normal[at]).tolist(), (likeliest[at] == token).tolist()
-            likelihoods |= zip(together, map(Likelihood, nats, greedy, greedy), strict=True)
+            likelihoods |= zip(pairs, map(Likelihood, nats, greedy, greedy), strict=True)
         return likelihoods
 
 
-def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
+def _sum_tokens(tokens: Sequence[Likelihood]) -> Likelihood:
     """Combine token likelihoods to that of the continuation."""
     nats, greedy = sum(token.nats for token in tokens), all(token.greedy for token in tokens)
     return Likelihood(nats, greedy, tokens[-1].greedy)
@@ -138,7 +138,7 @@ def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, cached: in
     """For each text, the pass's row indices of its positions from `start` on."""
     branch = trunk - cached
     for text, start in zip(texts, starts, strict=True):
-        yield [at - cached if at < trunk else branch + at - trunk for at in range(start, len(text))]
+        yield [i - cached if i < trunk else branch + i - trunk for i in range(start, len(text))]
         branch += len(text) - trunk
 
 

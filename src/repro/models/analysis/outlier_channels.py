@@ -18,12 +18,12 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from repro.models.analysis.hooks import Place, accumulated, matrices
+from repro.models.analysis.hooks import LinearId, accumulate, matrices
 from repro.models.transformer.decoder import Decoder
 
 
 @dataclass(frozen=True)
-class Counted:
+class ChannelCounts:
     """Outlier counts of one linear's inputs over some passes.
 
     Attributes:
@@ -57,8 +57,8 @@ class Counted:
 
 
 def count(
-    decoder: Decoder, thresholds: Mapping[Place, float], texts: Sequence[Tensor]
-) -> dict[Place, Counted]:
+    decoder: Decoder, thresholds: Mapping[LinearId, float], texts: Sequence[Tensor]
+) -> dict[LinearId, ChannelCounts]:
     """Count outliers during forward passes.
 
     Args:
@@ -67,75 +67,75 @@ def count(
         texts: token sequences, int64 `[tokens]`; one pass each.
     """
 
-    def add(place: Place, x: Tensor, counted: Counted | None) -> Counted:
-        times = (x.abs() > thresholds[place]).sum(0)
+    def add(name: LinearId, x: Tensor, counted: ChannelCounts | None) -> ChannelCounts:
+        times = (x.abs() > thresholds[name]).sum(0)
         met = int((times > 0).sum())
         if counted is None:
-            return Counted(sum(matrices(decoder.config, place.part)), len(x), 1, times, met)
+            return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, met)
         c = counted
         return replace(c, rows=c.rows + len(x), passes=c.passes + 1, times=c.times + times, met=c.met + met)
 
-    return accumulated(decoder, texts, add)
+    return accumulate(decoder, texts, add)
 
 
 # Statistics over the counts of several linears.
 
 
-def at_once(linears: Collection[Counted]) -> float:
+def at_once(linears: Collection[ChannelCounts]) -> float:
     """Channels with an outlier per token, mean over the linears."""
     return fmean(linear.at_once for linear in linears)
 
 
-def share_at_once(linears: Collection[Counted]) -> float:
+def share_at_once(linears: Collection[ChannelCounts]) -> float:
     """Share of all elements that are outliers."""
     outliers = sum(int(linear.times.sum()) for linear in linears)
     return outliers / sum(linear.rows * linear.inputs for linear in linears)
 
 
-def a_pass(linears: Collection[Counted]) -> float:
+def a_pass(linears: Collection[ChannelCounts]) -> float:
     """Channels with an outlier per pass, mean over the linears."""
     return fmean(linear.a_pass for linear in linears)
 
 
-def share_a_pass(linears: Collection[Counted]) -> float:
+def share_a_pass(linears: Collection[ChannelCounts]) -> float:
     """Mean share of channels with an outlier in a pass."""
     return sum(linear.a_pass for linear in linears) / sum(linear.inputs for linear in linears)
 
 
-def share_ever(linears: Collection[Counted]) -> float:
+def share_ever(linears: Collection[ChannelCounts]) -> float:
     """Share of channels with an outlier in any pass."""
     ever = sum(int((linear.times > 0).sum()) for linear in linears)
     return ever / sum(linear.inputs for linear in linears)
 
 
-def caused(linears: Collection[Counted], hot: float) -> float:
+def hot_outliers(linears: Collection[ChannelCounts], hot: float) -> float:
     """Share of all outliers that lie in the share `hot` of channels with the most outliers."""
     times = _times(linears).sort(descending=True).values
-    return int(times[: _kept(len(times), hot)].sum()) / max(1, int(times.sum()))
+    return int(times[: _hot_count(len(times), hot)].sum()) / max(1, int(times.sum()))
 
 
-def needed(linears: Collection[Counted], outliers: float) -> float:
+def hot_share_for(linears: Collection[ChannelCounts], outliers: float) -> float:
     """The smallest share of channels that contains a share `outliers` of all outliers."""
     times = _times(linears).sort(descending=True).values
-    had = torch.cat([times.new_zeros(1), times.cumsum(0)])
-    return int((had >= outliers * int(times.sum())).int().argmax()) / len(times)
+    outliers_of_hottest = torch.cat([times.new_zeros(1), times.cumsum(0)])
+    return int((outliers_of_hottest >= outliers * int(times.sum())).int().argmax()) / len(times)
 
 
-def weights(linears: Collection[Counted]) -> int:
+def weights(linears: Collection[ChannelCounts]) -> int:
     """Number of weights of all channels."""
     return sum(linear.outputs * linear.inputs for linear in linears)
 
 
-def hot_weights(linears: Collection[Counted], hot: float) -> int:
+def hot_weights(linears: Collection[ChannelCounts], hot: float) -> int:
     """Number of weights of the share `hot` of channels with the most outliers; ties go to earlier linears."""
     order = _times(linears).sort(descending=True, stable=True).indices
     outputs = torch.cat([torch.full((linear.inputs,), linear.outputs) for linear in linears])
-    return int(outputs[order[: _kept(len(order), hot)]].sum())
+    return int(outputs[order[: _hot_count(len(order), hot)]].sum())
 
 
-def _times(linears: Collection[Counted]) -> Tensor:
+def _times(linears: Collection[ChannelCounts]) -> Tensor:
     return torch.cat([linear.times for linear in linears])
 
 
-def _kept(channels: int, hot: float) -> int:
+def _hot_count(channels: int, hot: float) -> int:
     return ceil(hot * channels)

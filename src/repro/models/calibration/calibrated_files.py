@@ -1,7 +1,7 @@
 """A machine's device file and engine files, from measuring it or from what llama-bench wrote of it.
 
 Owns where the files go and what they say of how they were made. `machine_files` measures, `fit` and
-`llama_bench` fit, `written` has the entries.
+`llama_bench` fit, `sections` has the entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from repro.models.calibration.machine_files import (
     say,
     time_probes,
 )
-from repro.models.calibration.written import Section, rendered, require_composing
+from repro.models.calibration.sections import Section, render, require_composing
 from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically
@@ -106,7 +106,7 @@ def head(how: str, quiet: Quiet | None = None, quick: bool = False) -> list[str]
 
 def write(paths: Mapping[str, Path], files: Mapping[str, Section], lines: Sequence[str]) -> None:
     """Write the files below comment lines, after trying whether they compose."""
-    texts = {name: rendered(section, lines) for name, section in files.items()}
+    texts = {name: render(section, lines) for name, section in files.items()}
     device, *engines = (yaml.safe_load(text) for text in texts.values())
     require_composing(device, engines)
     for name, text in texts.items():
@@ -142,15 +142,15 @@ def write_of_this_machine(
     say(quiet.sentence)
     timings = time_probes(on, effort)
     costs = fit(timings.parts)
-    described = device_section(name, on, costs, effort, scratch or cache_root() / "calibrate")
-    where = card() if on == GPU else f"{torch.get_num_threads()} threads"
+    device_facts = device_section(name, on, costs, effort, scratch or cache_root() / "calibrate")
+    hardware = card() if on == GPU else f"{torch.get_num_threads()} threads"
     errors = sorted(map(abs, costs.errors))
-    spread = f"median {errors[len(errors) // 2]:.0%}, worst {errors[-1]:.0%}"
-    lines = head(f"torch {torch.__version__}, {where}; fit: {spread}", quiet, quick)
+    fit_errors = f"median {errors[len(errors) // 2]:.0%}, worst {errors[-1]:.0%}"
+    lines = head(f"torch {torch.__version__}, {hardware}; fit: {fit_errors}", quiet, quick)
     for kernels, note in timings.notes.items():
         say(f"{kernels.label}: {note}")
         lines.append(f"# {kernels.label}: {note}.")
-    write(paths, {"device": described, **engine_sections(name, on, costs)}, lines)
+    write(paths, {"device": device_facts, **engine_sections(name, on, costs)}, lines)
 
 
 def write_of_file(
@@ -185,15 +185,15 @@ def write_of_file(
     folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
     shapes = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
     rows = bench_rows(tests, shapes, active_parameters)
-    fitted = fit_bench(rows, threads)
-    for line in summary(fitted):
+    bench = fit_bench(rows, threads)
+    for line in summary(bench):
         say(line)
-    name = name or tests[0].get("cpu_info" if fitted.on == CPU else "gpu_info") or "llama-bench"
-    settings = ", ".join([*setting, f"{fitted.threads} threads"])
+    name = name or tests[0].get("cpu_info" if bench.on == CPU else "gpu_info") or "llama-bench"
+    settings = ", ".join([*setting, f"{bench.threads} threads"])
     how = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
-    described = bench_device(name, fitted, max(row.size for row in rows), file.name, memory)
-    engine = bench_engine(f"llama.cpp on {name}", fitted, file.name)
-    write(paths, {"device": described, "engine": engine}, head(how))
+    device_facts = bench_device(name, bench, max(row.size for row in rows), file.name, memory)
+    engine = bench_engine(f"llama.cpp on {name}", bench, file.name)
+    write(paths, {"device": device_facts, "engine": engine}, head(how))
 
 
 def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:
@@ -205,11 +205,11 @@ def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> Chi
         return None
     files = {path.stem: path for folder in (conf, conf_dir()) for path in (folder / "device").glob("*.yaml")}
     require_choice("--device", device, files)
-    described = yaml.safe_load(files[device].read_text(encoding="utf-8"))
-    stated = [fact.value for fact in facts(described) if fact.path == "dram.bandwidth"]
-    if not stated:
+    device_facts = yaml.safe_load(files[device].read_text(encoding="utf-8"))
+    bandwidths = [fact.value for fact in facts(device_facts) if fact.path == "dram.bandwidth"]
+    if not bandwidths:
         raise InputError(f"--device {device}: its file has no dram.bandwidth; give --bandwidth")
-    return ChipMemory(stated[0], f"conf/device/{device}.yaml")
+    return ChipMemory(bandwidths[0], f"conf/device/{device}.yaml")
 
 
 def _shape(path: Path) -> Shape:

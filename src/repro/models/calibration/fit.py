@@ -95,8 +95,8 @@ def _reads(reads: Sequence[PartTiming]) -> tuple[float, float] | None:
     if not reads:
         return None
     matrix = np.array([[1.0 / t.seconds, t.weights / 1e9 / t.seconds] for t in reads])
-    (latency, each), _ = nnls(matrix, np.ones(len(reads)))
-    return (float(latency), 1e9 / float(each)) if each > 0 else None
+    (latency, per_gigabyte), _ = nnls(matrix, np.ones(len(reads)))
+    return (float(latency), 1e9 / float(per_gigabyte)) if per_gigabyte > 0 else None
 
 
 def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:

@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.models.calibration.fit import PartCost, fit_layers
 from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
-from repro.models.calibration.written import GIGA, Section, fact, shares, starts
+from repro.models.calibration.sections import GIGA, Section, fact, shares, starts
 
 OTHERS = ("fp32", "fp16", "int8")
 ROW = 1
@@ -83,15 +83,15 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     offered = sorted({row.threads for row in rows})
     if threads is not None and threads not in offered:
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, offered))}")
-    chosen = threads if threads is not None else _fastest(rows)
-    used = [row for row in rows if row.threads == chosen]
+    thread_count = threads if threads is not None else _fastest(rows)
+    used_rows = [row for row in rows if row.threads == thread_count]
     parts: dict[str, PartCost] = {}
     single: list[str] = []
     errors: list[float] = []
     generation, bandwidth = [0.0], [0.0]
-    for arithmetic in dict.fromkeys(row.arithmetic for row in used):
+    for arithmetic in dict.fromkeys(row.arithmetic for row in used_rows):
         models: dict[tuple[str, float, float], list[BenchRow]] = {}
-        for row in (row for row in used if row.arithmetic == arithmetic):
+        for row in (row for row in used_rows if row.arithmetic == arithmetic):
             models.setdefault((row.model, row.size, row.layers), []).append(row)
         passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
         timings = [
@@ -101,9 +101,9 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         ]
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
-            layers, _, wrong = fit_layers(timings)
+            layers, _, layer_errors = fit_layers(timings)
             parts[arithmetic] = layers[KERNELS]
-            errors += wrong if max(models_timed) > 2 else ()
+            errors += layer_errors if max(models_timed) > 2 else ()
         else:
             parts[arithmetic] = _rates_alone(timings)
             single.append(arithmetic)
@@ -116,16 +116,16 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
         parts,
         max(generation),
         max(bandwidth),
-        chosen,
-        used[0].on,
-        tuple(dict.fromkeys(row.model for row in used)),
+        thread_count,
+        used_rows[0].on,
+        tuple(dict.fromkeys(row.model for row in used_rows)),
         tuple(single),
-        {arithmetic: unknown for arithmetic in parts if (unknown := _unmatched(used, arithmetic))},
+        {arithmetic: unknown for arithmetic in parts if (unknown := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
 
 
-def _unmatched(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
+def _shapeless(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
     """The models of a precision whose shape is not known, sorted by name."""
     return tuple(sorted({row.model for row in rows if row.arithmetic == arithmetic and not row.head}))
 
@@ -134,17 +134,17 @@ def _fastest(rows: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
     generation = [row for row in rows if row.rows == ROW] or list(rows)
     largest = max(row.size for row in generation)
-    same = [row for row in generation if row.size == largest]
-    return min(same, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
+    tests = [row for row in generation if row.size == largest]
+    return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
 
 
 def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
     for rows in sorted({test.rows for test in tests}):
-        same = [test for test in tests if test.rows == rows]
-        nearest = min(test.context for test in same)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in same if test.context == nearest)
+        of_rows = [test for test in tests if test.rows == rows]
+        nearest = min(test.context for test in of_rows)
+        seconds[rows] = median(_largest_pass(test, seconds) for test in of_rows if test.context == nearest)
     return seconds
 
 
@@ -156,13 +156,13 @@ def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
     """
     points = [0, *smaller, test.rows]
     rows, counts = np.array(test.passes).T
-    others = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
+    other_seconds = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
     share = counts @ np.interp(rows, points, [0.0] * (len(points) - 1) + [1.0])
-    if others >= test.seconds:
+    if other_seconds >= test.seconds:
         raise InputError(
             f"{test.model}: {rows.sum()} rows took less time than fewer rows did; leave a test out"
         )
-    return float((test.seconds - others) / share)
+    return float((test.seconds - other_seconds) / share)
 
 
 def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
@@ -177,10 +177,10 @@ def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
 
 @dataclass(frozen=True)
 class ChipMemory:
-    """What is known of a machine's memory: its bandwidth in bytes a second, and who says so."""
+    """What is known of a machine's memory: its bandwidth in bytes a second, and what states it."""
 
     bandwidth: float
-    source: str
+    origin: str
 
 
 def bench_device(
@@ -199,15 +199,15 @@ def bench_device(
         InputError: the fit is above what memory gives, or nothing says what memory gives.
     """
     fastest = max(part.best for part in bench.parts.values()) / GIGA
-    lacking = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
+    default = fact(fastest, "GFLOP/s", "assumed", "not in the file: as the precision that is")
     peak = {
-        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else lacking
+        arithmetic: bench.rate(arithmetic, f"best rate in {file}") if arithmetic in bench.parts else default
         for arithmetic in OTHERS
     }
     bandwidth, shared = _bandwidths(bench, file, memory)
-    silent, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
+    without_power, as_phone = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
     budget = fact(1.25 * largest / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
-    watts = fact(3.0, "W", "assumed", silent)
+    watts = fact(3.0, "W", "assumed", without_power)
     return {
         "name": name,
         "kind": "emulated",
@@ -219,7 +219,7 @@ def bench_device(
             "watts": fact(2.0, "W", "assumed", as_phone),
         },
         "dram": {"budget": budget, "bandwidth": shared},
-        "power": {"idle": fact(1.0, "W", "assumed", silent)},
+        "power": {"idle": fact(1.0, "W", "assumed", without_power)},
     }
 
 
@@ -241,17 +241,17 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
         return bandwidth, {**bandwidth, "note": "what the processor reaches alone"}
     if bench.generation > memory.bandwidth:
         raise InputError(
-            f"{file}: generation reads {bench.generation / GIGA:.4g} GB/s of weights, and {memory.source} "
+            f"{file}: generation reads {bench.generation / GIGA:.4g} GB/s of weights, and {memory.origin} "
             f"gives {memory.bandwidth / GIGA:.4g} GB/s: a field is wrong, or a pass does not read all "
             "weights (--active-parameters)"
         )
-    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.source)
+    shared = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
     if not bench.bandwidth:
         return shared, shared
     without_start = bench.unmatched.keys() - {*bench.single}  # less a start that is assumed
     kind = "assumed" if without_start else "measured"
     most = min(bench.bandwidth, memory.bandwidth)
-    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.source}"), shared
+    return fact(most / GIGA, "GB/s", kind, f"{read}, at most that of {memory.origin}"), shared
 
 
 def bench_engine(name: str, bench: BenchFit, file: str) -> Section:

@@ -129,20 +129,20 @@ def read_tests(path: Path) -> list[Test]:
         raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
     if not tests:
         raise InputError(f"{path} is no JSON with tests; write it with llama-bench -o json")
-    if (begun := text.count('"model_type":')) > len(tests):
+    if (test_count := text.count('"model_type":')) > len(tests):
         raise InputError(
-            f"{path}: {begun - len(tests)} of {begun} tests are broken off or have lines between"
+            f"{path}: {test_count - len(tests)} of {test_count} tests are broken off or have lines between"
         )
     for i, test in enumerate(tests, 1):
         if missing := [name for name in NEEDED if name not in test]:
             raise InputError(
                 f"{path}, test {i} lacks {', '.join(missing)}; write the file with llama-bench -o json"
             )
-    numbered: list[Test] = [{**test, "place": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
-    alone = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
-    if not alone:
+    numbered: list[Test] = [{**test, "label": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
+    single = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
+    if not single:
         raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
-    return alone
+    return single
 
 
 def _text(content: bytes) -> str:
@@ -156,21 +156,21 @@ def _text(content: bytes) -> str:
 
 def _json_tests(text: str) -> Iterator[Test]:
     """Objects with fields of a test, wherever in a text they begin."""
-    decoder, at, broken = json.JSONDecoder(), 0, 0
-    while (at := text.find("{", at)) >= 0 and broken < MOST_BROKEN:
+    decoder, position, broken = json.JSONDecoder(), 0, 0
+    while (position := text.find("{", position)) >= 0 and broken < MOST_BROKEN:
         try:
-            found, at = decoder.raw_decode(text, at)
-            yield from _tests_in(found)
+            value, position = decoder.raw_decode(text, position)
+            yield from _tests_in(value)
         except ValueError:
-            at, broken = at + 1, broken + 1
+            position, broken = position + 1, broken + 1
 
 
 def _tests_in(value: Any) -> Iterator[Test]:
     if isinstance(value, dict) and ("model_type" in value or "n_prompt" in value):
         yield value
     elif isinstance(value, dict | list):
-        for below in value.values() if isinstance(value, dict) else value:
-            yield from _tests_in(below)
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from _tests_in(child)
 
 
 def _true(test: Test, name: str) -> bool:
@@ -183,57 +183,57 @@ def _number(test: Test, name: str, default: float | None = None) -> float:
     try:
         value = float(test[name])
     except (TypeError, ValueError):
-        raise InputError(f"{test['place']}: {name} is {test[name]!r}; it must be a number") from None
+        raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be a number") from None
     if value != value or value in (float("inf"), float("-inf")):
-        raise InputError(f"{test['place']}: {name} is {value}; it must be finite")
+        raise InputError(f"{test['label']}: {name} is {value}; it must be finite")
     if name in ABOVE_ZERO and value <= 0:
-        raise InputError(f"{test['place']}: {name} is {test[name]!r}; it must be above 0")
+        raise InputError(f"{test['label']}: {name} is {test[name]!r}; it must be above 0")
     return value
 
 
-def one_setting(tests: Sequence[Test], chosen: Sequence[str] = ()) -> list[Test]:
+def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test]:
     """The tests of one setting; they may differ in threads and models.
 
     Args:
         tests: of a file.
-        chosen: settings, as `field=value`.
+        choices: settings, as `field=value`.
 
     Raises:
         InputError: the file has no such setting, or tests of several are left.
     """
-    left = list(tests)
-    for choice in chosen:
+    pool = list(tests)
+    for choice in choices:
         name, _, value = choice.partition("=")
-        offered = {key for test in left for key in _settings(test)} | {"n_threads"}
+        offered = {key for test in pool for key in _settings(test)} | {"n_threads"}
         require_choice("--setting", name, offered)
-        same = [test for test in left if _written(test, name) == value.strip().lower()]
-        if not same:
-            values = _listed(left, name)
+        matching = [test for test in pool if _setting_text(test, name) == value.strip().lower()]
+        if not matching:
+            values = _list_values(pool, name)
             raise InputError(f"--setting {choice}: the file has tests of {name} {values}")
-        left = same
-    names = dict.fromkeys(key for test in left for key in _settings(test))
-    several = [name for name in names if len({_written(test, name) for test in left}) > 1]
-    if TYPE in several and len({_arithmetic(test) for test in left}) == len({weights_type(t) for t in left}):
+        pool = matching
+    names = dict.fromkeys(key for test in pool for key in _settings(test))
+    several = [name for name in names if len({_setting_text(test, name) for test in pool}) > 1]
+    if TYPE in several and len({_arithmetic(test) for test in pool}) == len({weights_type(t) for t in pool}):
         several.remove(TYPE)  # one type for each arithmetic
     if several:
-        each = "; ".join(f"{name}: {_listed(left, name)}" for name in several)
-        first = f"{several[0]}={_written(left[0], several[0])}"
+        settings = "; ".join(f"{name}: {_list_values(pool, name)}" for name in several)
+        first = f"{several[0]}={_setting_text(pool[0], several[0])}"
         raise InputError(
-            f'the file has tests of several settings ({each}); choose one, as --setting "{first}"'
+            f'the file has tests of several settings ({settings}); choose one, as --setting "{first}"'
         )
-    return left
+    return pool
 
 
 def _settings(test: Test) -> list[str]:
-    return [*(name for name in test if name not in NO_SETTING and name != "place"), TYPE]
+    return [*(name for name in test if name not in NO_SETTING and name != "label"), TYPE]
 
 
-def _written(test: Test, name: str) -> str:
+def _setting_text(test: Test, name: str) -> str:
     return str(weights_type(test) if name == TYPE else test.get(name, "absent")).strip().lower()
 
 
-def _listed(tests: Sequence[Test], name: str) -> str:
-    return ", ".join(dict.fromkeys(_written(test, name) for test in tests))
+def _list_values(tests: Sequence[Test], name: str) -> str:
+    return ", ".join(dict.fromkeys(_setting_text(test, name) for test in tests))
 
 
 def weights_type(test: Test) -> str:
@@ -247,7 +247,7 @@ def weights_type(test: Test) -> str:
         if word in PLAIN or QUANTIZED.match(word):
             return " ".join(words[i:])
     raise InputError(
-        f"{test['place']}: model_type {test['model_type']!r} names no known type of weights; "
+        f"{test['label']}: model_type {test['model_type']!r} names no known type of weights; "
         f"known are {', '.join(PLAIN)} and quantized ones, as Q4_0"
     )
 
@@ -258,12 +258,12 @@ def _arithmetic(test: Test) -> str:
     A type that llama.cpp guessed is what the bytes say.
     """
     kind = weights_type(test)
-    named = PLAIN.get(kind.split()[0], "int8")
+    by_name = PLAIN.get(kind.split()[0], "int8")
     bits = 8 * _number(test, "model_size") / _number(test, "model_n_params")
     by_bytes = next((name for name, (least, most) in BITS.items() if least <= bits < most), None)
-    if by_bytes is None or (by_bytes != named and "(guessed)" not in kind):
+    if by_bytes is None or (by_bytes != by_name and "(guessed)" not in kind):
         raise InputError(
-            f"{test['place']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
+            f"{test['label']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
             "(model_size over model_n_params); correct the field that is wrong"
         )
     return by_bytes
@@ -356,27 +356,27 @@ def _processor(test: Test, rows: int, layers: int) -> str:
         InputError: on several processors, or it cannot be known.
     """
     accelerator = _accelerator(test)
-    given, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
+    ngl, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
     if accelerator is None or (
-        given == 0 and (rows < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
+        ngl == 0 and (rows < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
     ):
         return CPU
-    named = str(test.get("devices") or "auto")
+    device_names = str(test.get("devices") or "auto")
     doubts = {
-        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": given
+        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": ngl
         == 0,
         f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
-        f"n_gpu_layers is {given}, so that layers may have stayed on the CPU": 0 < given < layers,
+        f"n_gpu_layers is {ngl}, so that layers may have stayed on the CPU": 0 < ngl < layers,
         "n_cpu_moe leaves experts on the CPU": _number(test, "n_cpu_moe", 0) > 0,
         "no_kv_offload leaves attention on the CPU": _true(test, "no_kv_offload"),
         "tensor_buft_overrides moves tensors": str(test.get("tensor_buft_overrides") or "none") != "none",
         "the model may lie on several devices": test.get("split_mode") != "none"
-        and ("," in gpu_info if named == "auto" else "/" in named),
+        and ("," in gpu_info if device_names == "auto" else "/" in device_names),
     }
     for doubt, holds in doubts.items():
         if holds:
             raise InputError(
-                f"{test['place']}: where it ran is not known: {doubt}; run it with -dev none for the CPU, "
+                f"{test['label']}: where it ran is not known: {doubt}; run it with -dev none for the CPU, "
                 f"or with -ngl {ALL_LAYERS} -dev NAME for a whole model on one device"
             )
     return accelerator
@@ -390,12 +390,12 @@ def _accelerator(test: Test) -> str | None:
     names = str(test["backends"]).split(",") if devices == "auto" else devices.split("/")
     kinds = set()
     for name in (name.strip() for name in names):
-        known = [kind for backend, kind in BACKENDS.items() if backend.lower() in name.lower()]
-        if name and not known:
+        backend_kinds = [kind for backend, kind in BACKENDS.items() if backend.lower() in name.lower()]
+        if name and not backend_kinds:
             raise InputError(
-                f"{test['place']}: where {name!r} computes is not known; known are {', '.join(BACKENDS)}"
+                f"{test['label']}: where {name!r} computes is not known; known are {', '.join(BACKENDS)}"
             )
-        kinds |= set(known) - {CPU}
+        kinds |= set(backend_kinds) - {CPU}
     if len(kinds) > 1:
-        raise InputError(f"{test['place']}: {', '.join(names)} are several processors; run it with -dev NAME")
+        raise InputError(f"{test['label']}: {', '.join(names)} are several processors; run it with -dev NAME")
     return kinds.pop() if kinds else None

@@ -26,7 +26,7 @@ from repro.libraries import torch
 from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
-from repro.models.calibration.written import GIGA, Section, best_rates, curve, engine_of_costs, fact
+from repro.models.calibration.sections import GIGA, Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
@@ -120,8 +120,8 @@ def time_probes(on: str, effort: Effort, open_probe: OpenProbe = LayerProbe) -> 
         for kernels in kernels_of(on):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
             sizes = deciding_sizes(on, effort, kernels, local, open_probe)
-            if (most := len(sizes.probes)) > len(effort.shapes):
-                say(f"and {most - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
+            if (count := len(sizes.probes)) > len(effort.shapes):
+                say(f"and {count - len(effort.shapes)} larger, up to width {sizes.probes[-1].config.hidden}")
             if sizes.note:
                 timings.notes[kernels] = sizes.note
             timings.parts += _passes(sizes, effort)
@@ -156,7 +156,7 @@ class Sizes(NamedTuple):
         )
 
 
-def grown(config: DecoderConfig) -> DecoderConfig:
+def double_width(config: DecoderConfig) -> DecoderConfig:
     """A layer of twice the width, hence four times the weights."""
     widths = {name: 2 * getattr(config, name) for name in ("hidden", "heads", "kv_heads", "intermediate")}
     return replace(config, **widths)
@@ -173,7 +173,7 @@ def deciding_sizes(
         InputError: times of the same pass differ by more than sizes make of them.
     """
 
-    def opened(shape: DecoderConfig) -> LayerProbe:
+    def open_shape(shape: DecoderConfig) -> LayerProbe:
         config = probe_config(shape, kernels, effort.footprint)
         return open_probe(config, kernels, effort.contexts, local)
 
@@ -181,14 +181,14 @@ def deciding_sizes(
         configs = [*(probe.config for probe in probes), probe_config(shape, kernels, effort.footprint)]
         return sum(cost_of(c, kernels.dtype).model_bytes for c in configs) <= ROOM * memory_of(on)
 
-    probes = [opened(SHAPES[name]) for name in effort.shapes]
-    while not _decides(probes, 1) and fits(larger := grown(probes[-1].config)):
-        probes.append(opened(larger))
+    probes = [open_shape(SHAPES[name]) for name in effort.shapes]
+    while not _decides(probes, 1) and fits(larger := double_width(probes[-1].config)):
+        probes.append(open_shape(larger))
     if _decides(probes, 1):
         return Sizes(probes, effort.rows, 0)
-    for more in MORE_ROWS:
-        if _decides(probes, more):
-            return Sizes(probes, (*effort.rows, more), more)
+    for rows in MORE_ROWS:
+        if _decides(probes, rows):
+            return Sizes(probes, (*effort.rows, rows), rows)
     _require_steady(probes)
     return Sizes(probes, effort.rows, None)
 
@@ -198,8 +198,8 @@ def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
         return next(t.seconds for t in probe.time(rows, probe.contexts[0]) if t.part == LAYER)
 
     seconds()  # kernels are chosen, memory is taken
-    taken = sorted(seconds() for _ in range(TRIES))
-    return taken[TRIES // 4], taken[-1 - TRIES // 4]
+    durations = sorted(seconds() for _ in range(TRIES))
+    return durations[TRIES // 4], durations[-1 - TRIES // 4]
 
 
 def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
@@ -208,10 +208,10 @@ def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
 
 
 def _require_steady(probes: Sequence[LayerProbe]) -> None:
-    spread = [_quartiles(probe, 1) for probe in probes]
-    if all(upper < NOISE * lower for lower, upper in spread):
+    quartiles = [_quartiles(probe, 1) for probe in probes]
+    if all(upper < NOISE * lower for lower, upper in quartiles):
         return
-    low, high = min(lower for lower, _ in spread), max(upper for _, upper in spread)
+    low, high = min(lower for lower, _ in quartiles), max(upper for _, upper in quartiles)
     raise InputError(
         f"layers of width {probes[0].config.hidden} to {probes[-1].config.hidden}, in passes of 1 to "
         f"{MORE_ROWS[-1]} rows, did not take longer the larger they were, and equal passes took "
@@ -242,11 +242,11 @@ def flash_section(folder: Path, effort: Effort) -> Section:
     folder.mkdir(parents=True, exist_ok=True)
     require_space(folder, 2 * effort.file, "the file that is read to measure the disk")
     say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
-    with measure.scratch_file(folder, effort.file) as source:
+    with measure.scratch_file(folder, effort.file) as file:
         rates = [
-            measure.read_rate(source, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
+            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
         ]
-        way = source.way
+        way = file.way
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
     points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)
@@ -264,10 +264,10 @@ def memory_of(on: str) -> float:
 
 def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
     """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
-    a = torch.rand(1024, 1024)
+    matrix = torch.rand(1024, 1024)
     pause, clock = 5 * seconds, WallClock()
     idle = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
-    busy = measure.watts(pause, lambda: a @ a)
+    busy = measure.watts(pause, lambda: matrix @ matrix)
     if idle is None or busy is None or on == GPU:
         say("power: no counter can be read; idle power and watts are assumed")
         above = 200.0 if on == GPU else 3.0 * torch.get_num_threads()
@@ -281,8 +281,8 @@ def power_facts(on: str, seconds: float) -> tuple[Section, Section]:
 def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
     best = best_rates(costs)
-    lacking = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
-    peak = {arithmetic: lacking for arithmetic in ("fp32", "fp16", "int8")} | {
+    default = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
+    peak = {arithmetic: default for arithmetic in ("fp32", "fp16", "int8")} | {
         arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
         for arithmetic, rate in best.items()
     }

@@ -122,21 +122,21 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
         before_mlp=norm(),
     )
     table = weight(config.vocab, hidden)
-    layers = [first, *(_copied(first) for _ in range(config.layers - 1))]
+    layers = [first, *(_copy(first) for _ in range(config.layers - 1))]
     return Decoder(config, layers, EmbeddingAndHead(table.to(ends.table), ends.head(table, None), norm()))
 
 
-def _copied(part: Any) -> Any:
+def _copy(part: Any) -> Any:
     """A copy of an operator, or of a layer of them, with memory of its own."""
     if isinstance(part, torch.Tensor):
         return part.clone()
     if not is_dataclass(part):
         return part
-    copies = {f.name: _copied(getattr(part, f.name)) for f in fields(part)}
+    copies = {f.name: _copy(getattr(part, f.name)) for f in fields(part)}
     return replace(part, **copies)  # type: ignore[type-var]
 
 
-def _stored(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
+def _write_file(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
     """A file of layers that a reader can stream."""
     size = page_aligned(buffer_bytes(layout(layers[0])))
     file = LayerFile(path, len(layers), size, layers[0].skeleton())
@@ -173,22 +173,22 @@ class LayerProbe:
             root = cache_root() / "calibrate"
             root.mkdir(parents=True, exist_ok=True)
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
-            stored = _stored(Path(self._scratch.name) / "layers", decoder.resident_layers())
+            stored = _write_file(Path(self._scratch.name) / "layers", decoder.resident_layers())
             reader = LayerReader(stored, slots=2)
             decoder = decoder.with_layers([None] * config.layers)
         self._timer = PassTimer(local, cost, contexts, decoder, reader, streamed)
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""
-        shape, took = self.config.shape, self._timer.time(rows, context)
+        shape, pass_time = self.config.shape, self._timer.time(rows, context)
 
         def timing(part: str, weights: float, seconds: float, attention: float = 0.0) -> PartTiming:
             return PartTiming(self._kernels, part, weights, attention, rows, context, seconds)
 
         attention = shape.attention_flops(rows, context)
-        yield timing(LAYER, shape.layer_weights, took.layers / shape.layers, attention)
-        yield timing(HEAD, shape.head_weights, took.head)
-        if took.read_bytes:
-            yield timing(READ, took.read_bytes / shape.layers, took.read_s / shape.layers)
+        yield timing(LAYER, shape.layer_weights, pass_time.layers / shape.layers, attention)
+        yield timing(HEAD, shape.head_weights, pass_time.head)
+        if pass_time.read_bytes:
+            yield timing(READ, pass_time.read_bytes / shape.layers, pass_time.read_s / shape.layers)
         else:  # the rest of a streamed pass is waiting for weights
-            yield timing(REST, 0, took.rest)
+            yield timing(REST, 0, pass_time.rest)

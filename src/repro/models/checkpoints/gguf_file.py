@@ -98,16 +98,16 @@ def convert(path: Path, folder: Path, store: str) -> None:
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise InputError(f"{path} is not a GGUF file")
-    source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    gguf = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     reader = _read(path, lambda: _reader(path))
     kind, settings = _settings(path, reader)
-    config = _read(path, lambda: AutoConfig.from_pretrained(**source))
+    config = _read(path, lambda: AutoConfig.from_pretrained(**gguf))
     _adjust(path, config, kind, settings, _frequency_factors(path, kind, reader))
     _require_tensors(path, kind, config, reader)
     flags = _tokenizer_flags(path, kind, reader)
     tokens = _tokenizer(path, kind, reader, flags)
     dtype = getattr(torch, store)
-    model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=dtype))
+    model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(**gguf, config=config, dtype=dtype))
     # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
     model.hf_quantizer.remove_quantization_config(model)
     ends = list(dict.fromkeys(flags[name] for name in ENDS if name in flags))
@@ -139,8 +139,8 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     def contents() -> dict[str, Any]:
-        others = ("general.", "tokenizer.", "GGUF.")
-        names = [name for name in reader.fields if not name.startswith(others)]
+        other_sections = ("general.", "tokenizer.", "GGUF.")
+        names = [name for name in reader.fields if not name.startswith(other_sections)]
         general = [name for name in ("general.architecture", "general.type") if name in reader.fields]
         return {name: reader.fields[name].contents() for name in (*general, *names)}
 
@@ -159,9 +159,9 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
             f"choices: {', '.join(ARCHITECTURES)}"
         )
     settings = {name[len(kind) + 1 :]: v for name, v in fields.items() if name.startswith(f"{kind}.")}
-    known = {*GGUF_CONFIG_MAPPING[kind], *SETTINGS, *ONLY, *HARMLESS, *SCALES}
+    supported = {*GGUF_CONFIG_MAPPING[kind], *SETTINGS, *ONLY, *HARMLESS, *SCALES}
     for name, value in settings.items():
-        if name not in known or value not in ONLY.get(name, (value,)):
+        if name not in supported or value not in ONLY.get(name, (value,)):
             raise InputError(f"{path} has {kind}.{name}={value!r}, which is not read here")
     return kind, settings
 
@@ -178,12 +178,12 @@ def _frequency_factors(path: Path, kind: str, reader: GGUFReader) -> list[float]
 
 def _adjust(path: Path, config: Any, kind: str, settings: Mapping[str, Any], factors: list[float]) -> None:
     """Put into the configuration what transformers' reader drops; InputError for what contradicts itself."""
-    heads = [settings[name] for name, place in SETTINGS.items() if place == "head_dim" and name in settings]
+    heads = [settings[name] for name, entry in SETTINGS.items() if entry == "head_dim" and name in settings]
     if len(set(heads)) > 1:
         raise InputError(f"{path} has heads of {' and '.join(map(str, sorted(set(heads))))} for one layer")
-    for name, place in SETTINGS.items():
+    for name, entry in SETTINGS.items():
         if name in settings:
-            setattr(config, place, settings[name])
+            setattr(config, entry, settings[name])
     scale = next((float(settings[name]) for name in SCALES if settings.get(name)), 1.0)
     if settings.get("rope.scaling.type") == "none":  # llama.cpp takes a factor without a type as linear
         scale = 1.0
@@ -222,8 +222,8 @@ def _require_tensors(path: Path, kind: str, config: Any, reader: GGUFReader) -> 
         ([name for name in shapes if stored.get(name) != shapes[name]], "has another shape for {}"),
     ):
         if names:
-            more = f" (and {len(names) - 1} more tensors)" if len(names) > 1 else ""
-            raise InputError(f"{path} {says.format(f'{names[0]}{more}')}")
+            count_note = f" (and {len(names) - 1} more tensors)" if len(names) > 1 else ""
+            raise InputError(f"{path} {says.format(f'{names[0]}{count_note}')}")
 
 
 def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any]:
@@ -245,11 +245,11 @@ def _tokenizer_flags(path: Path, kind: str, reader: GGUFReader) -> dict[str, Any
         if choices is not None and flags.get(name, choices[0]) not in choices:
             raise InputError(f"{path} has tokenizer.{name}={flags[name]!r}, which is not read here")
     model, pre = flags.get("ggml.model"), flags.get("ggml.pre")
-    known = (*AS_TRANSFORMERS, *DIGIT_BY_DIGIT) if model == "gpt2" else (None, "default")
-    if pre not in known:
+    supported = (*AS_TRANSFORMERS, *DIGIT_BY_DIGIT) if model == "gpt2" else (None, "default")
+    if pre not in supported:
         raise InputError(
             f"{path} has tokenizer.ggml.pre={pre!r}; how that cuts texts is not known here, only "
-            f"{', '.join(map(str, known))}"
+            f"{', '.join(map(str, supported))}"
         )
     if flags.get("ggml.add_space_prefix") and (model == "gpt2" or kind.startswith("gemma")):
         raise InputError(
@@ -298,15 +298,15 @@ def _add_whole(tokens: Any, reader: GGUFReader) -> None:
     from tokenizers.pre_tokenizers import ByteLevel
 
     types = reader.fields.get("tokenizer.ggml.token_type")
-    words = reader.fields["tokenizer.ggml.tokens"].contents()
+    token_texts = reader.fields["tokenizer.ggml.tokens"].contents()
     alphabet, bytewise = set(ByteLevel.alphabet()), ByteLevel(add_prefix_space=False, use_regex=False)
     state = json.loads(tokens.backend_tokenizer.to_str())
     vocabulary = state["model"]["vocab"]
-    added = [token for token in state["added_tokens"] if token["id"] < len(words)]
-    for word, kind in zip(words, types.contents() if types else (), strict=False):
+    added = [token for token in state["added_tokens"] if token["id"] < len(token_texts)]
+    for word, kind in zip(token_texts, types.contents() if types else (), strict=False):
         if kind in (CONTROL, USER_DEFINED) and not set(word) <= alphabet:
-            ((spelled, _),) = bytewise.pre_tokenize_str(word)
-            vocabulary[word] = vocabulary.pop(spelled)
+            ((in_bytes, _),) = bytewise.pre_tokenize_str(word)
+            vocabulary[word] = vocabulary.pop(in_bytes)
             places = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added.append({"id": vocabulary[word], "content": word, **places, "special": kind == CONTROL})
     if len(added) != len(state["added_tokens"]) or any(token not in state["added_tokens"] for token in added):
@@ -320,19 +320,19 @@ def _save_tokenizer(
     """Save a tokenizer so that it is read as it is; InputError if a class builds its own family's instead."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    def steps(of: Any) -> dict[str, Any]:
+    def steps(tokenizer: Any) -> dict[str, Any]:
         # Without the normalizer: Qwen's class adds that of Qwen's own tokenizers, which no GGUF file says.
-        return {name: step for name, step in json.loads(of.to_str()).items() if name != "normalizer"}
+        return {name: step for name, step in json.loads(tokenizer.to_str()).items() if name != "normalizer"}
 
     tokens.save_pretrained(folder)
     backend = tokens.backend_tokenizer
     if steps(AutoTokenizer.from_pretrained(folder).backend_tokenizer) == steps(backend):
         return
-    words = reader.fields["tokenizer.ggml.tokens"].contents()
-    named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    token_texts = reader.fields["tokenizer.ggml.tokens"].contents()
+    gguf_names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     special = {
-        f"{short}_token": words[flags[f"ggml.{long}_token_id"]]
-        for short, long in named.items()
+        f"{short}_token": token_texts[flags[f"ggml.{long}_token_id"]]
+        for short, long in gguf_names.items()
         if f"ggml.{long}_token_id" in flags
     }
     plain = PreTrainedTokenizerFast(

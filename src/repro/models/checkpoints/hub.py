@@ -54,11 +54,11 @@ def may_have_dataset(name: str) -> bool:
     """Whether something of a dataset lies in the local caches of the hub and of `datasets`."""
     prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
     last = name.rpartition("/")[2].lower()
-    found = prepared.is_dir() and any(last in path.name.lower() for path in prepared.iterdir())
-    return found or Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}").is_dir()
+    is_prepared = prepared.is_dir() and any(last in path.name.lower() for path in prepared.iterdir())
+    return is_prepared or Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}").is_dir()
 
 
-def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
+def cached_snapshot(hub: Hub, tokenizer: bool = True) -> Path | None:
     """The snapshot in the local hub cache if it is complete, else None. Does not use the network."""
     if not Path(constants.HF_HUB_CACHE, f"models--{hub.repo.replace('/', '--')}").is_dir():
         return None
@@ -66,7 +66,7 @@ def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
+        snapshot = snapshot_download(
             hub.repo,
             revision=hub.revision,
             cache_dir=constants.HF_HUB_CACHE,
@@ -76,7 +76,7 @@ def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
-    return Path(found) if missing_from(Path(found), tokenizer) is None else None
+    return Path(snapshot) if missing_from(Path(snapshot), tokenizer) is None else None
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ def facts(hub: Hub) -> HubFacts:
 
     if is_offline(None):
         raise Unavailable("HF_HUB_OFFLINE is set")
-    with _reached():
+    with _reaching_hub():
         info = HfApi().model_info(
             hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
         )
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
-    wanted = filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+    file_names = filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED)
     commit, gated = getattr(info, "sha", None), getattr(info, "gated", False)
     return HubFacts(
-        str(commit or hub.revision or "main"), {name: sizes[name] for name in wanted}, bool(gated)
+        str(commit or hub.revision or "main"), {name: sizes[name] for name in file_names}, bool(gated)
     )
 
 
@@ -121,7 +121,7 @@ def download(hub: Hub, check: Check = dict) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
     sizes = facts(hub).sizes
-    with _reached():
+    with _reaching_hub():
         if not any(name.endswith((".safetensors", MEDUSA)) for name in sizes):
             raise Unavailable(
                 f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
@@ -131,18 +131,18 @@ def download(hub: Hub, check: Check = dict) -> Path:
         require_space(Path(cache), sum(sizes.values()), hub.repo)
         if CONFIG in sizes:
             check(read_json(Path(hf_hub_download(hub.repo, CONFIG, revision=hub.revision, cache_dir=cache))))
-        found = snapshot_download(
+        snapshot = snapshot_download(
             hub.repo,
             revision=hub.revision,
             cache_dir=constants.HF_HUB_CACHE,
             allow_patterns=WANTED,
             ignore_patterns=UNWANTED,
         )
-    return Path(found)
+    return Path(snapshot)
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _reaching_hub() -> Iterator[None]:
     """Unavailable, with the first line of the reason, for what goes wrong on the way to the hub."""
     import httpx2
 

@@ -76,28 +76,28 @@ class Checkpoint:
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
         """From a mapping in YAML or a resolved config; InputError for missing, unknown or invalid keys."""
-        given = dict(mapping)
-        _check_keys("checkpoint", given, Checkpoint)
-        require_choice("precision to store", given["store"], STORES)
+        values = dict(mapping)
+        _check_keys("checkpoint", values, Checkpoint)
+        require_choice("precision to store", values["store"], STORES)
         for key in ("name", "licence"):
-            if not isinstance(given[key], str) or not given[key]:
-                raise InputError(f"checkpoint.{key} must be a text, not {given[key]!r}")
-        if Path(given["name"]).name != given["name"]:  # it names files in the cache
-            raise InputError(f"checkpoint.name is {given['name']!r}; it must be a name without folders")
-        if given["hub"] is not None:
-            _check_keys("checkpoint.hub", given["hub"], Hub)
-            given["hub"] = typed(Hub, given["hub"], "checkpoint.hub")
-        if given["wheel"] is not None:
-            _check_keys("checkpoint.wheel", given["wheel"], Wheel)
-            given["wheel"] = typed(Wheel, given["wheel"], "checkpoint.wheel")
-        if given.get("files") is not None:
-            given["files"] = {
-                name: typed(Wheel, file, f"checkpoint.files.{name}") for name, file in given["files"].items()
+            if not isinstance(values[key], str) or not values[key]:
+                raise InputError(f"checkpoint.{key} must be a text, not {values[key]!r}")
+        if Path(values["name"]).name != values["name"]:  # it names files in the cache
+            raise InputError(f"checkpoint.name is {values['name']!r}; it must be a name without folders")
+        if values["hub"] is not None:
+            _check_keys("checkpoint.hub", values["hub"], Hub)
+            values["hub"] = typed(Hub, values["hub"], "checkpoint.hub")
+        if values["wheel"] is not None:
+            _check_keys("checkpoint.wheel", values["wheel"], Wheel)
+            values["wheel"] = typed(Wheel, values["wheel"], "checkpoint.wheel")
+        if values.get("files") is not None:
+            values["files"] = {
+                name: typed(Wheel, file, f"checkpoint.files.{name}") for name, file in values["files"].items()
             }
         for key in ("folder", "shares_embeddings_with", "predictor"):
-            if given.get(key) is not None and (not isinstance(given[key], str) or not given[key]):
-                raise InputError(f"checkpoint.{key} must be a text or null, not {given[key]!r}")
-        return Checkpoint(**given)
+            if values.get(key) is not None and (not isinstance(values[key], str) or not values[key]):
+                raise InputError(f"checkpoint.{key} must be a text or null, not {values[key]!r}")
+        return Checkpoint(**values)
 
     @staticmethod
     def from_yaml(path: Path) -> Checkpoint:
@@ -110,17 +110,17 @@ def checkpoint_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((conf_dir() / "model" / "checkpoint").glob("*.yaml"))}
 
 
-def _check_keys(where: str, given: Any, shape: type) -> None:
+def _check_keys(section: str, entries: Any, shape: type) -> None:
     """InputError unless the keys match the dataclass's fields; only fields with a default may be absent."""
-    wanted = {field.name for field in fields(shape)}
-    if not isinstance(given, Mapping):
-        raise InputError(f"{where} must be a mapping with {', '.join(sorted(wanted))}, not {given!r}")
-    for key in given:
-        if key not in wanted:
-            raise InputError(unknown(f"key of {where}", str(key), wanted))
+    names = {field.name for field in fields(shape)}
+    if not isinstance(entries, Mapping):
+        raise InputError(f"{section} must be a mapping with {', '.join(sorted(names))}, not {entries!r}")
+    for key in entries:
+        if key not in names:
+            raise InputError(unknown(f"key of {section}", str(key), names))
     needed = {field.name for field in fields(shape) if field.default is MISSING}
-    if lacking := needed - set(given):
-        raise InputError(f"{where} {given.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
+    if lacking := needed - set(entries):
+        raise InputError(f"{section} {entries.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
@@ -129,18 +129,18 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     Raises:
         InputError: `checkpoint.folder` is set and does not exist; other weights must not silently replace it.
     """
-    places = local_places(checkpoint)
-    found = next((place for place in places if place.exists()), None)
-    if found is None and checkpoint.folder is not None:
-        tried = ", ".join(map(str, places))
+    candidates = local_paths(checkpoint)
+    path = next((candidate for candidate in candidates if candidate.exists()), None)
+    if path is None and checkpoint.folder is not None:
+        searched = ", ".join(map(str, candidates))
         raise InputError(
             f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there"
-            f"{to_install(checkpoint.folder) or f'; tried {tried}'}"
+            f"{to_install(checkpoint.folder) or f'; tried {searched}'}"
         )
-    return found
+    return path
 
 
-def local_places(checkpoint: Checkpoint) -> list[Path]:
+def local_paths(checkpoint: Checkpoint) -> list[Path]:
     """Candidate paths of a local copy, in search order."""
     if checkpoint.folder is not None:
         return folders(checkpoint.folder)
@@ -150,31 +150,31 @@ def local_places(checkpoint: Checkpoint) -> list[Path]:
     return [base / name for base in _shelf() for name in names]
 
 
-def folders(named: str) -> list[Path]:
+def folders(folder: str) -> list[Path]:
     """Candidate paths of a folder: absolute, or below $REPRO_MODELS, the project or the working directory."""
-    return [base / Path(named).expanduser() for base in (*_shelf(), project_root(), Path.cwd())]
+    return [base / Path(folder).expanduser() for base in (*_shelf(), project_root(), Path.cwd())]
 
 
-def to_install(named: str) -> str:
+def to_install(folder: str) -> str:
     """How to get a folder that is not there, if it is one of the project's assets."""
-    return "; `pip install 'repro[assets]'` brings it" if named.startswith("assets/") else ""
+    return "; `pip install 'repro[assets]'` brings it" if folder.startswith("assets/") else ""
 
 
-def model_file(named: str) -> dict[str, Any] | None:
+def model_file(text: str) -> dict[str, Any] | None:
     """The content of a model file for weights that people bring; `None` if the text names none.
 
     Args:
-        named: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
+        text: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
     """
-    place = next((place for place in folders(named) if (place / CONFIG).is_file() or _is_gguf(place)), None)
-    if place is None and not REPOSITORY.fullmatch(named):
+    path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
+    if path is None and not REPOSITORY.fullmatch(text):
         return None
-    tokenized = place is None or _is_gguf(place) or any(any(place.glob(name)) for name in OF_TOKENIZERS)
-    name = Path(named).name.removesuffix(".gguf")
+    tokenized = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in OF_TOKENIZERS)
+    name = Path(text).name.removesuffix(".gguf")
     checkpoint = {
         "name": name,
-        "folder": str(place) if place else None,
-        "hub": None if place else {"repo": named, "revision": None},
+        "folder": str(path) if path else None,
+        "hub": None if path else {"repo": text, "revision": None},
         "wheel": None,
         "store": STORES[0],
         "shares_embeddings_with": None if tokenized else "its target",
@@ -183,8 +183,8 @@ def model_file(named: str) -> dict[str, Any] | None:
     return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": STORES[0]}
 
 
-def _is_gguf(place: Path) -> bool:
-    return (place.suffix == ".gguf" and place.is_file()) or any(place.glob("*.gguf"))
+def _is_gguf(path: Path) -> bool:
+    return (path.suffix == ".gguf" and path.is_file()) or any(path.glob("*.gguf"))
 
 
 def _shelf() -> list[Path]:

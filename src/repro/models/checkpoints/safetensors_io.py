@@ -59,12 +59,12 @@ class _Stored(Tensors):
     def require(self, shapes: Shapes, unused: re.Pattern[str] = NONE) -> None:
         """See `Tensors`."""
         if missing := [name for name in shapes if name not in self._entries]:
-            raise InputError(f"tensor {_named(missing)} is missing from {self._files_named()}")
+            raise InputError(f"tensor {_first(missing)} is missing from {self._files_named()}")
         for name, shape in shapes.items():
             self._entry(name, shape)
         if unread := [name for name in self._entries if name not in shapes and not unused.fullmatch(name)]:
             raise InputError(
-                f"{self._entries[unread[0]].path} has tensor {_named(unread)}, which is no part of the model "
+                f"{self._entries[unread[0]].path} has tensor {_first(unread)}, which is no part of the model "
                 "that config.json describes; correct config.json, or save the weights without it"
             )
 
@@ -88,7 +88,7 @@ class PickledTensors(_Stored):
 
     def __init__(self, path: Path) -> None:
         """Read the file; InputError as in `unpickled`."""
-        self._tensors = unpickled(path)
+        self._tensors = unpickle_tensors(path)
         self._entries = {
             name: StoredTensor(str(tensor.dtype), tuple(tensor.shape), path)
             for name, tensor in self._tensors.items()
@@ -118,15 +118,15 @@ class StoredTensors(_Stored):
     @cached_property
     def _files(self) -> dict[Path, Any]:
         """The files, opened when the first tensor is read: names and shapes are known without torch."""
-        return {path: opened(path) for path in {entry.path for entry in self._entries.values()}}
+        return {path: open_safetensors(path) for path in {entry.path for entry in self._entries.values()}}
 
     def prefix_of(self, start: str, prefixes: Sequence[str]) -> str:
         """The first prefix for which a tensor name begins with prefix + `start`; InputError if none."""
         for prefix in prefixes:
             if self.begins(prefix + start):
                 return prefix
-        wanted = " or ".join(f"{prefix}{start}*" for prefix in prefixes)
-        raise InputError(f"{self.folder} holds no tensor {wanted}")
+        patterns = " or ".join(f"{prefix}{start}*" for prefix in prefixes)
+        raise InputError(f"{self.folder} holds no tensor {patterns}")
 
     def begins(self, start: str) -> bool:
         """Whether a tensor's name begins with this."""
@@ -149,28 +149,28 @@ class StoredTensors(_Stored):
         return tensor.long()
 
 
-def _named(names: Sequence[str]) -> str:
+def _first(names: Sequence[str]) -> str:
     return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
-def unpickled(path: Path) -> dict[str, Tensor]:
+def unpickle_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a `torch.save` file, loaded with `weights_only=True`, which runs no code from it.
 
     Raises:
         InputError: the file is truncated, holds more than tensors, or is not a mapping of names to tensors.
     """
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(f"{path} holds more than tensors: {error}") from error
     except (RuntimeError, EOFError) as error:
         raise InputError(f"{path} is not a whole file of tensors: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
-    return found
+    return loaded
 
 
-def opened(path: Path) -> Any:
+def open_safetensors(path: Path) -> Any:
     """A safetensors file, of torch's tensors; InputError if it is damaged."""
     try:
         return safe_open(path, framework="pt")
@@ -180,7 +180,7 @@ def opened(path: Path) -> Any:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of one safetensors file; InputError if it is damaged."""
-    with opened(path) as file:
+    with open_safetensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 

@@ -107,9 +107,9 @@ def is_whole(folder: Path) -> bool:
     if not (folder / PROVENANCE).is_file():
         return False
     try:
-        noted = read_json(folder / PROVENANCE)
-        files = noted.get("files", {})
-        there = all((folder / name).stat().st_size == size for name, size in files.items())
-        return bool(files) and there and noted.get("digest") == digest(folder)
+        facts = read_json(folder / PROVENANCE)
+        files = facts.get("files", {})
+        sizes_match = all((folder / name).stat().st_size == size for name, size in files.items())
+        return bool(files) and sizes_match and facts.get("digest") == digest(folder)
     except (InputError, OSError, AttributeError):
         return False

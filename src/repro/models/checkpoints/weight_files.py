@@ -39,38 +39,38 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
             index names a file for a tensor that this file lacks; or a file has a tensor that the index does
             not name.
     """
-    mapped = index(folder)
-    files = sorted({folder / name for name in mapped.values()}) or sorted(folder.glob(f"*{TENSORS}"))
-    found: dict[str, StoredTensor] = {}
+    weight_map = index(folder)
+    files = sorted({folder / name for name in weight_map.values()}) or sorted(folder.glob(f"*{TENSORS}"))
+    tensors: dict[str, StoredTensor] = {}
     for path in [folder / SINGLE] if (folder / SINGLE).is_file() else files:
         for name, tensor in header(path).items():
-            if mapped and name not in mapped:
+            if weight_map and name not in weight_map:
                 raise InputError(
                     f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
                 )
-            if mapped and mapped[name] != path.name:
+            if weight_map and weight_map[name] != path.name:
                 continue
-            if name in found:
+            if name in tensors:
                 raise InputError(
-                    f"tensor {name} is in {found[name].path.name} and in {path.name} of {folder}, and "
+                    f"tensor {name} is in {tensors[name].path.name} and in {path.name} of {folder}, and "
                     f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
                 )
-            found[name] = tensor
-    if lost := sorted(mapped.keys() - found.keys()):
-        raise InputError(f"tensor {lost[0]} is missing from {folder / mapped[lost[0]]}, where {INDEX} has it")
-    return found
+            tensors[name] = tensor
+    for name in sorted(weight_map.keys() - tensors.keys()):
+        raise InputError(f"tensor {name} is missing from {folder / weight_map[name]}, where {INDEX} has it")
+    return tensors
 
 
 def index(folder: Path) -> dict[str, str]:
     """The file of each tensor in the index; empty if `model.safetensors` makes it void or there is none."""
     if not (folder / INDEX).is_file() or (folder / SINGLE).is_file():
         return {}
-    named = read_json(folder / INDEX).get("weight_map", {})
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+    weight_map = read_json(folder / INDEX).get("weight_map", {})
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
-    if outside := [name for name in named.values() if Path(name).name != name]:
+    if outside := [name for name in weight_map.values() if Path(name).name != name]:
         raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
-    return dict(named)
+    return dict(weight_map)
 
 
 def header(path: Path) -> Mapping[str, StoredTensor]:
@@ -107,9 +107,9 @@ def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
             }
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
-    wanted = 8 + length + max(ends, default=0)
-    if size != wanted:
-        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")
+    expected_size = 8 + length + max(ends, default=0)
+    if size != expected_size:
+        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {expected_size}")
     return tensors
 
 

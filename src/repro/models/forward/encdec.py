@@ -166,16 +166,16 @@ def load(
 
     if dtype not in DTYPES:
         raise InputError(unknown("dtype of an encoder-decoder", dtype, DTYPES))
-    model, seen = AutoModelForSeq2SeqLM.from_pretrained(
+    model, info = AutoModelForSeq2SeqLM.from_pretrained(
         folder,
         dtype=getattr(torch, dtype),
         use_safetensors=True,
         trust_remote_code=False,
         output_loading_info=True,
     )
-    for names, what in ((seen["missing_keys"], "lacks"), (seen["unexpected_keys"], "has, unread,")):
+    for names, verb in ((info["missing_keys"], "lacks"), (info["unexpected_keys"], "has, unread,")):
         if names:
-            raise InputError(f"{folder} {what} {len(names)} tensors of its model: {sorted(names)[0]} first")
+            raise InputError(f"{folder} {verb} {len(names)} tensors of its model: {sorted(names)[0]} first")
     if config.max_positions is not None:
         table = model.get_decoder().embed_positions
         beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
@@ -211,24 +211,24 @@ class EncoderDecoderNetwork:
         """What a row is stored under: it depends on which tokens are the encoder's."""
         return row_key(prefix.digest, len(self._prompt))
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
         """A pass over the wanted sequences, one batch entry per branch (default: the fewest that cover them).
 
         Raises:
             RuntimeError: `start` was not called with a prompt, or a wanted sequence is shorter than it.
         """
-        if not self._prompt or any(prefix.length < len(self._prompt) for prefix in wanted):
+        if not self._prompt or any(prefix.length < len(self._prompt) for prefix in prefixes):
             raise RuntimeError("an encoder-decoder is told its prompt first, and asked for nothing shorter")
-        return _Pass(self, list(wanted), list(branches) or _ends(wanted))
+        return _Pass(self, list(prefixes), list(branches) or _ends(prefixes))
 
     def keep(self, text: Prefix) -> None:
         """Crop the cache to its common prefix with `text`, unless the cached sequence extends `text`."""
         if not self._line.starts_with(text):
             self._crop(_fork(self._line, text))
 
-    def rows(self, wanted: list[Prefix], ends: list[Prefix]) -> list[Logits]:
+    def rows(self, prefixes: list[Prefix], ends: list[Prefix]) -> list[Logits]:
         """Logits after each wanted sequence, from a mini-batch of the branches `ends`."""
-        before = min(prefix.length for prefix in wanted) - 1
+        before = min(prefix.length for prefix in prefixes) - 1
         common = min(before, *(_fork(ends[0], end) for end in ends))
         self._crop(min(common, _fork(self._line, ends[0])))
         if len(ends) == 1:
@@ -238,8 +238,8 @@ class EncoderDecoderNetwork:
             self._extend(ends[0].up_to(common))
             skipped = self._inputs(self._line)
             logits = self._branches(ends)
-        branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in wanted]
-        position = [self._inputs(prefix) - 1 - skipped for prefix in wanted]
+        branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in prefixes]
+        position = [self._inputs(prefix) - 1 - skipped for prefix in prefixes]
         return [Logits(row) for row in logits[branch, position].float()]
 
     def _forget(self) -> None:
@@ -290,26 +290,28 @@ class EncoderDecoderNetwork:
 
 
 class _Pass(Step):
-    def __init__(self, network: EncoderDecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> None:
-        self._network, self._wanted, self._branches = network, wanted, branches
+    def __init__(
+        self, network: EncoderDecoderNetwork, prefixes: list[Prefix], branches: list[Prefix]
+    ) -> None:
+        self._network, self._prefixes, self._branches = network, prefixes, branches
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Nothing: `rows` runs all layers."""
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        rows = self._network.rows(self._wanted, self._branches)
+        rows = self._network.rows(self._prefixes, self._branches)
         return rows if at is None else [rows[i] for i in at]
 
 
-def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:
+def _ends(prefixes: Sequence[Prefix]) -> list[Prefix]:
     """The wanted sequences that are not a prefix of another wanted one."""
     inner: set[Prefix] = set()
-    for prefix in wanted:
+    for prefix in prefixes:
         node = prefix.parent
         while node is not None and node not in inner:
             inner.add(node)
             node = node.parent
-    return [prefix for prefix in dict.fromkeys(wanted) if prefix not in inner]
+    return [prefix for prefix in dict.fromkeys(prefixes) if prefix not in inner]
 
 
 def _fork(a: Prefix, b: Prefix) -> int:

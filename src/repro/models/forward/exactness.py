@@ -33,23 +33,23 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    ours: Sequence[int], own: Sequence[int], row: Callable[[int], Logits], dtype: str
+    ours: Sequence[int], greedy: Sequence[int], row: Callable[[int], Logits], dtype: str
 ) -> Divergence | None:
     """The first difference between an answer and the model's own answer, `None` if they are equal.
 
     Args:
         ours: the answer of a method that claims to be lossless.
-        own: the model's own greedy tokens.
-        row: the model's own row from which a token of `own` was chosen, by the token's index.
+        greedy: the model's own greedy tokens.
+        row: the model's own row from which a token of `greedy` was chosen, by the token's index.
         dtype: its precision, one of `weights.DTYPES`.
     """
-    if list(ours) == list(own):
+    if list(ours) == list(greedy):
         return None
-    position = next((i for i, (a, b) in enumerate(zip(ours, own, strict=False)) if a != b), None)
+    position = next((i for i, (a, b) in enumerate(zip(ours, greedy, strict=False)) if a != b), None)
     if position is None:  # one answer is a prefix of the other; rounding cannot explain that
-        return Divergence(min(len(ours), len(own)), float("inf"), False)
-    logps = dict(zip(*row(position).ranked(), strict=True))
-    margin = logps.get(own[position], float("-inf")) - logps.get(ours[position], float("-inf"))
+        return Divergence(min(len(ours), len(greedy)), float("inf"), False)
+    logps = dict(zip(*row(position).top_ranks(), strict=True))
+    margin = logps.get(greedy[position], float("-inf")) - logps.get(ours[position], float("-inf"))
     return Divergence(position, margin, abs(margin) <= rounding(dtype))
 
 

@@ -36,33 +36,33 @@ class Captured:
 
     def __init__(self, depths: Sequence[int]) -> None:
         self.depths = tuple(depths)
-        self._held: dict[int, dict[Prefix, Tensor]] = {depth: {} for depth in depths}
+        self._states: dict[int, dict[Prefix, Tensor]] = {depth: {} for depth in depths}
 
     def __contains__(self, prefix: Prefix) -> bool:
-        return all(prefix in held for held in self._held.values())
+        return all(prefix in states for states in self._states.values())
 
     def see(self, depth: int, prefixes: Sequence[Prefix], x: Tensor) -> None:
         """Record a pass's hidden states after `depth` layers, `[n, hidden]`."""
-        if depth in self._held:
-            self._held[depth].update(zip(prefixes, x.unbind(), strict=True))
+        if depth in self._states:
+            self._states[depth].update(zip(prefixes, x.unbind(), strict=True))
 
     def start(self) -> None:
         """See `Features`."""
-        for held in self._held.values():
-            held.clear()
+        for states in self._states.values():
+            states.clear()
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
         """See `Features`; RuntimeError for a sequence the target has not computed."""
         absent = next((prefix for prefix in prefixes if prefix not in self), None)
         if absent is not None:
             raise RuntimeError(f"the target has no features of {absent}: it has not computed it")
-        rows = [torch.stack([self._held[depth][prefix] for prefix in prefixes]) for depth in self.depths]
+        rows = [torch.stack([self._states[depth][prefix] for prefix in prefixes]) for depth in self.depths]
         return torch.cat(rows, dim=-1)
 
     def keep(self, text: Prefix) -> None:
         """See `Features`."""
-        line = set(text.back())
-        for held in self._held.values():
-            gone = [p for p in held if p not in line and not p.starts_with(text)]
-            for prefix in gone:
-                del held[prefix]
+        ancestors = set(text.back())
+        for states in self._states.values():
+            dropped = [p for p in states if p not in ancestors and not p.starts_with(text)]
+            for prefix in dropped:
+                del states[prefix]

@@ -38,26 +38,26 @@ class LogitCache:
     def get(self, key: bytes, ranks: int = RANKED) -> Logits | None:
         """The cached ranks of a row, or None if fewer than `ranks` are known."""
         self._read.add(key)
-        if found := self.file.get(WHOLE, key):
-            return Logits(None, _unpack(found))
-        if found := self.file.get(FIRST, key):
-            row = FirstRanks(_unpack(found))
+        if packed := self.file.get(WHOLE, key):
+            return Logits(None, _unpack(packed))
+        if packed := self.file.get(FIRST, key):
+            row = FirstRanks(_unpack(packed))
             return row if row.count >= ranks else None
         return None
 
     def put(self, keys: Iterable[bytes], rows: Iterable[Logits]) -> None:
         """Store the ranks of computed rows; existing entries are not overwritten."""
-        self.file.put(WHOLE, [(key, _pack(*row.ranked())) for key, row in zip(keys, rows, strict=True)])
+        self.file.put(WHOLE, [(key, _pack(*row.top_ranks())) for key, row in zip(keys, rows, strict=True)])
 
     def put_first(self, rows: Iterable[tuple[bytes, Sequence[int], Sequence[float]]]) -> None:
         """Store first ranks: of each row its key, tokens and log-probabilities."""
         self.file.put(FIRST, [(key, _pack(tokens, logps)) for key, tokens, logps in rows])
 
-    def known(self) -> dict[bytes, tuple[list[int], list[float]]]:
+    def read_rows(self) -> dict[bytes, tuple[list[int], list[float]]]:
         """The rows that runs have read, by key."""
-        read = {key for key, _ in self.file.each(READ)} | self._read
+        keys = {key for key, _ in self.file.each(READ)} | self._read
         return {
-            key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table) if key in read
+            key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table) if key in keys
         }
 
     def scores(self, key: bytes) -> dict[int, float]:
@@ -66,12 +66,12 @@ class LogitCache:
         return self._stored_scores(key)
 
     def _stored_scores(self, key: bytes) -> dict[int, float]:
-        found = self.file.get(FIRST, key)
-        return dict(zip(*_unpack(found), strict=True)) if found else {}
+        packed = self.file.get(FIRST, key)
+        return dict(zip(*_unpack(packed), strict=True)) if packed else {}
 
     def add_scores(self, scores: Iterable[tuple[bytes, Mapping[int, float]]]) -> None:
         """Store an early exit's scores after sequences, by their hash, beside those stored before."""
-        rows = [(key, {**self._stored_scores(key), **more}) for key, more in scores]
+        rows = [(key, {**self._stored_scores(key), **new_scores}) for key, new_scores in scores]
         packed = [(key, _pack([*row], [*row.values()])) for key, row in rows]
         self.file.put(FIRST, packed, replace=True)
 
@@ -167,16 +167,16 @@ class MemoNetwork:
         """See `Network`."""
         self._network.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes only what the memo lacks."""
-        keys = {prefix: self._key(prefix) for prefix in wanted}
-        return _Remembering(self._network, self._memo, self._ranks, keys, wanted, branches)
+        keys = {prefix: self._key(prefix) for prefix in prefixes}
+        return _Remembering(self._network, self._memo, self._ranks, keys, prefixes, branches)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
         self._network.keep(text)
 
-    def known(self, prefix: Prefix) -> Logits | None:
+    def look_up(self, prefix: Prefix) -> Logits | None:
         """The cached ranks after a sequence, as the network would compute them now."""
         return self._memo.get(self._key(prefix), self._ranks)
 
@@ -190,58 +190,58 @@ class _Remembering(Step):
         memo: LogitCache,
         ranks: int,
         keys: Mapping[Prefix, bytes],
-        wanted: Sequence[Prefix],
+        prefixes: Sequence[Prefix],
         branches: Sequence[Prefix],
     ) -> None:
         self._network, self._memo, self._ranks, self._keys = network, memo, ranks, keys
-        self._wanted, self._branches = list(wanted), branches
+        self._prefixes, self._branches = list(prefixes), branches
         self._step: Step | None = None
-        self._asked = self._ran = 0
+        self._layers_due = self._layers_run = 0
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "what is read from a disk computes, and is not remembered"
-        self._asked = last
+        self._layers_due = last
 
     def hidden(self) -> Tensor:
-        return self._computed(self._asked).hidden()
+        return self._compute(self._layers_due).hidden()
 
-    def drop(self, kept: Sequence[int]) -> None:
-        self._wanted = [self._wanted[i] for i in kept]
+    def drop(self, indices: Sequence[int]) -> None:
+        self._prefixes = [self._prefixes[i] for i in indices]
         if self._step is not None:
-            self._step.drop(kept)
+            self._step.drop(indices)
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        known = [self._known(prefix) for prefix in wanted]
-        if all(known):
-            return [row for row in known if row]
-        rows = self._stored(self._wanted, self._computed(self._network.depth).rows())
+        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
+        cached = [self._look_up(prefix) for prefix in prefixes]
+        if all(cached):
+            return [row for row in cached if row]
+        rows = self._store(self._prefixes, self._compute(self._network.depth).rows())
         return rows if at is None else [rows[i] for i in at]
 
     def late_rows(self) -> list[Logits]:
         """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
         if self._step is not None or self._branches:
             return self.rows()
-        known = [(prefix, self._known(prefix)) for prefix in self._wanted]
-        return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
+        cached = [(prefix, self._look_up(prefix)) for prefix in self._prefixes]
+        return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in cached]
 
     def _alone(self, prefix: Prefix) -> Logits:
         """Logits of one sequence, from a separate pass."""
-        return self._known(prefix) or self._stored([prefix], rows_of(self._network, [prefix]))[0]
+        return self._look_up(prefix) or self._store([prefix], rows_of(self._network, [prefix]))[0]
 
-    def _known(self, prefix: Prefix) -> Logits | None:
+    def _look_up(self, prefix: Prefix) -> Logits | None:
         return self._memo.get(self._keys[prefix], self._ranks)
 
-    def _stored(self, prefixes: Sequence[Prefix], rows: Sequence[Logits]) -> list[Logits]:
+    def _store(self, prefixes: Sequence[Prefix], rows: Sequence[Logits]) -> list[Logits]:
         """The ranks of computed rows, which are in the memo from now on."""
         self._memo.put([self._keys[prefix] for prefix in prefixes], rows)
-        return [Logits(None, row.ranked()) for row in rows]
+        return [Logits(None, row.top_ranks()) for row in rows]
 
-    def _computed(self, layers: int) -> Step:
+    def _compute(self, layers: int) -> Step:
         """The real pass, run through `layers` layers."""
         if self._step is None:
-            self._step = self._network.begin(self._wanted, self._branches)
-        if layers > self._ran:
-            self._step.layers(self._ran, layers)
-            self._ran = layers
+            self._step = self._network.begin(self._prefixes, self._branches)
+        if layers > self._layers_run:
+            self._step.layers(self._layers_run, layers)
+            self._layers_run = layers
         return self._step

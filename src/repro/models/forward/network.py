@@ -53,7 +53,7 @@ class Logits:
 
     @property
     def choice(self) -> int:
-        """The most likely next token; NotFiniteError as for `ranked`."""
+        """The most likely next token; NotFiniteError as for `top_ranks`."""
         if self._ranked:
             return self._ranked[0][0]
         best = int(self.logits.argmax())
@@ -62,10 +62,10 @@ class Logits:
 
     def top(self, count: int) -> list[tuple[int, float]]:
         """The `count` most likely tokens (at most 64) with their log-probabilities."""
-        tokens, logps = self.ranked()
+        tokens, logps = self.top_ranks()
         return list(zip(tokens[:count], logps[:count], strict=True))
 
-    def ranked(self) -> tuple[list[int], list[float]]:
+    def top_ranks(self) -> tuple[list[int], list[float]]:
         """The first 64 tokens and their log-probabilities, most likely first.
 
         Raises:
@@ -80,11 +80,11 @@ class Logits:
         return self._ranked
 
 
-def require_finite(largest: float, what: str = "logit") -> None:
+def require_finite(largest: float, quantity: str = "logit") -> None:
     """NotFiniteError unless the largest of some numbers is finite; it is NaN if one of them is."""
     if not math.isfinite(largest):
         raise NotFiniteError(
-            f"the largest {what} is {largest}: the checkpoint is damaged, or computing it overflows"
+            f"the largest {quantity} is {largest}: the checkpoint is damaged, or computing it overflows"
         )
 
 
@@ -98,12 +98,12 @@ class LateLogits(Logits):
     @property
     def choice(self) -> int:
         """See `Logits`."""
-        return self.ranked()[0][0]
+        return self.top_ranks()[0][0]
 
-    def ranked(self) -> tuple[list[int], list[float]]:
+    def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`."""
         if self._ranked is None:
-            self._ranked = self._compute().ranked()
+            self._ranked = self._compute().top_ranks()
         return self._ranked
 
 
@@ -117,8 +117,8 @@ class Step(Protocol):
         """The wanted sequences' hidden states after the layers so far, fp32 `[wanted, hidden]`."""
         raise RuntimeError(f"{type(self).__name__} has no hidden rows to judge by: only a decoder has")
 
-    def drop(self, kept: Sequence[int]) -> None:
-        """Continue with only these wanted sequences, in this order; `kept` must include their ancestors."""
+    def drop(self, indices: Sequence[int]) -> None:
+        """Continue with only these wanted sequences, in this order; `indices` includes their ancestors."""
         raise RuntimeError(f"{type(self).__name__} cannot drop rows on the way: only a decoder can")
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
@@ -144,7 +144,7 @@ class Network(Protocol):
     def start(self, prompt: Prefix) -> None:
         """Start a request: drop the state of the previous one. Only the prompt's tokens matter."""
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """Start a pass over the wanted sequences and their ancestors that are not cached yet.
 
         With `branches`, which together cover the wanted sequences, each branch is computed separately.
@@ -181,9 +181,9 @@ class DecoderNetwork:
         """Empty the cache; the first pass computes the prompt."""
         self.keep(Prefix.empty())
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """Start a pass over the uncached sequences; with several branches, shared ones repeat per branch."""
-        return DecoderStep(self, wanted, branches)
+        return DecoderStep(self, prefixes, branches)
 
     @inference
     def keep(self, text: Prefix) -> None:
@@ -196,15 +196,17 @@ class DecoderNetwork:
 class DecoderStep(Step):
     """A pass of a `DecoderNetwork`."""
 
-    def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix], branches: Sequence[Prefix]) -> None:
+    def __init__(
+        self, network: DecoderNetwork, prefixes: Sequence[Prefix], branches: Sequence[Prefix]
+    ) -> None:
         self._network = network
         lineage = network.lineage
-        missing = lineage.missing(wanted)
-        if not set(wanted) <= set(missing):
+        missing = lineage.missing(prefixes)
+        if not set(prefixes) <= set(missing):
             raise RuntimeError("a sequence whose pass is over was asked for again")
-        groups = apart(missing, wanted, branches) if len(branches) > 1 else [missing]
+        groups = group_branches(missing, prefixes, branches) if len(branches) > 1 else [missing]
         self._rows = [prefix for group in groups for prefix in group]
-        self._find(wanted)
+        self._find(prefixes)
         self._mask = lineage.mask(*groups)
         self._positions = torch.tensor([prefix.length - 1 for prefix in self._rows])
         self._before = lineage.length
@@ -243,37 +245,37 @@ class DecoderStep(Step):
         return self._x[self._read]
 
     @inference
-    def drop(self, kept: Sequence[int]) -> None:
+    def drop(self, indices: Sequence[int]) -> None:
         """See `Step`; uncached ancestors stay, and the computed layers' cache is compacted to match."""
-        wanted = [self._rows[i] for i in self._read]
-        chosen = [wanted[i] for i in kept]
-        gone = set(wanted).difference(chosen)
-        stay = [i for i, prefix in enumerate(self._rows) if prefix not in gone]
+        requested = [self._rows[i] for i in self._read]
+        remaining = [requested[i] for i in indices]
+        dropped = set(requested).difference(remaining)
+        row_indices = [i for i, prefix in enumerate(self._rows) if prefix not in dropped]
         before = self._before
-        self._network.cache.keep(before, [before + i for i in stay], range(self._done))
-        self._rows = [self._rows[i] for i in stay]
-        self._find(chosen)
-        self._x, self._positions = self._x[stay], self._positions[stay]
+        self._network.cache.keep(before, [before + i for i in row_indices], range(self._done))
+        self._rows = [self._rows[i] for i in row_indices]
+        self._find(remaining)
+        self._x, self._positions = self._x[row_indices], self._positions[row_indices]
         if self._mask is not None:
-            self._mask = self._mask[stay][:, [*range(before), *(before + i for i in stay)]]
+            self._mask = self._mask[row_indices][:, [*range(before), *(before + i for i in row_indices)]]
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """See `Step`."""
         read = self._read if at is None else [self._read[i] for i in at]
-        everything = read == list(range(len(self._x)))
-        return [Logits(row) for row in self._head(self._x if everything else self._x[read])]
+        reads_all = read == list(range(len(self._x)))
+        return [Logits(row) for row in self._head(self._x if reads_all else self._x[read])]
 
     def _head(self, x: Tensor) -> Tensor:
         return self._network.decoder.head(x)
 
-    def _find(self, wanted: Sequence[Prefix]) -> None:
+    def _find(self, prefixes: Sequence[Prefix]) -> None:
         row = {prefix: i for i, prefix in reversed(list(enumerate(self._rows)))}
-        self._read = [row[prefix] for prefix in wanted]
+        self._read = [row[prefix] for prefix in prefixes]
 
 
-def apart(
-    missing: Sequence[Prefix], wanted: Sequence[Prefix], branches: Sequence[Prefix]
+def group_branches(
+    missing: Sequence[Prefix], prefixes: Sequence[Prefix], branches: Sequence[Prefix]
 ) -> list[list[Prefix]]:
     """The missing common ancestors of all wanted sequences, then each branch's other missing sequences.
 
@@ -281,10 +283,10 @@ def apart(
     it appears once.
     """
     common = set.intersection(*(set(branch.back()) for branch in branches))
-    first = min(prefix.length for prefix in wanted)
+    first = min(prefix.length for prefix in prefixes)
     before = [node for node in missing if node in common and node.length < first]
-    new = set(missing).difference(before)
-    return [before, *([node for node in branch.back() if node in new][::-1] for branch in branches)]
+    uncommon = set(missing).difference(before)
+    return [before, *([node for node in branch.back() if node in uncommon][::-1] for branch in branches)]
 
 
 class NoNetwork:
@@ -295,9 +297,9 @@ class NoNetwork:
     def start(self, prompt: Prefix) -> None:
         """No state."""
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass without computation."""
-        return KnownStep([Logits(None, ([0], [0.0])) for _ in wanted])
+        return KnownStep([Logits(None, ([0], [0.0])) for _ in prefixes])
 
     def keep(self, text: Prefix) -> None:
         """No state."""
@@ -312,9 +314,9 @@ class KnownStep(Step):
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Nothing to compute."""
 
-    def drop(self, kept: Sequence[int]) -> None:
+    def drop(self, indices: Sequence[int]) -> None:
         """Keep only these logits."""
-        self._rows = [self._rows[i] for i in kept]
+        self._rows = [self._rows[i] for i in indices]
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """The known logits."""
@@ -327,22 +329,22 @@ class RewrittenStep:
     def __init__(
         self,
         step: Step,
-        wanted: Sequence[Prefix],
+        prefixes: Sequence[Prefix],
         rewrite: Callable[[Sequence[Prefix], list[Logits]], list[Logits]],
     ) -> None:
         """`rewrite` gets sequences and the step's logits of them."""
-        self._step, self._wanted, self._rewrite = step, list(wanted), rewrite
+        self._step, self._prefixes, self._rewrite = step, list(prefixes), rewrite
         self.layers, self.hidden = step.layers, step.hidden  # no frame more above a layer
 
-    def drop(self, kept: Sequence[int]) -> None:
+    def drop(self, indices: Sequence[int]) -> None:
         """See `Step`."""
-        self._wanted = [self._wanted[i] for i in kept]
-        self._step.drop(kept)
+        self._prefixes = [self._prefixes[i] for i in indices]
+        self._step.drop(indices)
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """See `Step`."""
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        return self._rewrite(wanted, self._step.rows(at))
+        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
+        return self._rewrite(prefixes, self._step.rows(at))
 
     def late_rows(self) -> list[Logits]:
         """See `Step`; all are read."""
@@ -355,20 +357,20 @@ class LateNetwork:
     def __init__(self, depth: int, make: Callable[[], Network]) -> None:
         self.depth = depth
         self._make = make
-        self._made: Network | None = None
+        self._network: Network | None = None
 
     def start(self, prompt: Prefix) -> None:
         """See `Network`; no effect before the network is created."""
-        if self._made is not None:
-            self._made.start(prompt)
+        if self._network is not None:
+            self._network.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made.begin(wanted, branches)
+        if self._network is None:
+            self._network = self._make()
+        return self._network.begin(prefixes, branches)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; no effect before the network is created."""
-        if self._made is not None:
-            self._made.keep(text)
+        if self._network is not None:
+            self._network.keep(text)

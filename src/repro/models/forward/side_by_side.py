@@ -1,16 +1,16 @@
-"""Greedy decoding of several prompts side by side: one forward pass computes a row of each.
+"""Greedy decoding: of one prompt, or of several side by side, where one forward pass computes a row of each.
 
-Owns the plain greedy loop that gives a model's own text. Must not know methods, token trees, sessions or
+Owns the plain greedy loops that give a model's own text. Must not know methods, token trees, sessions or
 caches of logits: the text that other results are judged by depends on none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from repro.libraries import Tensor, torch
-from repro.models.forward.network import Logits
+from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.attention import AttentionMask, scores
 from repro.models.transformer.cache import KVCache
@@ -22,8 +22,38 @@ TOGETHER = 32
 """Prompts that share a forward pass. Beyond it a row costs as much as in a pass of its own."""
 
 
-Told = Callable[[int], None]
+Report = Callable[[int], None]
 """Progress callback, called with the number of tokens that each text has."""
+
+
+def greedy_tokens(
+    network: Network,
+    prompt: Prefix,
+    max_tokens: int,
+    stop: Container[int],
+    note_row: Callable[[Logits], object] = lambda row: None,
+) -> list[int]:
+    """The greedy answer to a prompt.
+
+    Args:
+        network: the model.
+        prompt: the prompt.
+        max_tokens: length limit.
+        stop: tokens that end the answer; the stop token is included in it.
+        note_row: called with the row that each token is chosen from.
+    """
+    tokens: list[int] = []
+    text = prompt
+    network.start(prompt)
+    while len(tokens) < max_tokens:
+        (logits,) = rows_of(network, [text])
+        note_row(logits)
+        tokens.append(logits.choice)
+        if logits.choice in stop:
+            break
+        text = text.then(logits.choice)
+        network.keep(text)
+    return tokens
 
 
 @dataclass
@@ -49,7 +79,7 @@ def greedy_texts(
     decoder: Decoder,
     prompts: Sequence[Prefix],
     tokens: int,
-    told: Told = lambda done: None,
+    report: Report = lambda done: None,
 ) -> list[GreedyText]:
     """The greedy text of each prompt, computed in passes of one row per prompt.
 
@@ -57,7 +87,7 @@ def greedy_texts(
         decoder: the model.
         prompts: the prompts; none is empty.
         tokens: length of every text; stop tokens do not end it.
-        told: progress callback.
+        report: progress callback.
 
     Raises:
         NotFiniteError: a logit is NaN or infinite.
@@ -66,16 +96,16 @@ def greedy_texts(
     texts = [GreedyText(prompt) for prompt in prompts]
     _choose(texts, decoder, batch.read())
     for done in range(1, tokens):
-        told(done)
+        report(done)
         _choose(texts, decoder, batch.step([text.tokens[-1] for text in texts]))
-    told(tokens)
+    report(tokens)
     return texts
 
 
 @inference
 def _choose(texts: Sequence[GreedyText], decoder: Decoder, hidden: Tensor) -> None:
     for text, logits in zip(texts, decoder.head(hidden), strict=True):
-        ranks = Logits(logits).ranked()
+        ranks = Logits(logits).top_ranks()
         text.rows.append(Logits(None, ranks))
         text.tokens.append(ranks[0][0])
 
@@ -83,12 +113,12 @@ def _choose(texts: Sequence[GreedyText], decoder: Decoder, hidden: Tensor) -> No
 class _Batch:
     """Prompts that are read one by one and continued together."""
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], more: int) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], tokens: int) -> None:
         self._prompts = prompts
-        self._decoder = _Together(decoder.config, decoder.layers, decoder.ends)
+        self._decoder = _BatchedDecoder(decoder.config, decoder.layers, decoder.ends)
         self._alone = decoder
         self._positions = torch.tensor([len(prompt) for prompt in prompts], device=decoder.device)
-        longest = max(map(len, prompts)) + more
+        longest = max(map(len, prompts)) + tokens
         self._cache = SequenceCache(decoder.config, len(prompts), longest, decoder.device)
 
     @inference
@@ -98,20 +128,20 @@ class _Batch:
 
     def _read(self, sequence: int, prompt: Sequence[int]) -> Tensor:
         decoder = self._alone
-        own = KVCache(decoder.config, len(prompt), device=decoder.device)
+        cache = KVCache(decoder.config, len(prompt), device=decoder.device)
         positions = torch.arange(len(prompt), device=decoder.device)
         x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), positions)
         none = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
-        x = decoder.run(x, positions, None, own)
+        x = decoder.run(x, positions, None, cache)
         for i in range(decoder.config.layers):
-            self._cache.fill(i, sequence, *own.append_joint(i, none))
+            self._cache.fill(i, sequence, *cache.append_joint(i, none))
         return x[-1]
 
     @inference
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each sequence; returns the hidden states after it, `[sequences, hidden]`."""
-        new, positions = torch.tensor(list(tokens), device=self._alone.device), self._positions
-        x = self._decoder.embed(new, positions, ahead=True)
+        ids, positions = torch.tensor(list(tokens), device=self._alone.device), self._positions
+        x = self._decoder.embed(ids, positions, ahead=True)
         self._positions = positions + 1
         return self._decoder.run(x, positions, None, self._cache)
 
@@ -146,25 +176,25 @@ class SequenceCache(KVCache):
         Returns keys and values, `[sequences * kv_heads, slots, head_dim]`, up to the longest sequence's last.
         """
         self._lengths[layer] += 1
-        for stored, new in zip(self._stored[:, layer], rows.chunk(2, 1), strict=True):
-            stored[self._sequences, :, self._at] = new
+        for stored, row in zip(self._stored[:, layer], rows.chunk(2, 1), strict=True):
+            stored[self._sequences, :, self._at] = row
         longest = int(self._at.max()) + 1
         keys, values = (stored.flatten(0, 1)[:, :longest] for stored in self._stored[:, layer])
         return keys, values
 
 
-class _Together(Decoder):
+class _BatchedDecoder(Decoder):
     """A decoder whose rows belong to different sequences of a `SequenceCache`."""
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         """A row sees the slots of its sequence up to its own position, within a sliding layer's window."""
         slots = torch.arange(int(positions.max()) + 1, device=positions.device)
-        seen = slots <= positions[:, None]
+        visible = slots <= positions[:, None]
         if self.config.is_sliding(i) and self.config.window is not None:
-            seen &= slots > positions[:, None] - self.config.window
-        bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
+            visible &= slots > positions[:, None] - self.config.window
+        bias = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
         return AttentionMask(rotation, bias=bias.repeat_interleave(self.config.kv_heads, 0)[:, None])
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:

@@ -11,9 +11,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import Logits, Network
-from repro.models.forward.side_by_side import TOGETHER, GreedyText, Told
+from repro.models.forward.side_by_side import TOGETHER, GreedyText, Report, greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.records.row_file import RowFile
 
@@ -37,29 +36,29 @@ class TextStore:
 
     def get(self, prompt: Prefix, tokens: int) -> GreedyText | None:
         """The first `tokens` tokens of a prompt's text; None if there is none or it is shorter."""
-        found = self.file.get(TEXTS, prompt.digest)
-        if found is None or HEAD.unpack_from(found)[0] < tokens:
+        packed = self.file.get(TEXTS, prompt.digest)
+        if packed is None or HEAD.unpack_from(packed)[0] < tokens:
             return None
-        chosen, ranks = _unpack(found, tokens)
-        return GreedyText(prompt, chosen, [Logits(None, row) for row in ranks])
+        text, ranks = _unpack(packed, tokens)
+        return GreedyText(prompt, text, [Logits(None, row) for row in ranks])
 
     def length(self, prompt: Prefix) -> int:
         """Number of stored tokens of a prompt's text."""
-        found = self.file.get(TEXTS, prompt.digest)
-        return HEAD.unpack_from(found)[0] if found else 0
+        packed = self.file.get(TEXTS, prompt.digest)
+        return HEAD.unpack_from(packed)[0] if packed else 0
 
     def put(self, texts: Sequence[GreedyText]) -> None:
         """Store texts; each replaces the stored text of its prompt."""
         packed = [
-            (text.prompt.digest, _pack(text.tokens, [row.ranked() for row in text.rows])) for text in texts
+            (text.prompt.digest, _pack(text.tokens, [row.top_ranks() for row in text.rows])) for text in texts
         ]
         self.file.put(TEXTS, packed, replace=True)
 
     def put_missing(self, texts: Iterable[tuple[bytes, Sequence[int], Sequence[Ranks]]]) -> None:
         """Store texts by the hash of their prompt; a stored text that is as long stays."""
         for digest, tokens, ranks in texts:
-            known = self.file.get(TEXTS, digest)
-            if known is None or HEAD.unpack_from(known)[0] < len(tokens):
+            stored = self.file.get(TEXTS, digest)
+            if stored is None or HEAD.unpack_from(stored)[0] < len(tokens):
                 self.file.put(TEXTS, [(digest, _pack(tokens, ranks))], replace=True)
 
     def close(self) -> None:
@@ -68,21 +67,21 @@ class TextStore:
 
 
 def _pack(tokens: Sequence[int], rows: Sequence[Ranks]) -> bytes:
-    kept = min((len(ids) for ids, _ in rows), default=0)
+    ranks = min((len(ids) for ids, _ in rows), default=0)
     ids, logps = array("i", tokens), array("f")
     for row, values in rows:
-        ids.extend(row[:kept])
-        logps.extend(values[:kept])
-    return HEAD.pack(len(tokens), kept) + ids.tobytes() + logps.tobytes()
+        ids.extend(row[:ranks])
+        logps.extend(values[:ranks])
+    return HEAD.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
 
 
 def _unpack(stored: bytes, tokens: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
-    count, kept = HEAD.unpack_from(stored)
+    count, width = HEAD.unpack_from(stored)
     ids, logps = array("i"), array("f")
-    middle = HEAD.size + 4 * count * (1 + kept)
+    middle = HEAD.size + 4 * count * (1 + width)
     ids.frombytes(stored[HEAD.size : middle])
     logps.frombytes(stored[middle:])
-    cuts = [slice(i * kept, (i + 1) * kept) for i in range(tokens)]
+    cuts = [slice(i * width, (i + 1) * width) for i in range(tokens)]
     ranks = ids[count:]
     return ids[:tokens].tolist(), [(ranks[cut].tolist(), logps[cut].tolist()) for cut in cuts]
 
@@ -97,11 +96,11 @@ def groups(prompts: Sequence[Prefix], together: int = TOGETHER) -> Iterator[list
 def one_by_one(network: Network, prompt: Prefix, tokens: int) -> GreedyText:
     """A prompt's text from a network of its own, one row a pass."""
     text = GreedyText(prompt)
-    chosen = greedy_tokens(network, prompt, tokens, (), text.rows.append)
-    return GreedyText(prompt, chosen, text.rows)
+    answer = greedy_tokens(network, prompt, tokens, (), text.rows.append)
+    return GreedyText(prompt, answer, text.rows)
 
 
-Compute = Callable[[Sequence[Prefix], int, Told], list[GreedyText]]
+Compute = Callable[[Sequence[Prefix], int, Report], list[GreedyText]]
 """Computes the texts of some prompts; its callback receives the tokens done of each."""
 
 
@@ -110,7 +109,7 @@ def own_texts(
     compute: Compute,
     prompts: Sequence[Prefix],
     tokens: int,
-    told: Told = lambda done: None,
+    report: Report = lambda done: None,
 ) -> list[GreedyText]:
     """The own text of each prompt: stored ones, and the others computed in groups and stored.
 
@@ -121,35 +120,35 @@ def own_texts(
         compute: computes what is missing.
         prompts: the prompts.
         tokens: length of each text.
-        told: progress callback, called with the number of finished tokens over all prompts.
+        report: progress callback, called with the number of finished tokens over all prompts.
     """
     done = 0
     missing: dict[int, list[Prefix]] = {}
     for prompt in dict.fromkeys(prompts):
-        known = min(tokens, store.length(prompt))
-        done += known
-        if known < tokens:
-            missing.setdefault(known, []).append(prompt)
-    told(done)
-    for known, waiting in sorted(missing.items()):
-        for group in groups(waiting):
-            store.put(_continued(store, compute, group, known, tokens, shifted(told, done, len(group))))
-            done += len(group) * (tokens - known)
-    return [found for prompt in prompts if (found := store.get(prompt, tokens)) is not None]
+        length = min(tokens, store.length(prompt))
+        done += length
+        if length < tokens:
+            missing.setdefault(length, []).append(prompt)
+    report(done)
+    for length, unfinished in sorted(missing.items()):
+        for group in groups(unfinished):
+            store.put(_continue(store, compute, group, length, tokens, shift(report, done, len(group))))
+            done += len(group) * (tokens - length)
+    return [text for prompt in prompts if (text := store.get(prompt, tokens)) is not None]
 
 
-def _continued(
-    store: TextStore, compute: Compute, prompts: Sequence[Prefix], known: int, tokens: int, told: Told
+def _continue(
+    store: TextStore, compute: Compute, prompts: Sequence[Prefix], length: int, tokens: int, report: Report
 ) -> list[GreedyText]:
-    """Texts of prompts of which the first `known` tokens are stored."""
-    before = [store.get(prompt, known) or GreedyText(prompt) for prompt in prompts]
-    more = compute([text.prompt.extend(text.tokens) for text in before], tokens - known, told)
+    """Texts of prompts of which the first `length` tokens are stored."""
+    before = [store.get(prompt, length) or GreedyText(prompt) for prompt in prompts]
+    added = compute([text.prompt.extend(text.tokens) for text in before], tokens - length, report)
     return [
-        GreedyText(old.prompt, old.tokens + new.tokens, old.rows + new.rows)
-        for old, new in zip(before, more, strict=True)
+        GreedyText(head.prompt, head.tokens + tail.tokens, head.rows + tail.rows)
+        for head, tail in zip(before, added, strict=True)
     ]
 
 
-def shifted(told: Told, done: int, together: int) -> Told:
-    """Progress of a group of texts, told as that of all: `done` tokens before, so many side by side."""
-    return lambda each: told(done + each * together)
+def shift(report: Report, done: int, together: int) -> Report:
+    """Progress of a group of texts, as that of all: `done` tokens before, so many side by side."""
+    return lambda each: report(done + each * together)

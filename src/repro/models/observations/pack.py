@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from repro.core.errors import InputError
 from repro.core.reading import parse_json
 from repro.libraries import np, pa, parquet
-from repro.models.tokens.prefix import continued
+from repro.models.tokens.prefix import extend_digest
 from repro.records.record import write_atomically
 
 FORMAT = 2
@@ -35,7 +35,7 @@ class Facts:
         name: the pack's name, also of its file.
         kind: `text`, a target's rows along its own text; `draft`, a draft's rows along and beside it;
             `eagle` and `medusa`, the same of draft heads; `exit`, an early exit's scores of candidates.
-        observed: identity of what was computed (`Model.observed`): content, precision, version.
+        observed: identity of what was computed (`Model.outputs_key`): content, precision, version.
         ranks: kept ranks of a row.
         host: torch device that computed.
         prompts: hash (hexadecimal) and length in tokens of each prompt.
@@ -76,7 +76,7 @@ class ObservedRow(NamedTuple):
     scores: Sequence[float]
 
 
-PLACE = {
+COLUMNS = {
     "prompt": "uint16",
     "at": "uint16",
     "parent": "int32",
@@ -97,13 +97,13 @@ class Pack:
         """Write `NAME.parquet` and return its path."""
         facts, ranks = self.facts, self.facts.ranks
         columns: dict[str, Any] = {
-            name: pa.array([getattr(row, name) for row in self.rows], kind) for name, kind in PLACE.items()
+            name: pa.array([getattr(row, name) for row in self.rows], kind) for name, kind in COLUMNS.items()
         }
         tokens = np.full((len(self.rows), ranks), -1, np.int32)
         scores = np.zeros((len(self.rows), ranks), np.float32)
         for i, row in enumerate(self.rows):
-            kept = min(ranks, len(row.tokens))
-            tokens[i, :kept], scores[i, :kept] = row.tokens[:kept], row.scores[:kept]
+            count = min(ranks, len(row.tokens))
+            tokens[i, :count], scores[i, :count] = row.tokens[:count], row.scores[:count]
         columns |= {f"token{k}": tokens[:, k] for k in range(ranks)}
         columns |= {f"score{k}": scores[:, k] for k in range(ranks)}
         table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
@@ -116,7 +116,7 @@ class Pack:
             compression_level=19,
             use_dictionary=False,
             column_encoding={
-                **{name: "DELTA_BINARY_PACKED" for name in PLACE},
+                **{name: "DELTA_BINARY_PACKED" for name in COLUMNS},
                 **{f"token{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
                 **{f"score{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
             },
@@ -135,12 +135,12 @@ def read_facts(path: Path) -> Facts:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
             )
-        given = {field.name: notes[field.name] for field in fields(Facts)}
-        given["prompts"] = tuple((digest, length) for digest, length in given["prompts"])
-        given["texts"] = tuple(map(tuple, given["texts"]))
+        entries = {field.name: notes[field.name] for field in fields(Facts)}
+        entries["prompts"] = tuple((digest, length) for digest, length in entries["prompts"])
+        entries["texts"] = tuple(map(tuple, entries["texts"]))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
-        raise _damaged(path, wrong) from wrong
-    return Facts(**given)
+        raise _damage(path, wrong) from wrong
+    return Facts(**entries)
 
 
 def read(path: Path) -> Pack:
@@ -155,16 +155,16 @@ def read(path: Path) -> Pack:
         metadata = table.schema.metadata
         if metadata[SUM] != _sum(metadata[NOTES], table):
             raise ValueError("its checksum is not that of its content")
-        place = [table[name].to_pylist() for name in PLACE]
+        columns = [table[name].to_pylist() for name in COLUMNS]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
         scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
-        raise _damaged(path, wrong) from wrong
-    kept = (tokens >= 0).sum(1).tolist()
-    said = zip(kept, tokens.tolist(), scores.tolist(), strict=True)
+        raise _damage(path, wrong) from wrong
+    counts = (tokens >= 0).sum(1).tolist()
+    ranks = zip(counts, tokens.tolist(), scores.tolist(), strict=True)
     rows = [
         ObservedRow(prompt, at, parent, token, source, ids[:count], values[:count])
-        for prompt, at, parent, token, source, (count, ids, values) in zip(*place, said, strict=True)
+        for prompt, at, parent, token, source, (count, ids, values) in zip(*columns, ranks, strict=True)
     ]
     return Pack(facts, rows)
 
@@ -175,13 +175,13 @@ def digests(pack: Pack) -> Iterator[tuple[bytes, int]]:
         list(_along(bytes.fromhex(digest), text))
         for (digest, _), text in zip(pack.facts.prompts, pack.facts.texts, strict=True)
     ]
-    found: list[bytes] = []
+    prefixes: list[bytes] = []
     for row in pack.rows:
         if row.parent < 0:
-            found.append(texts[row.prompt][row.at])
+            prefixes.append(texts[row.prompt][row.at])
         else:
-            found.append(continued(found[row.parent], row.token))
-        yield found[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
+            prefixes.append(extend_digest(prefixes[row.parent], row.token))
+        yield prefixes[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
 
 
 def number_of(kind: str, prompt: int, source: int) -> int:
@@ -201,7 +201,7 @@ def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
     """The hash of a prompt and of each of its continuations by `tokens`."""
     yield digest
     for token in tokens:
-        digest = continued(digest, token)
+        digest = extend_digest(digest, token)
         yield digest
 
 
@@ -212,15 +212,15 @@ def checksum(path: Path) -> bytes:
 
 def _sum(notes: bytes, table: pa.Table) -> bytes:
     """SHA-256 over the facts and the rows of a pack."""
-    said = sha256(notes)
+    sum_ = sha256(notes)
     for name in table.column_names:
         column = table[name].to_numpy()
-        said.update(f"{name} {column.dtype.str}".encode())
-        said.update(column.tobytes())
-    return said.digest()
+        sum_.update(f"{name} {column.dtype.str}".encode())
+        sum_.update(column.tobytes())
+    return sum_.digest()
 
 
-def _damaged(path: Path, wrong: Exception) -> InputError:
+def _damage(path: Path, wrong: Exception) -> InputError:
     reason = " ".join(str(wrong).split()) or type(wrong).__name__
     return InputError(
         f"{path} is no whole pack of observations ({reason}); restore it, or delete it and run "

@@ -27,7 +27,7 @@ from repro.models.observations.pack import (
     read_facts,
     source_of,
 )
-from repro.models.tokens.prefix import continued
+from repro.models.tokens.prefix import extend_digest
 from repro.records.build_cache import cache_root, is_forgetting
 from repro.records.row_file import RowFile
 
@@ -86,7 +86,7 @@ def fill_texts(store: TextStore, observed: str) -> None:
     for facts, pack in _new(store.file, observed):
         if facts.kind != "text":
             continue
-        rows = {prompt: list(own) for prompt, own in groupby(pack.rows, key=lambda row: row.prompt)}
+        rows = {prompt: list(group) for prompt, group in groupby(pack.rows, key=lambda row: row.prompt)}
         store.put_missing(
             (bytes.fromhex(digest), text, [(row.tokens, row.scores) for row in rows[i]])
             for i, ((digest, _), text) in enumerate(zip(facts.prompts, facts.texts, strict=True))
@@ -113,7 +113,7 @@ def _new(file: RowFile, observed: str) -> Iterator[tuple[Facts, Pack]]:
 def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) -> Pack:
     """The pack of a model's own texts and the first ranks along them."""
     rows = [
-        ObservedRow(prompt, at, -1, -1, 0, *row.ranked())
+        ObservedRow(prompt, at, -1, -1, 0, *row.top_ranks())
         for prompt, text in enumerate(texts)
         for at, row in enumerate(text.rows)
     ]
@@ -121,7 +121,7 @@ def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) 
 
 
 def branch_pack(
-    name: str, kind: str, observed: str, host: str, texts: Sequence[GreedyText], known: Mapping[bytes, Ranked]
+    name: str, kind: str, observed: str, host: str, texts: Sequence[GreedyText], table: Mapping[bytes, Ranked]
 ) -> Pack:
     """The pack of what a cache knows along some texts and beside them.
 
@@ -134,28 +134,28 @@ def branch_pack(
         observed: identity of the model whose rows these are.
         host: torch device that computed.
         texts: the target's own texts.
-        known: all rows of the cache (`LogitCache.known`).
+        table: all rows of the cache by key (`LogitCache.read_rows`).
     """
-    most = max((len(tokens) for tokens, _ in known.values()), default=0)
-    ranks = most if kind == "exit" else BRANCH_RANKS
-    places: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
-    for key, found in known.items():
+    widest = max((len(tokens) for tokens, _ in table.values()), default=0)
+    ranks = widest if kind == "exit" else BRANCH_RANKS
+    rows_of: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
+    for key, ranked in table.items():
         digest, number = parts_of(key)
-        places[digest].append((number, found))
+        rows_of[digest].append((number, ranked))
     rows: list[ObservedRow] = []
     for prompt, text in enumerate(texts):
-        seen: set[bytes] = set()
+        visited: set[bytes] = set()
         for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
-            waiting = [(context.digest, -1, -1)]
-            for digest, parent, token in waiting:
-                if digest in seen:
+            queue = [(context.digest, -1, -1)]
+            for digest, parent, token in queue:
+                if digest in visited:
                     continue
-                seen.add(digest)
-                for number, (tokens, scores) in sorted(places.get(digest, ())):
+                visited.add(digest)
+                for number, (tokens, scores) in sorted(rows_of.get(digest, ())):
                     source = source_of(kind, text.prompt.length, number)
-                    kept = tokens[:ranks], scores[:ranks]
-                    rows.append(ObservedRow(prompt, at, parent, token, source, *kept))
-                    waiting += [(continued(digest, each), len(rows) - 1, each) for each in tokens]
+                    shortened = tokens[:ranks], scores[:ranks]
+                    rows.append(ObservedRow(prompt, at, parent, token, source, *shortened))
+                    queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
     return Pack(_facts_of(name, kind, observed, ranks, host, texts), rows)
 
 

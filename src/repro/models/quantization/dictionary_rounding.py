@@ -17,7 +17,7 @@ from repro.libraries import Tensor, torch
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, packed, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
 DENSE = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
@@ -49,44 +49,44 @@ def pieces(config: DecoderConfig, shard: int) -> Iterator[WeightPiece]:
 
     Deviation: STI slices by attention head; query heads that share a key-value head cannot be separated.
     """
-    c, every = config, slice(None)
-    wide, narrow = c.groups * c.head_dim, c.head_dim
+    c, full = config, slice(None)
+    query_rows, head_rows = c.groups * c.head_dim, c.head_dim
     keys = c.heads * c.head_dim
-    heads = slice(shard * wide, (shard + 1) * wide)
-    yield WeightPiece("qkv", heads, every)
-    for start in (keys, keys + c.kv_heads * narrow):
-        yield WeightPiece("qkv", slice(start + shard * narrow, start + (shard + 1) * narrow), every)
-    yield WeightPiece("out", every, heads)
+    heads = slice(shard * query_rows, (shard + 1) * query_rows)
+    yield WeightPiece("qkv", heads, full)
+    for start in (keys, keys + c.kv_heads * head_rows):
+        yield WeightPiece("qkv", slice(start + shard * head_rows, start + (shard + 1) * head_rows), full)
+    yield WeightPiece("out", full, heads)
     first, last = (c.intermediate * s // c.kv_heads for s in (shard, shard + 1))
     for start in (0, c.intermediate) if c.gated else (0,):
-        yield WeightPiece("up", slice(start + first, start + last), every)
-    yield WeightPiece("down", every, slice(first, last))
+        yield WeightPiece("up", slice(start + first, start + last), full)
+    yield WeightPiece("down", full, slice(first, last))
 
 
-def rewritten(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int, Rewrite]) -> LayerWeights:
+def map_shards(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int, Rewrite]) -> LayerWeights:
     """A copy of a layer with the weights of some shards replaced.
 
     Raises:
         InputError: the layer's weights are not dense.
     """
-    copied = layer.map(_copy)
+    layer_copy = layer.map(_copy)
     for shard, rewrite in rewrites.items():
         for piece in pieces(config, shard):
-            part = getattr(copied, piece.linear).weight[piece.rows, piece.columns]
-            part.copy_(rewrite(piece, part))
-    return copied
+            weight = getattr(layer_copy, piece.linear).weight[piece.rows, piece.columns]
+            weight.copy_(rewrite(piece, weight))
+    return layer_copy
 
 
-def narrowed(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) -> LayerWeights:
+def round_shards(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) -> LayerWeights:
     """A copy of a layer with shards rounded to `widths` bits; `FULL` does not round."""
 
     def to(bits: int) -> Rewrite:
-        return lambda _, weight: rounded(weight, bits)
+        return lambda _, weight: round_to_dictionary(weight, bits)
 
-    return rewritten(layer, config, {s: to(bits) for s, bits in enumerate(widths) if bits != FULL})
+    return map_shards(layer, config, {s: to(bits) for s, bits in enumerate(widths) if bits != FULL})
 
 
-def rounded(weight: Tensor, bits: int) -> Tensor:
+def round_to_dictionary(weight: Tensor, bits: int) -> Tensor:
     """Quantize a weight `[rows, columns]` to a dictionary of 2^bits values, keeping outliers.
 
     As in GOBO, which STI uses: the values least likely under a Gaussian fitted to the weight stay unrounded;
@@ -112,8 +112,8 @@ def rounded_layers(
     The last result is cached: it takes half a minute, and the cells of a sweep share it.
     """
     widths = [bits] * config.kv_heads
-    read = weights.layers(folder, dtype, device=torch.device(device))
-    return [packed_layer(narrowed(layer, config, widths)) for layer in read]
+    dense_layers = weights.layers(folder, dtype, device=torch.device(device))
+    return [packed_layer(round_shards(layer, config, widths)) for layer in dense_layers]
 
 
 def require_dense(dtype: str) -> None:
@@ -125,13 +125,13 @@ def require_dense(dtype: str) -> None:
 
 
 def _copy(linear: Linear) -> PlainLinear:
-    dense = plain(linear)
+    dense = as_plain(linear)
     return replace(dense, weight=dense.weight.clone())
 
 
 def packed_layer(layer: LayerWeights) -> LayerWeights:
     """A layer of dense weights, reordered for speed."""
-    return layer.map(lambda linear: packed(plain(linear)))
+    return layer.map(lambda linear: fastest_linear(as_plain(linear)))
 
 
 def _dictionary(ordered: Tensor, size: int) -> Tensor:
@@ -141,9 +141,9 @@ def _dictionary(ordered: Tensor, size: int) -> Tensor:
     Dite). Values to which no number is assigned are dropped.
     """
     total = torch.cat((ordered.new_zeros(1), ordered.cumsum(0)))
-    spread = 3**0.5 * ordered.std(correction=0)
+    deviation = 3**0.5 * ordered.std(correction=0)
     shares = torch.arange(1, size, dtype=ordered.dtype, device=ordered.device) / size
-    bounds = ordered.mean() + spread * torch.special.ndtri(shares)
+    bounds = ordered.mean() + deviation * torch.special.ndtri(shares)
     for _ in range(STEPS):
         inner = torch.searchsorted(ordered, bounds)
         edges = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), len(ordered))))

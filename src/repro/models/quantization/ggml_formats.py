@@ -40,7 +40,7 @@ class Coded:
     offset: Tensor
     offsets: Tensor
 
-    def dequantized(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         """The dequantized values, fp32 `[blocks, parts * values]`."""
         step = (self.scale.float() * self.scales)[..., None]
         offset = (self.offset.float() * self.offsets)[..., None]
@@ -78,7 +78,7 @@ class Format:
             return torch.from_numpy(quants.dequantize(stored, self.kind)).to(weight.device)
         blocks = weight.float().reshape(-1, self.block)
         return torch.cat(
-            [self.encode(chunk).dequantized() for chunk in torch.split(blocks, CHUNK // self.block)]
+            [self.encode(chunk).dequantize() for chunk in torch.split(blocks, CHUNK // self.block)]
         ).view(weight.shape)
 
 
@@ -92,12 +92,12 @@ def fitting(name: str, inputs: int) -> str:
     """
     if name not in FORMATS:
         raise InputError(f"there is no block format {name!r}. Choices: {', '.join(FORMATS)}")
-    wanted: str | None = name
-    while wanted is not None and inputs % FORMATS[wanted].block:
-        wanted = FORMATS[wanted].fallback
-    if wanted is None:
+    candidate: str | None = name
+    while candidate is not None and inputs % FORMATS[candidate].block:
+        candidate = FORMATS[candidate].fallback
+    if candidate is None:
         raise InputError(f"{name} needs rows in whole blocks of {SMALL}, got {inputs} inputs")
-    return wanted
+    return candidate
 
 
 def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
@@ -108,16 +108,16 @@ def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
     scale, scales = _six_bits(steps)
     offset, offsets = _six_bits(-lows)
     step = (scale.float() * scales)[..., None]
-    below = (offset.float() * offsets)[..., None]
-    codes = ((parts + below) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
+    minimum = (offset.float() * offsets)[..., None]
+    codes = ((parts + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
     return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, -offset, offsets)
 
 
 def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize non-negative `[blocks, parts]` to an fp16 scale `[blocks, 1]` and integers up to 63."""
-    most = values.amax(1, keepdim=True).clamp_min(0.0)
-    inverse = torch.where(most > 0, 63.0 / most, 0.0)
-    return (most / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
+    largest = values.amax(1, keepdim=True).clamp_min(0.0)
+    inverse = torch.where(largest > 0, 63.0 / largest, 0.0)
+    return (largest / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
 
 
 def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Te
     weighted = weight * parts
     sum_w, sum_x = weight.sum(-1), weighted.sum(-1)
 
-    def coded(division: float) -> Tensor:
+    def codes_of(division: float) -> Tensor:
         inverse = division / torch.where(flat, 1.0, high - low)
         return (parts - low[..., None]).mul_(inverse[..., None]).round_().clamp_(0, last)
 
@@ -142,9 +142,9 @@ def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Te
         return missed.square_().mul_(weight).sum(-1)
 
     best_step = (high - low) / last
-    best = error(coded(float(last)), best_step, low)
+    best = error(codes_of(float(last)), best_step, low)
     for division in divisions:
-        codes = coded(division)
+        codes = codes_of(division)
         weighed = weight * codes
         sum_l, sum_ll, sum_xl = weighed.sum(-1), (weighed * codes).sum(-1), (weighted * codes).sum(-1)
         determinant = sum_w * sum_ll - sum_l * sum_l
@@ -165,9 +165,9 @@ def _q6_k(blocks: Tensor) -> Coded:
     """Q6_K: 16 parts of 16, each with an 8-bit scale, the largest of which becomes -128."""
     parts = blocks.view(-1, 16, 16)
     steps = _search_symmetric(parts, 32)
-    most = steps.gather(1, steps.abs().argmax(1, keepdim=True))
-    empty = most.abs() < ALL_ZERO
-    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, most))
+    largest = steps.gather(1, steps.abs().argmax(1, keepdim=True))
+    empty = largest.abs() < ALL_ZERO
+    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, largest))
     scale = _inverse(inverse).half()
     scales = (steps * inverse).round_().clamp_max_(127)
     step = (scale.float() * scales)[..., None]
@@ -185,15 +185,15 @@ def _search_symmetric(parts: Tensor, low: int) -> Tensor:
     weight = parts.square()
     weighted = weight * parts
 
-    def fitted(division: float) -> tuple[Tensor, Tensor]:
+    def weighted_sums(division: float) -> tuple[Tensor, Tensor]:
         codes = (parts * (-division / extreme)[..., None]).round_().clamp_(-low, low - 1)
         return (weighted * codes).sum(-1), (weight * codes).mul_(codes).sum(-1)
 
-    sum_xl, sum_ll = fitted(float(low))
+    sum_xl, sum_ll = weighted_sums(float(low))
     best_step = torch.where(sum_ll > 0, sum_xl / sum_ll, 0.0)
     best = best_step * sum_xl
     for trial in [k for k in range(-9, 10) if k]:
-        sum_xl, sum_ll = fitted(low + 0.1 * trial)
+        sum_xl, sum_ll = weighted_sums(low + 0.1 * trial)
         better = (sum_ll > 0) & (sum_xl * sum_xl > best * sum_ll)
         best_step = torch.where(better, sum_xl / sum_ll, best_step)
         best = torch.where(better, best_step * sum_xl, best)

@@ -27,7 +27,7 @@ def groups_of(inputs: int, group: int) -> int:
     return -(-inputs // group)
 
 
-def grouped(x: Tensor, group: int) -> Tensor:
+def split_groups(x: Tensor, group: int) -> Tensor:
     """Reshape `[rows, inputs]` to `[rows, groups, group]`; a short last group repeats its last value."""
     missing = -x.shape[1] % group
     return F.pad(x, (0, missing), mode="replicate").view(x.shape[0], -1, group)
@@ -35,21 +35,21 @@ def grouped(x: Tensor, group: int) -> Tensor:
 
 def symmetric(x: Tensor, bits: int, group: int) -> Tensor:
     """Round each group to multiples of its largest magnitude / (2^(bits-1) - 1)."""
-    groups = grouped(x, group)
+    groups = split_groups(x, group)
     last = 2 ** (bits - 1) - 1
     step = (groups.abs().amax(2, keepdim=True) / last).clamp_min(SMALLEST_STEP)
-    return _ungrouped((groups / step).round_().clamp_(-last, last) * step, x)
+    return _join_groups((groups / step).round_().clamp_(-last, last) * step, x)
 
 
 def asymmetric(x: Tensor, bits: int, group: int) -> Tensor:
     """Round each group to 2^bits levels between its minimum and maximum, as AWQ rounds weights."""
-    groups = grouped(x, group)
+    groups = split_groups(x, group)
     last = 2**bits - 1
     low, high = groups.aminmax(dim=2, keepdim=True)
     step = ((high - low) / last).clamp_min(SMALLEST_STEP)
     zero = (-(low / step).round()).clamp_(0, last)
-    return _ungrouped(((groups / step).round_().add_(zero).clamp_(0, last) - zero) * step, x)
+    return _join_groups(((groups / step).round_().add_(zero).clamp_(0, last) - zero) * step, x)
 
 
-def _ungrouped(groups: Tensor, like: Tensor) -> Tensor:
+def _join_groups(groups: Tensor, like: Tensor) -> Tensor:
     return groups.flatten(1)[:, : like.shape[1]].contiguous()

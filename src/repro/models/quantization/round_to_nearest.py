@@ -12,10 +12,10 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.hooks import linears_of, with_linears
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 
 WIDTHS = range(2, 9)
 """Supported bits per weight."""
@@ -31,11 +31,11 @@ def load(folder: Path | str, bits: int | None = None) -> Decoder:
     Raises:
         InputError: unsupported bits.
     """
-    whole = weights.load(folder, "float32", packed=False)
-    return whole if bits is None else rounded(whole, bits)
+    decoder = weights.load(folder, "float32", packed=False)
+    return decoder if bits is None else round_decoder(decoder, bits)
 
 
-def rounded(decoder: Decoder, bits: int) -> Decoder:
+def round_decoder(decoder: Decoder, bits: int) -> Decoder:
     """Round a decoder's layer matrices; embeddings, output projection, norms and biases are unchanged.
 
     Args:
@@ -47,9 +47,9 @@ def rounded(decoder: Decoder, bits: int) -> Decoder:
     """
     if bits not in WIDTHS:
         raise InputError(f"weights are rounded to {WIDTHS[0]} to {WIDTHS[-1]} bits, not to {bits!r}")
-    linears = {place: plain(linear) for place, linear in places(decoder)}
-    made = {place: replace(held, weight=nearest(held.weight, bits)) for place, held in linears.items()}
-    return replaced(decoder, made)
+    dense = {name: as_plain(linear) for name, linear in linears_of(decoder)}
+    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in dense.items()}
+    return with_linears(decoder, rounded)
 
 
 def nearest(weight: Tensor, bits: int) -> Tensor:

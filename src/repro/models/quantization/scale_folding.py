@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, plain
+from repro.models.transformer.linear import Linear, PlainLinear, as_plain
 from repro.models.transformer.norm import LayerNorm, Norm
 
 
@@ -38,18 +38,18 @@ def scaled_norm(norm: Norm, by: Tensor) -> Norm:
 
 def scaled_inputs(linear: Linear, by: Tensor) -> PlainLinear:
     """A linear that maps `x` to `linear(x * by)`; `by` is fp32 `[inputs]`."""
-    dense = plain(linear)
+    dense = as_plain(linear)
     return replace(dense, weight=dense.weight * by)
 
 
 def scaled_outputs(linear: Linear, by: Tensor) -> PlainLinear:
     """A linear whose outputs are multiplied by `by`, fp32 `[outputs]`."""
-    dense = plain(linear)
+    dense = as_plain(linear)
     bias = None if dense.bias is None else dense.bias * by
     return replace(dense, weight=dense.weight * by[:, None], bias=bias)
 
 
-def folded(layer: LayerWeights, norm: str, parts: tuple[str, ...], by: Tensor) -> LayerWeights:
+def fold_scales(layer: LayerWeights, norm: str, parts: tuple[str, ...], by: Tensor) -> LayerWeights:
     """An equivalent layer with scales moved from the inputs of some linears to their weights.
 
     Args:
@@ -58,7 +58,7 @@ def folded(layer: LayerWeights, norm: str, parts: tuple[str, ...], by: Tensor) -
         parts: all linears it feeds, the value of that key.
         by: inputs are divided and weight columns multiplied by this, fp32 `[inputs]`.
     """
-    source = getattr(layer, norm)
-    assert source is not None, f"the layer has no norm {norm}"
-    grown = {part: scaled_inputs(getattr(layer, part), by) for part in parts}
-    return replace(layer, **{norm: scaled_norm(source, 1.0 / by)}, **grown)  # type: ignore[arg-type]
+    feeding_norm = getattr(layer, norm)
+    assert feeding_norm is not None, f"the layer has no norm {norm}"
+    scaled_linears = {part: scaled_inputs(getattr(layer, part), by) for part in parts}
+    return replace(layer, **{norm: scaled_norm(feeding_norm, 1.0 / by)}, **scaled_linears)  # type: ignore[arg-type]

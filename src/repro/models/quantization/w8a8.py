@@ -14,9 +14,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from repro.models.analysis.hooks import Place, matrices, places, replaced
+from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import Linear, PlainLinear, TensorFields, plain
+from repro.models.transformer.linear import Linear, PlainLinear, TensorFields, as_plain
 
 LOW, HIGH = -128, 127
 """Range of input codes. Weight codes lie in [-127, 127]."""
@@ -69,13 +69,13 @@ class Int8Weight(TensorFields):
         The integer sum is exact; it is converted to fp32 once and then scaled.
         """
         if self.blocked is not None:
-            return _fused(codes, step, self.blocked, self.scale, self.bias)
+            return _product(codes, step, self.blocked, self.scale, self.bias)
         y = _integers(codes, self.weight.t()).float().mul_(self.scale * step)
         return y if self.bias is None else y.add_(self.bias)
 
-    def columns(self, at: Tensor) -> Tensor:
-        """Weight codes of the input channels `at`, int64 `[n]`, as fp32 `[n, outputs]`."""
-        return self.weight.t()[at].float()
+    def columns(self, channels: Tensor) -> Tensor:
+        """Weight codes of the input `channels`, int64 `[n]`, as fp32 `[n, outputs]`."""
+        return self.weight.t()[channels].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class W8A8Linear:
     [-127, 128].
     """
 
-    held: Int8Weight
+    weight: Int8Weight
     step: float
     shadow: bool = False
     output_steps: Tensor | None = None
@@ -97,15 +97,15 @@ class W8A8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         x = x.float()
-        y = self.held.times(_codes(x, self.step), self.step)
+        y = self.weight.times(_codes(x, self.step), self.step)
         if self.output_steps is not None:
             y = y.div_(self.output_steps).round_().clamp_(LOW, HIGH).mul_(self.output_steps)
-        if self.shadow and (at := self.channels(x)).shape[0]:
-            steps = x[:, at].mul_(1.0 / self.step).round_()
+        if self.shadow and (outliers := self.channels(x)).shape[0]:
+            steps = x[:, outliers].mul_(1.0 / self.step).round_()
             beyond = steps - steps.clamp(LOW, HIGH)
             # Sparse: few rows of such a channel are outliers.
-            product = torch.sparse.mm(beyond.to_sparse(), self.held.columns(at))
-            y.addcmul_(product, self.held.scale, value=self.step)
+            product = torch.sparse.mm(beyond.to_sparse(), self.weight.columns(outliers))
+            y.addcmul_(product, self.weight.scale, value=self.step)
         return y
 
     def channels(self, x: Tensor) -> Tensor:
@@ -117,16 +117,16 @@ class W8A8Linear:
 
     def tensors(self) -> dict[str, Tensor]:
         """See `Linear`."""
-        return self.held.tensors()
+        return self.weight.tensors()
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """See `Linear`."""
-        return replace(self, held=self.held.with_tensors(tensors))
+        return replace(self, weight=self.weight.with_tensors(tensors))
 
     @property
     def weight_bytes(self) -> int:
         """See `Linear`; outlier columns, which are read again, are not counted."""
-        return self.held.nbytes
+        return self.weight.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +137,33 @@ class RowwiseLinear:
     multiplied in fp32 with its dequantized weight column.
     """
 
-    held: Int8Weight
+    weight: Int8Weight
     threshold: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         x = x.float()
-        at = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
-        near = x.index_fill(1, at, 0.0) if at.shape[0] else x
+        outliers = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
+        near = x.index_fill(1, outliers, 0.0) if outliers.shape[0] else x
         step = (near.abs().amax(1, keepdim=True) / HIGH).clamp_min_(_TINY)
         codes = (near / step).round_().to(torch.int8)
-        y = replace(self.held, bias=None).times(codes, 1.0).mul_(step)
-        if at.shape[0]:
-            y.addcmul_(x[:, at] @ self.held.columns(at), self.held.scale)
-        return y if self.held.bias is None else y.add_(self.held.bias)
+        y = replace(self.weight, bias=None).times(codes, 1.0).mul_(step)
+        if outliers.shape[0]:
+            y.addcmul_(x[:, outliers] @ self.weight.columns(outliers), self.weight.scale)
+        return y if self.weight.bias is None else y.add_(self.weight.bias)
 
     def tensors(self) -> dict[str, Tensor]:
         """See `Linear`."""
-        return self.held.tensors()
+        return self.weight.tensors()
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """See `Linear`."""
-        return replace(self, held=self.held.with_tensors(tensors))
+        return replace(self, weight=self.weight.with_tensors(tensors))
 
     @property
     def weight_bytes(self) -> int:
         """See `Linear`."""
-        return self.held.nbytes
+        return self.weight.nbytes
 
 
 def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:
@@ -178,12 +178,12 @@ def scale_per_output(weight: Tensor) -> Tensor:
     return (weight.float().abs().amax(1) / HIGH).clamp_min_(_TINY)
 
 
-def static(
+def quantize_static(
     decoder: Decoder,
-    steps: Mapping[Place, float],
-    shadowed: Container[Place] = (),
+    steps: Mapping[LinearId, float],
+    shadowed: Container[LinearId] = (),
     rows: bool = False,
-    output_steps: Mapping[Place, Tensor] | None = None,
+    output_steps: Mapping[LinearId, Tensor] | None = None,
 ) -> Decoder:
     """A decoder with a static input step per linear, and one weight scale per checkpoint matrix.
 
@@ -197,15 +197,15 @@ def static(
     Raises:
         InputError: a linear is not dense.
     """
-    linears: dict[Place, Linear] = {}
-    for place, linear in places(decoder):
-        dense = plain(linear)
-        outputs = matrices(decoder.config, place.part)
+    linears: dict[LinearId, Linear] = {}
+    for name, linear in linears_of(decoder):
+        dense = as_plain(linear)
+        outputs = matrices(decoder.config, name.part)
         scale = scale_per_output(dense.weight) if rows else scale_per_matrix(dense.weight, outputs)
-        held, step = Int8Weight.of(dense, scale), max(steps[place], _TINY)
-        rounded = output_steps[place].clamp_min(_TINY) if output_steps else None
-        linears[place] = W8A8Linear(held, step, place in shadowed, rounded)
-    return replaced(decoder, linears)
+        weight, step = Int8Weight.of(dense, scale), max(steps[name], _TINY)
+        steps_of_outputs = output_steps[name].clamp_min(_TINY) if output_steps else None
+        linears[name] = W8A8Linear(weight, step, name in shadowed, steps_of_outputs)
+    return with_linears(decoder, linears)
 
 
 @cache
@@ -218,15 +218,15 @@ def fuses() -> bool:
         return False
     weight = torch.full((16, 64), HIGH, dtype=torch.int8)
     codes = torch.full((16, 64), HIGH, dtype=torch.int8)
-    found = _fused(codes, 1.0, _reorder(weight, None), torch.ones(16), None)
-    return bool((found == 64 * HIGH * HIGH).all())
+    product = _product(codes, 1.0, _reorder(weight, None), torch.ones(16), None)
+    return bool((product == 64 * HIGH * HIGH).all())
 
 
 @cache
 def _int_mm_saturates() -> bool:
     """Whether `torch._int_mm` saturates at 16 bits."""
-    most = torch.full((16, 64), HIGH, dtype=torch.int8)
-    return bool((torch._int_mm(most, most.t()) != 64 * HIGH * HIGH).any())
+    extremes = torch.full((16, 64), HIGH, dtype=torch.int8)
+    return bool((torch._int_mm(extremes, extremes.t()) != 64 * HIGH * HIGH).any())
 
 
 def _integers(codes: Tensor, weight: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def _integers(codes: Tensor, weight: Tensor) -> Tensor:
     return torch._int_mm(codes, weight >> 1).mul_(2).add_(torch._int_mm(codes, weight & 1))
 
 
-def _fused(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def _product(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """oneDNN's fused u8 x s8 product, with zero point 128, since it has no fast fused s8 x s8 product."""
     zero = torch.zeros(1, dtype=torch.int64)
     shifted = codes.view(torch.uint8) ^ 128

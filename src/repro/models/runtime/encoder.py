@@ -40,7 +40,7 @@ class Encoder:
             raise RuntimeError(f"{engine.name} has an encoder, which must be told its prompt: start(prompt)")
         count = cost.shape.encoder_layers
         await engine.run(engine.op("embed", engine.on, rows, cost.embed(rows), name="encoder embed"))
-        if engine.residency.held == cost.shape.layers:
+        if engine.residency.layers == cost.shape.layers:
             name = f"encoder layers 0-{count - 1}"
             await engine.run(
                 engine.op("encode", engine.on, rows, cost.encode(count, rows), name=name, launches=count)

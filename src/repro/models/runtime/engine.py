@@ -18,9 +18,8 @@ from repro.device.emulated import Device
 from repro.device.op import FLASH, PROCESSORS, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.forward.network import Logits, Network, Step
-from repro.models.runtime.arrangement import IN_ORDER, Arrangement
+from repro.models.runtime.arrangement import IN_ORDER, Arrangement, ForwardPass
 from repro.models.runtime.encoder import Encoder
-from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement, settle
 from repro.models.streaming.loading import LayerLoads, LayerSource, Loading
 from repro.models.transformer.layer import LayerWeights
@@ -58,7 +57,7 @@ class Engine:
         model_cost: ModelCost,
         network: Network,
         placement: Placement,
-        source: LayerSource | None = None,
+        reader: LayerSource | None = None,
         tokens: int = 0,
         loads: LayerLoads | None = None,
         outliers: Mapping[tuple[int, str], float] | None = None,
@@ -82,16 +81,16 @@ class Engine:
         self.residency = settle(
             placement, model_cost, device.memory, tokens, device.keeps_tables, device.serial_reads
         )
-        self._loading = self._reads(source)
+        self._loading = self._reads(reader)
         self._computing, self.waited = False, 0.0
         self.turn: Turn | None = None
         self.took: dict[str, float] = {}
-        self._moved: Future[None] = Future()
+        self._gap_change: Future[None] = Future()
         self.encoder = Encoder() if model_cost.shape.encoder else None
         self.arrangement: Arrangement | None = None
-        self.outliers = None if outliers is None else self._costed(outliers)
+        self.outliers = None if outliers is None else self._by_costed_layer(outliers)
 
-    def _costed(self, outliers: Mapping[tuple[int, str], float]) -> Mapping[tuple[int, str], float]:
+    def _by_costed_layer(self, outliers: Mapping[tuple[int, str], float]) -> Mapping[tuple[int, str], float]:
         layers = range(self.model_cost.shape.layers)
         return {
             (layer, part): share
@@ -110,15 +109,15 @@ class Engine:
         """The real computation for the costed layers `first` to `last - 1`."""
         return partial(forward_pass.step.layers, self.real(first), self.real(last))
 
-    def _reads(self, source: LayerSource | None) -> Loading:
-        model_cost, (held, slots, tables, _) = self.model_cost, self.residency
-        sizes = [source.layer_bytes if source else model_cost.layer_bytes] * model_cost.shape.layers
+    def _reads(self, reader: LayerSource | None) -> Loading:
+        model_cost, (resident, slots, tables, _) = self.model_cost, self.residency
+        sizes = [reader.layer_bytes if reader else model_cost.layer_bytes] * model_cost.shape.layers
         if self.loads:
             sizes = list(self.loads.loads)
         if not tables:
             sizes.append(model_cost.head(1)[1])
         preload = self.placement.preload and not self.device.serial_reads
-        return Loading(self.name, self.device, sizes, held, slots, preload, source)
+        return Loading(self.name, self.device, sizes, resident, slots, preload, reader)
 
     @property
     def resident_bytes(self) -> float:
@@ -149,15 +148,15 @@ class Engine:
         return self._loading.due if self._loading.awaited else 0.0
 
     @property
-    def moved(self) -> Future[None]:
+    def gap_change(self) -> Future[None]:
         """Done when `gap` changes for the next time."""
-        return self._moved
+        return self._gap_change
 
     async def load(self) -> None:
         """Load the resident weights from flash, once, before the first request."""
-        held, _, tables, encoder = self.residency
-        size = (self.model_cost.table_bytes if tables else 0.0) + held * self.model_cost.layer_bytes
-        if held == self.model_cost.shape.layers:
+        resident, _, tables, encoder = self.residency
+        size = (self.model_cost.table_bytes if tables else 0.0) + resident * self.model_cost.layer_bytes
+        if resident == self.model_cost.shape.layers:
             size += encoder * self.model_cost.encoder_layer_bytes
         size += self.loads.preloaded if self.loads else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
@@ -174,16 +173,16 @@ class Engine:
         work = (*cost.layers(layers, rows, 0, 0, first=False), cost.attention_flops(layers, rows, 0))
         ops = [self.op("embed", on, rows, cost.embed(rows))]
         ops += [self.op("layer", on, rows, work, launches=layers), self.op("head", on, 1, cost.head(1))]
-        return sum(map(self.device.predicted, ops))
+        return sum(map(self.device.predict_seconds, ops))
 
     def prompt_processor(self, rows: int, target: Engine) -> str:
         """The processor on which a draft has first read a prompt that its target reads from now on.
 
         On the target's own processor it follows the target; elsewhere both read at once.
         """
-        taken = target.processor_of(rows)
+        target_on = target.processor_of(rows)
         processors = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self.on, on))
-        after = {on: target.pass_seconds(rows) if on == taken else 0.0 for on in processors}
+        after = {on: target.pass_seconds(rows) if on == target_on else 0.0 for on in processors}
         return min(processors, key=lambda on: after[on] + self.pass_seconds(rows, on))
 
     def start(self, prompt: int) -> None:
@@ -235,11 +234,11 @@ class Engine:
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
         """Keep the output projection in memory inside the block, streaming it if it is not resident."""
-        item, here = self.model_cost.shape.layers, self.residency.tables
-        if not here:
+        item, is_resident = self.model_cost.shape.layers, self.residency.tables
+        if not is_resident:
             await self.take(item)
         yield
-        if not here:
+        if not is_resident:
             self.give_back(item)
 
     async def project(
@@ -252,12 +251,12 @@ class Engine:
 
     async def take(self, item: int, loading: Loading | None = None) -> LayerWeights | None:
         """Wait until a streamed layer, or the output projection after all layers, has been read."""
-        loading, waiting = loading or self._loading, self.device.now
-        coming = loading.take(item)
+        loading, start = loading or self._loading, self.device.now
+        arrival = loading.take(item)
         self._wake()
-        weights: LayerWeights | None = await coming
-        loading.taken()
-        self.waited += self.device.now - waiting
+        weights: LayerWeights | None = await arrival
+        loading.note_arrival()
+        self.waited += self.device.now - start
         return weights
 
     def give_back(self, item: int) -> None:
@@ -326,6 +325,6 @@ class Engine:
 
     def _wake(self) -> None:
         """Wake engines that wait for this model: its `gap` has changed."""
-        if self._moved.awaited:
-            moved, self._moved = self._moved, Future()
-            moved.set(None)
+        if self._gap_change.has_waiters:
+            change, self._gap_change = self._gap_change, Future()
+            change.set(None)

@@ -26,7 +26,7 @@ from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, En
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
+from repro.models.forward.side_by_side import GreedyText, Report, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.quantization.dictionary_rounding import require_dense, rounded_layers
 from repro.models.runtime.cuda import GraphRecorder
@@ -99,27 +99,27 @@ class ModelConfig:
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
-        given = dict(mapping)
-        if lacking := [name for name in NEEDED if name not in given]:
-            raise InputError(f"model {given.get('name')!r} lacks {', '.join(lacking)}")
-        checkpoint, shape = given.pop("checkpoint"), given.pop("shape")
-        for what, part in (("checkpoint", checkpoint), ("shape", shape)):
+        raw = dict(mapping)
+        if lacking := [name for name in NEEDED if name not in raw]:
+            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(lacking)}")
+        checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
+        for key, part in (("checkpoint", checkpoint), ("shape", shape)):
             if part is not None and not (isinstance(part, Mapping) and part):
-                raise InputError(f"model {given['name']!r}: {what} is {part!r}; it must be a mapping or null")
+                raise InputError(f"model {raw['name']!r}: {key} is {part!r}; it must be a mapping or null")
         if checkpoint is None and shape is None:
-            raise InputError(f"model {given['name']!r} has neither a checkpoint nor a shape")
-        require_choice("dtype", given["dtype"], STORED)
-        if given["precision"] is not None:
-            precision(given["precision"])
-        if given.get("rounded") is not None:
-            require_dense(given["dtype"])
-        if given.get("compression") is not None and (given.get("rounded") or checkpoint is None):
-            lacks = "no checkpoint" if checkpoint is None else f"rounded={given['rounded']}"
+            raise InputError(f"model {raw['name']!r} has neither a checkpoint nor a shape")
+        require_choice("dtype", raw["dtype"], STORED)
+        if raw["precision"] is not None:
+            precision(raw["precision"])
+        if raw.get("rounded") is not None:
+            require_dense(raw["dtype"])
+        if raw.get("compression") is not None and (raw.get("rounded") or checkpoint is None):
+            lacks = "no checkpoint" if checkpoint is None else f"rounded={raw['rounded']}"
             raise InputError(
-                f"model {given['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
+                f"model {raw['name']!r} has {lacks}, and a compression is of whole weights; choose a model "
                 "with a checkpoint and rounded=null, or leave compression@target.compression out"
             )
-        config = typed(cls, {**given, "checkpoint": None, "shape": None}, f"model {given['name']!r}")
+        config = typed(cls, {**raw, "checkpoint": None, "shape": None}, f"model {raw['name']!r}")
         return replace(
             config,
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
@@ -137,7 +137,7 @@ class ModelVariant(Protocol):
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """See `Model`."""
 
-    def observed(self) -> str:
+    def outputs_key(self) -> str:
         """See `Model`."""
 
     def memo(self, root: Path) -> LogitCache:
@@ -146,7 +146,7 @@ class ModelVariant(Protocol):
     def texts(self, root: Path) -> TextStore:
         """See `Model`."""
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
         """See `Model`."""
 
     def session(
@@ -242,18 +242,18 @@ class Model:
         """Content hash of the checkpoint, and of the target's if it reuses those embeddings."""
         if self.folder is None:
             return "none"
-        own = weights.digest(self.folder)
+        content = weights.digest(self.folder)
         if self.config.rounded:
-            own = f"{self.config.rounded}bit-{own}"
+            content = f"{self.config.rounded}bit-{content}"
         if self._altered:
-            own = content_hash([self._altered.digest, own])
-        return f"{own}+{self._embeddings_from.digest}" if self._embeddings_from else own
+            content = content_hash([self._altered.digest, content])
+        return f"{content}+{self._embeddings_from.digest}" if self._embeddings_from else content
 
     @cached_property
-    def dequantized(self) -> bool:
+    def is_dequantized(self) -> bool:
         """Whether weights or reused embeddings were dequantized from a quantized checkpoint."""
-        lent = self._embeddings_from is not None and self._embeddings_from.dequantized
-        return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
+        from_target = self._embeddings_from is not None and self._embeddings_from.is_dequantized
+        return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or from_target)
 
     @cached_property
     def tokenizer(self) -> CheckpointTokenizer:
@@ -300,9 +300,9 @@ class Model:
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
-            whole = resident and not self.config.rounded
-            asked = self.folder, self.config.dtype, True, embeddings_from
-            loaded = weights.load(*asked, resident=whole, device=self._host)
+            with_layers = resident and not self.config.rounded
+            arguments = self.folder, self.config.dtype, True, embeddings_from
+            loaded = weights.load(*arguments, resident=with_layers, device=self._host)
             loaded.ends = replace(loaded.ends, tokens=self.tokens)
             self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
@@ -365,29 +365,29 @@ class Model:
             )
         return self._captured
 
-    def observed(self, variant: str = "") -> str:
+    def outputs_key(self, variant: str = "") -> str:
         """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
         variant += f"-tokens{self.tokens}" if self.tokens else ""
         return f"{self.digest[:24].replace('+', '-')}-{self.computes_in}-runtime{VERSION}{variant}"
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:
         """Logit cache file of this checkpoint, or of a variant of it."""
-        return LogitCache(root / "memo" / f"{self.observed(variant)}-{self._host}.sqlite")
+        return LogitCache(root / "memo" / f"{self.outputs_key(variant)}-{self._host}.sqlite")
 
     def texts(self, root: Path, variant: str = "") -> TextStore:
         """The file of own greedy texts of this checkpoint, or of a variant of it."""
-        return TextStore(root / "memo" / f"{self.observed(variant)}-{self._host}-texts.sqlite")
+        return TextStore(root / "memo" / f"{self.outputs_key(variant)}-{self._host}-texts.sqlite")
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
         """The checkpoint's own greedy texts, without any cache of logits.
 
         Args:
             prompts: the prompts; those of a decoder are computed side by side.
             tokens: length of each text; stop tokens do not end it.
-            told: progress callback, called with the number of tokens done of each text.
+            report: progress callback, called with the number of tokens done of each text.
         """
         if not self.encoder_decoder:
-            return greedy_texts(self.decoder(), prompts, tokens, told)
+            return greedy_texts(self.decoder(), prompts, tokens, report)
         network = self._resident_network()
         return [one_by_one(network, prompt, tokens) for prompt in prompts]
 
@@ -401,8 +401,7 @@ class Model:
         loads: LayerLoads | None = None,
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
-        kept = self.outliers
-        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, kept)
+        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, loads, self.outliers)
         return Session(engine, self._beside(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
@@ -423,13 +422,13 @@ class Model:
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
                 f"leave compression@{role}.compression out, or choose an emulated device"
             )
-        held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
-        if held == self.own_shape.layers:
+        resident, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
+        if resident == self.own_shape.layers:
             network = self._local_network(tokens)
             beside = self._beside(placement)
             engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
             return Session(engine, beside)
-        if held:
+        if resident:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
             )

@@ -44,7 +44,7 @@ class Placement:
     beside: Callable[[Any], object] | None = None
     buffer: Share = 0.0
 
-    def held(self, layers: int) -> int:
+    def resident_layers(self, layers: int) -> int:
         """How many of `layers` layers `resident` keeps in memory: always the first ones."""
         return int(self.resident * layers + 1e-9)
 
@@ -53,24 +53,24 @@ class Residency(NamedTuple):
     """The outcome of a placement for one model and one memory.
 
     Attributes:
-        held: number of resident layers, the first ones.
+        layers: number of resident layers, the first ones.
         slots: slots for streamed layers that load or compute; one may hold the output projection.
         tables: whether embedding table and output projection are resident.
         encoder: encoder layers with room in memory: all, or the slots that they stream through.
     """
 
-    held: int
+    layers: int
     slots: int
     tables: bool
     encoder: int = 0
 
     def bytes(self, model_cost: ModelCost) -> float:
         """Bytes of weights in memory, slots included."""
-        out = self.held * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
-        out += model_cost.table_bytes if self.tables else 0.0
-        return (
-            out + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost) if self.slots else out
-        )
+        size = self.layers * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
+        size += model_cost.table_bytes if self.tables else 0.0
+        if self.slots:
+            size = size + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost)
+        return size
 
     def _widest(self, model_cost: ModelCost) -> float:
         return model_cost.layer_bytes if self.tables else max(model_cost.layer_bytes, model_cost.head(1)[1])
@@ -91,25 +91,25 @@ def settle(
     """
     layers = model_cost.shape.layers
     room = memory.free - model_cost.cache_bytes(tokens)
-    held = placement.held(layers)
+    resident = placement.resident_layers(layers)
     if placement.policy == "swap":
-        held = layers if model_cost.model_bytes <= room else 0
-    tables = keeps_tables or held == layers
-    streamed = layers - held + (not tables)
+        resident = layers if model_cost.model_bytes <= room else 0
+    tables = keeps_tables or resident == layers
+    streamed = layers - resident + (not tables)
     fill = memory.read_ahead if placement.fill is None else placement.fill
     prefetch = placement.prefetch
     if serial_reads:
         fill = prefetch = 0
     slots = min(streamed, 1 if fill else prefetch + 1)
     encoder = model_cost.shape.encoder_layers
-    if held < layers:
+    if resident < layers:
         encoder = min(encoder, prefetch + 1)
-    least = Residency(held, slots, tables, encoder)
+    smallest = Residency(resident, slots, tables, encoder)
     if not fill or not streamed:
-        return least
-    taken = memory.held + model_cost.cache_bytes(tokens) + least.bytes(model_cost)
-    spare = min(fill * memory.budget - taken, (streamed - slots) * model_cost.layer_bytes)
-    return least._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
+        return smallest
+    used_bytes = memory.in_use + model_cost.cache_bytes(tokens) + smallest.bytes(model_cost)
+    spare = min(fill * memory.budget - used_bytes, (streamed - slots) * model_cost.layer_bytes)
+    return smallest._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
 
 
 RESIDENT = Placement()

@@ -41,7 +41,7 @@ class _Buffers:
         mask: bool `[rows, capacity]`, the slots that each row sees.
         x: hidden states of the rows, fp32 `[rows, hidden]`.
         after: hidden states by the number of layers after which a draft head reads them.
-        asked: final hidden states whose logits are asked for, as `x`.
+        head_input: final hidden states whose logits are asked for, as `x`.
         logits: fp32 `[rows, tokens]`, once they were computed.
     """
 
@@ -51,7 +51,7 @@ class _Buffers:
         self._ids = torch.zeros(3, rows, dtype=torch.int64, device=on)
         self.tokens, self.positions, self.slots = self._ids
         self.mask = torch.zeros(rows, capacity, dtype=torch.bool, device=on)
-        self.x, self.asked = (torch.zeros(rows, hidden, device=on) for _ in range(2))
+        self.x, self.head_input = (torch.zeros(rows, hidden, device=on) for _ in range(2))
         self.after = {depth: torch.zeros(rows, hidden, device=on) for depth in depths}
         self.logits: Tensor | None = None
 
@@ -64,12 +64,12 @@ class _Buffers:
         ids[1, :count] = positions
         torch.arange(before, before + self.rows, out=ids[2])
         self._ids.copy_(ids)
-        seen = torch.zeros_like(self.mask, device="cpu")
+        visible = torch.zeros_like(self.mask, device="cpu")
         if mask is None:
             mask = torch.ones(count, before + count, dtype=torch.bool).tril_(before)
-        seen[:count, : before + count] = mask
-        seen[count:, 0] = True  # a softmax over nothing would be NaN
-        self.mask.copy_(seen)
+        visible[:count, : before + count] = mask
+        visible[count:, 0] = True  # a softmax over nothing would be NaN
+        self.mask.copy_(visible)
 
 
 class RecordedNetwork(DecoderNetwork):
@@ -97,7 +97,7 @@ class RecordedNetwork(DecoderNetwork):
             captured: see `DecoderNetwork`.
         """
         super().__init__(decoder, capacity + ROWS[-1], captured)
-        self._whole = decoder
+        self._recorded = decoder
         self._record = record
         self._moved = self.cache.moved
         self._buffers: dict[int, _Buffers] = {}
@@ -110,13 +110,13 @@ class RecordedNetwork(DecoderNetwork):
                     self.play(buffers, piece)
 
     @property
-    def exchanged(self) -> bool:
+    def is_exchanged(self) -> bool:
         """Whether a method has put another decoder in the place of the recorded one."""
-        return self.decoder is not self._whole
+        return self.decoder is not self._recorded
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `DecoderNetwork`."""
-        return _RecordedStep(self, wanted, branches)
+        return _RecordedStep(self, prefixes, branches)
 
     def buffers(self, rows: int, before: int) -> _Buffers:
         """The buffers for a pass of so many rows, at most 64, after `before` cached slots."""
@@ -139,9 +139,9 @@ class RecordedNetwork(DecoderNetwork):
             if len(self._recordings) == MOST_RECORDINGS:
                 work()
                 return
-            held = buffers.x.clone()  # a recording runs the work, which replaces its own input
+            states = buffers.x.clone()  # a recording runs the work, which replaces its own input
             self._recordings[key] = self._record(work)
-            buffers.x.copy_(held)
+            buffers.x.copy_(states)
         self._recordings[key]()
 
     def _work(self, buffers: _Buffers, piece: Piece) -> Work:
@@ -150,12 +150,12 @@ class RecordedNetwork(DecoderNetwork):
         return partial(self._embed if piece == EMBED else self._head, buffers)
 
     def _embed(self, buffers: _Buffers) -> None:
-        buffers.x.copy_(self._whole.embed(buffers.tokens, buffers.positions, ahead=True))
+        buffers.x.copy_(self._recorded.embed(buffers.tokens, buffers.positions, ahead=True))
 
     def _layers(self, buffers: _Buffers, first: int, last: int) -> None:
         x, positions = buffers.x, buffers.positions.clone()  # by new positions a decoder knows a new pass
         self.cache.writes = buffers.slots
-        states = self._whole.states(x, positions, buffers.mask, self.cache, range(first, last))
+        states = self._recorded.states(x, positions, buffers.mask, self.cache, range(first, last))
         for depth, x in enumerate(states, first + 1):
             if depth in buffers.after:
                 buffers.after[depth].copy_(x)
@@ -163,7 +163,7 @@ class RecordedNetwork(DecoderNetwork):
         buffers.x.copy_(x)
 
     def _head(self, buffers: _Buffers) -> None:
-        buffers.logits = self._whole.head(buffers.asked)
+        buffers.logits = self._recorded.head(buffers.head_input)
 
 
 class _RecordedStep(DecoderStep):
@@ -174,7 +174,7 @@ class _RecordedStep(DecoderStep):
 
     def _embed(self, tokens: Tensor) -> Tensor:
         network, rows = self._network, len(tokens)
-        if rows > ROWS[-1] or network.exchanged:
+        if rows > ROWS[-1] or network.is_exchanged:
             return super()._embed(tokens)
         self._buffers = network.buffers(rows, self._before)
         self._buffers.load(tokens, self._positions, self._mask, self._before)
@@ -197,9 +197,9 @@ class _RecordedStep(DecoderStep):
         self._did(last)
 
     @inference
-    def drop(self, kept: Sequence[int]) -> None:
+    def drop(self, indices: Sequence[int]) -> None:
         """See `Step`."""
-        super().drop(kept)
+        super().drop(indices)
         if self._buffers is not None:
             self._buffers = self._network.buffers(len(self._rows), self._before)
             self._buffers.load(None, self._positions, self._mask, self._before)
@@ -207,10 +207,10 @@ class _RecordedStep(DecoderStep):
 
     def _head(self, x: Tensor) -> Tensor:
         network, rows = self._network, len(x)
-        if rows > ROWS[-1] or network.exchanged:
+        if rows > ROWS[-1] or network.is_exchanged:
             return super()._head(x)
         buffers = network.buffers(rows, 0)
-        buffers.asked[:rows].copy_(x)
+        buffers.head_input[:rows].copy_(x)
         network.play(buffers, HEAD)
         assert buffers.logits is not None
         return buffers.logits[:rows].clone()

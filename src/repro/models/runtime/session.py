@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits
+from repro.models.runtime.arrangement import EarlyExitPoint, ForwardPass
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.runtime.verifier import MASKED, Verifier
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
@@ -43,7 +43,7 @@ class Pass(NamedTuple):
     start: float
     end: float
     loading: float
-    kept: int = 0
+    last_rows: int = 0
 
 
 class Session:
@@ -94,34 +94,34 @@ class Session:
         return bool(shape.medusa or shape.features)
 
     async def forward(
-        self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
+        self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
     ) -> list[Logits]:
         """Logits of each wanted sequence, computing in one forward pass what is not cached.
 
         An EAGLE head runs one pass per level of guessed features. Medusa logits depend only on the length.
 
         Args:
-            wanted: sequences; one whose logits are still kept costs nothing.
-            branches: compute each of these as a separate sequence of a batch; together they contain `wanted`.
+            prefixes: sequences; one whose logits are still kept costs nothing.
+            branches: compute each of these as a separate sequence of a batch; together they have `prefixes`.
             on: run on this processor in place of the placement's.
             late: logits may be computed lazily, when first read; the cost of all is charged.
 
         Raises:
             InputError: more tokens ahead than there are Medusa heads.
         """
-        wanted = [self._lineage.twin(prefix) for prefix in wanted]
-        new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
-        if new:
-            for guessed in self._lineage.waves(new)[:-1]:
-                async with self.running(guessed, (), on=on):
+        prefixes = [self._lineage.twin(prefix) for prefix in prefixes]
+        missing = [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._rows]
+        if missing:
+            for wave in self._lineage.waves(missing)[:-1]:
+                async with self.running(wave, (), on=on):
                     pass  # no logits needed here; the next wave builds on its features
-            async with self.running(new, branches, on=on) as forward_pass, self.engine.head():
-                count = forward_pass.rows if branches else len(new)
+            async with self.running(missing, branches, on=on) as forward_pass, self.engine.head():
+                count = forward_pass.rows if branches else len(missing)
                 rows = await self.engine.project(forward_pass.step, count, on=on, late=late)
-            self._rows.update(zip(new, rows, strict=True))
-        return [self._rows[prefix] for prefix in wanted]
+            self._rows.update(zip(missing, rows, strict=True))
+        return [self._rows[prefix] for prefix in prefixes]
 
-    def known(self, prefix: Prefix) -> Logits:
+    def logits_of(self, prefix: Prefix) -> Logits:
         """Logits of a sequence that an earlier pass computed."""
         return self._rows[self._lineage.twin(prefix)]
 
@@ -139,7 +139,7 @@ class Session:
             verifier: what is computed of the tree.
         """
         before = len(self.passes)
-        tree, (path, bonus) = await verifier.accepted(self, tree, chooser)
+        tree, (path, bonus) = await verifier.accept(self, tree, chooser)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
         return Verification(path, text, sum(p.rows for p in self.passes[before:]), tree)
@@ -149,40 +149,40 @@ class Session:
         self._lineage.keep(text)
         self.engine.network.keep(text)
         # Medusa logits depend on the current text, so drop them when it grows.
-        kept = {} if self.heads else self._rows
-        self._rows = {p: row for p, row in kept.items() if p.starts_with(text)}
+        valid = {} if self.heads else self._rows
+        self._rows = {p: row for p, row in valid.items() if p.starts_with(text)}
 
     @asynccontextmanager
     async def running(
         self,
-        wanted: list[Prefix],
+        prefixes: list[Prefix],
         branches: Sequence[Prefix],
         exit_point: EarlyExitPoint | None = None,
         on: str = "",
     ) -> AsyncIterator[ForwardPass]:
         """Run a pass through all layers; logits are computed inside the block, the pass ends with it."""
-        missing = self._lineage.missing(wanted)
-        rows = padded(missing, branches)
+        missing = self._lineage.missing(prefixes)
+        rows = row_count(missing, branches)
         context, engine = self._lineage.length, self.engine
-        step = engine.network.begin(wanted, branches)
+        step = engine.network.begin(prefixes, branches)
         forward_pass = ForwardPass(step, rows, context, missing, on, exit_point)
         start = self.device.now
         with engine.computes():
-            await engine.embed(rows, self._lineage.fused(missing), on)
+            await engine.embed(rows, self._lineage.count_fused(missing), on)
             await engine.arrangement_of(forward_pass).layers(engine, forward_pass)
             yield forward_pass
-        gone = (
-            set(wanted).difference(wanted[i] for i in forward_pass.kept)
-            if forward_pass.kept is not None
+        pruned = (
+            set(prefixes).difference(prefixes[i] for i in forward_pass.survivors)
+            if forward_pass.survivors is not None
             else ()
         )
-        self._lineage.add([prefix for prefix in missing if prefix not in gone])
+        self._lineage.add([prefix for prefix in missing if prefix not in pruned])
         self.passes.append(Pass(rows, start, self.device.now, engine.waited, forward_pass.rows))
 
 
-def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
+def row_count(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
     """Positions that a pass computes: each once, or a batch of branches padded to the longest."""
     if not branches:
         return len(missing)
-    new = set(missing)
-    return len(branches) * max(sum(node in new for node in branch.back()) for branch in branches)
+    uncached = set(missing)
+    return len(branches) * max(sum(node in uncached for node in branch.back()) for branch in branches)

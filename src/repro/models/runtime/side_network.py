@@ -28,7 +28,7 @@ class SideNetwork(Protocol):
     def remember(self, memo: LogitCache) -> None:
         """Look outputs up in a cache from now on, and store new ones in it."""
 
-    def compared(self, memo: LogitCache, judge: Callable[[int, float], None]) -> Self:
+    def compare(self, memo: LogitCache, judge: Callable[[int, float], None]) -> Self:
         """The network computing anew, its outputs compared with those of a cache, where there are any.
 
         Args:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 class Verifier(Protocol):
     """Computes what it needs of a token tree in one forward pass, and finds the accepted path."""
 
-    async def accepted(
-        self, session: Session, tree: TokenTree, chooser: Chooser
-    ) -> tuple[TokenTree, Accepted]:
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
         """The verified tree, without nodes that were dropped; its accepted path and the next token."""
 
 
@@ -37,9 +35,7 @@ class WholeTree:
 
     apart: bool = False
 
-    async def accepted(
-        self, session: Session, tree: TokenTree, chooser: Chooser
-    ) -> tuple[TokenTree, Accepted]:
+    async def accept(self, session: Session, tree: TokenTree, chooser: Chooser) -> tuple[TokenTree, Accepted]:
         """See `Verifier`."""
         branches = branches_of(tree) if self.apart or session.verifies_apart else []
         rows = await session.forward(tree.prefixes, branches, late=True)

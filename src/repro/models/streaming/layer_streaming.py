@@ -39,13 +39,13 @@ class LayerFile:
         path: the file; a header of 64 KiB, then the layers.
         layers: number of layers.
         layer_bytes: bytes per layer, a multiple of the page size.
-        kind: layout of a layer, without memory.
+        skeleton: a layer without memory, for the layout.
     """
 
     path: Path
     layers: int
     layer_bytes: int
-    kind: LayerWeights
+    skeleton: LayerWeights
 
     def offset(self, layer: int) -> int:
         """Byte offset of a layer."""
@@ -79,7 +79,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
 
 def _identity(file: LayerFile) -> dict[str, Any]:
     """Header fields that must match for a file to be reused."""
-    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.kind)]
+    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.skeleton)]
     return {
         "form": FORM,
         "layers": file.layers,
@@ -116,10 +116,10 @@ def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
     """Whether the file exists, has this identity, and passes all checksums."""
     if not file.path.is_file():
         return False
-    wrong = _fault(file, identity)
-    if wrong:
-        log.warning("%s %s", file.path, wrong)
-    return wrong is None
+    fault = _fault(file, identity)
+    if fault:
+        log.warning("%s %s", file.path, fault)
+    return fault is None
 
 
 def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
@@ -127,31 +127,31 @@ def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
     size = file.path.stat().st_size
     if size != file.offset(file.layers):
         return f"has {size} bytes, not {file.offset(file.layers)}"
-    source = DirectFile(file.path)
+    disk = DirectFile(file.path)
     try:
-        header = _header(source)
+        header = _header(disk)
         checks = header.pop("checks", [])
         if header != identity or len(checks) != file.layers:
             return "was written by other code or for another kind of layer"
         buffer = memoryview(page_aligned_memory(file.layer_bytes))
         for layer, check in enumerate(checks):
-            source.read(buffer, file.offset(layer))
+            disk.read(buffer, file.offset(layer))
             if zlib.crc32(buffer) != check:
                 return f"is damaged in layer {layer}"
     finally:
-        source.close()
+        disk.close()
     return None
 
 
-def _header(source: DirectFile) -> dict[str, Any]:
+def _header(disk: DirectFile) -> dict[str, Any]:
     """The header; empty if it cannot be parsed."""
     buffer = memoryview(page_aligned_memory(HEADER))
-    source.read(buffer, 0)
+    disk.read(buffer, 0)
     try:
-        found = json.loads(bytes(buffer).rstrip(b"\0"))
+        header = json.loads(bytes(buffer).rstrip(b"\0"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 class LayerReader:
@@ -181,15 +181,15 @@ class LayerReader:
         if slots < 1:
             raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
         self._memory = memory
-        self._what = f"{slots} slots for streamed layers of {file.path.name}"
+        self._purpose = f"{slots} slots for streamed layers of {file.path.name}"
         if memory:
-            memory.reserve(slots * file.layer_bytes, self._what)
+            memory.reserve(slots * file.layer_bytes, self._purpose)
         self.file = file
         self.bytes_read = 0
-        self._source = DirectFile(file.path)
-        self.way = self._source.way
+        self._disk = DirectFile(file.path)
+        self.way = self._disk.way
         self._free = [_slot(file, torch.device(device)) for _ in range(slots)]
-        self._held: dict[int, _Slot] = {}
+        self._slots: dict[int, _Slot] = {}
         self._reading: set[int] = set()
         self._closed = False
         self._lock = Condition()
@@ -207,18 +207,18 @@ class LayerReader:
             OSError: the disk failed; the slot is free again.
         """
         slot = self._take(layer)
-        whole = False
+        is_whole = False
         try:
-            slot.fill(self._source, self.file.offset(layer))
-            whole = True
+            slot.fill(self._disk, self.file.offset(layer))
+            is_whole = True
         finally:
-            self._end_reading(layer, whole)
+            self._end_reading(layer, is_whole)
         return slot.weights
 
     def release(self, layer: int) -> None:
         """Free the layer's slot after it has computed; its weights must not be used any more."""
         with self._lock:
-            self._free.append(self._held.pop(layer))
+            self._free.append(self._slots.pop(layer))
 
     def _take(self, layer: int) -> _Slot:
         if not 0 <= layer < self.file.layers:
@@ -226,21 +226,21 @@ class LayerReader:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"layer {layer} was asked for after the reader was closed")
-            if layer in self._held:
+            if layer in self._slots:
                 raise RuntimeError(f"layer {layer} was fetched twice without a release")
             if not self._free:
-                held = ", ".join(map(str, sorted(self._held)))
-                raise RuntimeError(f"no slot is free for layer {layer}: release one of {held} first")
-            self._held[layer] = self._free.pop()
+                layers = ", ".join(map(str, sorted(self._slots)))
+                raise RuntimeError(f"no slot is free for layer {layer}: release one of {layers} first")
+            self._slots[layer] = self._free.pop()
             self._reading.add(layer)
-            return self._held[layer]
+            return self._slots[layer]
 
-    def _end_reading(self, layer: int, whole: bool) -> None:
+    def _end_reading(self, layer: int, is_whole: bool) -> None:
         with self._lock:
-            if whole:
+            if is_whole:
                 self.bytes_read += self.file.layer_bytes
             else:
-                self._free.append(self._held.pop(layer))
+                self._free.append(self._slots.pop(layer))
             self._reading.remove(layer)
             self._lock.notify_all()
 
@@ -254,11 +254,11 @@ class LayerReader:
                 return
             self._closed = True
             self._lock.wait_for(lambda: not self._reading)
-        self._source.close()
+        self._disk.close()
         self._free.clear()
-        self._held.clear()
+        self._slots.clear()
         if self._memory:
-            self._memory.release(self._what)
+            self._memory.release(self._purpose)
 
 
 class _Slot:
@@ -266,11 +266,11 @@ class _Slot:
 
     def __init__(self, file: LayerFile, host: Tensor) -> None:
         self._bytes = host.numpy().data
-        self.weights = file.kind.from_buffer(host)
+        self.weights = file.skeleton.from_buffer(host)
 
-    def fill(self, source: DirectFile, offset: int) -> None:
+    def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer from `offset`."""
-        source.read(self._bytes, offset)
+        disk.read(self._bytes, offset)
 
 
 class _CudaSlot(_Slot):
@@ -279,15 +279,15 @@ class _CudaSlot(_Slot):
     def __init__(self, file: LayerFile, host: Tensor, device: torch.device) -> None:
         super().__init__(file, host)
         self._host = host
-        self._there = torch.empty_like(host, device=device)
+        self._on_gpu = torch.empty_like(host, device=device)
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.weights = file.kind.from_buffer(self._there)
+        self.weights = file.skeleton.from_buffer(self._on_gpu)
 
-    def fill(self, source: DirectFile, offset: int) -> None:
+    def fill(self, disk: DirectFile, offset: int) -> None:
         """Read a layer and copy it to the GPU piece by piece; returns after the last copy."""
         with torch.cuda.stream(self._copies):
-            for piece in source.read_into(self._bytes, offset):
-                self._there[piece].copy_(self._host[piece], non_blocking=True)
+            for piece in disk.read_into(self._bytes, offset):
+                self._on_gpu[piece].copy_(self._host[piece], non_blocking=True)
         self._copies.synchronize()
 
 

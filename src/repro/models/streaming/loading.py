@@ -68,32 +68,32 @@ class Loading:
         name: str,
         device: Device,
         sizes: Sequence[float],
-        held: int,
+        resident: int,
         slots: int,
         preload: bool,
-        source: LayerSource | None = None,
+        reader: LayerSource | None = None,
     ) -> None:
-        """Stream the items from index `held` on.
+        """Stream the items from index `resident` on.
 
         Args:
             name: model name in timelines.
             device: device whose flash is read.
             sizes: bytes of each item, resident ones included; an item of 0 bytes needs no read and no slot.
-            held: number of resident items, which are never read.
+            resident: number of resident items, which are never read.
             slots: maximum number of items being read or in use.
             preload: whether reading continues between passes.
-            source: layer source of a real device.
+            reader: reads layers on a real device.
         """
         self._name = name
         self._device = device
         self._sizes = sizes
-        self._held = held
+        self._resident = resident
         # With more slots than items, preloading would read a layer that is still held.
-        self._slots = min(slots, max(1, sum(size > 0 for size in sizes[held:])))
+        self._slots = min(slots, max(1, sum(size > 0 for size in sizes[resident:])))
         self._preload = preload
-        self._source = source
+        self._reader = reader
         self._coming: deque[tuple[int, Future[Any]]] = deque()
-        self._taken = 0
+        self._in_use = 0
         self._next = len(sizes)
         self._under_way: deque[float] = deque()
         self._rate = 0.0
@@ -101,7 +101,7 @@ class Loading:
         self.awaited = False
 
     def take(self, item: int) -> Future[Any]:
-        """A future of the next item, `LayerWeights` on a real device; call `taken` once it has arrived."""
+        """A future of the next item, `LayerWeights` on a real device; `note_arrival` follows its arrival."""
         if not self._coming:
             self._next = item
         self._read_ahead()
@@ -110,16 +110,16 @@ class Loading:
         self.awaited = not loading.done
         return loading
 
-    def taken(self) -> None:
+    def note_arrival(self) -> None:
         """Note that the requested item has arrived and is in use."""
         self.awaited = False
         self._read_ahead()
 
     def give_back(self, item: int) -> None:
         """Free the slot of an item that has computed, for the next one."""
-        self._taken -= self._sizes[item] > 0
-        if self._source:
-            self._source.release(item)
+        self._in_use -= self._sizes[item] > 0
+        if self._reader:
+            self._reader.release(item)
         self._read_ahead()
 
     @property
@@ -135,41 +135,41 @@ class Loading:
         return max(0.0, self._since + self._under_way[0] / self._rate - self._device.now)
 
     def close(self) -> None:
-        """Close the source."""
-        if self._source:
-            self._source.close()
+        """Close the reader."""
+        if self._reader:
+            self._reader.close()
 
     def _read_ahead(self) -> None:
         while self._room():
             if self._next == len(self._sizes):
                 if not self._preload:
                     return
-                self._next = self._held
-            self._taken += self._sizes[self._next] > 0
+                self._next = self._resident
+            self._in_use += self._sizes[self._next] > 0
             self._coming.append((self._next, self._load(self._next)))
             self._next += 1
 
     def _room(self) -> bool:
         """Whether one more read may start."""
-        return self._taken < self._slots and len(self._coming) < len(self._sizes) - self._held
+        return self._in_use < self._slots and len(self._coming) < len(self._sizes) - self._resident
 
     def _load(self, item: int) -> Future[Any]:
-        size, source = self._sizes[item], self._source
+        size, reader = self._sizes[item], self._reader
         if not size:
-            here: Future[Any] = Future()
-            here.set(None)
-            return here
-        compute = (lambda: source.fetch(item)) if source else None
+            ready: Future[Any] = Future()
+            ready.set(None)
+            return ready
+        compute = (lambda: reader.fetch(item)) if reader else None
         if not self._under_way:
             self._since = self._device.now
         self._under_way.append(size)
         name = f"{self._name} load {item}"
         loading = self._device.run(Op(FLASH, "load", name, bytes=size, compute=compute))
-        loading.on_done(self._loaded)
+        loading.on_done(self._note_read)
         return loading
 
-    def _loaded(self) -> None:
+    def _note_read(self) -> None:
         size = self._under_way.popleft()
-        took = self._device.now - self._since
-        self._rate = size / took if took > 0 else inf
+        seconds = self._device.now - self._since
+        self._rate = size / seconds if seconds > 0 else inf
         self._since = self._device.now

@@ -13,7 +13,7 @@ from repro.libraries import Tensor, torch
 from repro.models.tokens.sampling import draw
 from repro.models.tokens.tree import TokenTree
 
-Said = TypeVar("Said")
+Output = TypeVar("Output")
 
 
 class Accepted(NamedTuple):
@@ -23,16 +23,16 @@ class Accepted(NamedTuple):
     bonus: int
 
 
-AcceptanceWalk = Generator[int, Said, Accepted]
+AcceptanceWalk = Generator[int, Output, Accepted]
 """Generator: yields a node, receives the target's output there, returns the accepted path."""
 
 
-def drive(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
-    """Run a walk to its end; `said` gives the target's output at a node."""
+def drive(walk: AcceptanceWalk[Output], output_at: Callable[[int], Output]) -> Accepted:
+    """Run a walk to its end; `output_at` gives the target's output at a node."""
     node = next(walk)
     while True:
         try:
-            node = walk.send(said(node))
+            node = walk.send(output_at(node))
         except StopIteration as end:
             accepted: Accepted = end.value
             return accepted
@@ -52,7 +52,7 @@ def greedy(tree: TokenTree) -> AcceptanceWalk[int]:
         path.append(child)
 
 
-def sampled(tree: TokenTree, generator: torch.Generator) -> AcceptanceWalk[Tensor]:
+def sample(tree: TokenTree, generator: torch.Generator) -> AcceptanceWalk[Tensor]:
     """Multi-step speculative sampling (SpecInfer Alg. 2; Leviathan et al. for a chain).
 
     Children of a node are tried in order. A child sampled from `q` is accepted with probability
@@ -64,34 +64,34 @@ def sampled(tree: TokenTree, generator: torch.Generator) -> AcceptanceWalk[Tenso
     several drafts, and only for the number of accepted tokens.
 
     Args:
-        tree: the draft tree; `tree.drawn` holds each node's `q`, `[vocab]`.
+        tree: the draft tree; `tree.distributions` holds each node's `q`, `[vocab]`.
         generator: random generator on the CPU.
     """
     path = [0]
     while True:
-        left = yield path[-1]
-        child, left = _try_children(tree, path[-1], left, generator)
+        target = yield path[-1]
+        child, target = _try_children(tree, path[-1], target, generator)
         if child is None:
-            return Accepted(path, draw(left, generator))
+            return Accepted(path, draw(target, generator))
         path.append(child)
 
 
 def _try_children(
-    tree: TokenTree, node: int, left: Tensor, generator: torch.Generator
+    tree: TokenTree, node: int, target: Tensor, generator: torch.Generator
 ) -> tuple[int | None, Tensor]:
     for child in tree.children(node):
-        token, drawn = tree.token(child), tree.drawn[child]
-        proposed = drawn if drawn is not None else _certain(token, left)
-        if torch.rand((), generator=generator) * proposed[token] < left[token]:
-            return child, left
-        rest = (left - proposed).clamp(min=0)
-        if not rest.any():  # p and q differ only by rounding, so acceptance was certain
-            return child, left
-        left = rest / rest.sum()
-    return None, left
+        token, distribution = tree.token(child), tree.distributions[child]
+        proposed = distribution if distribution is not None else _one_hot(token, target)
+        if torch.rand((), generator=generator) * proposed[token] < target[token]:
+            return child, target
+        excess = (target - proposed).clamp(min=0)
+        if not excess.any():  # p and q differ only by rounding, so acceptance was certain
+            return child, target
+        target = excess / excess.sum()
+    return None, target
 
 
-def _certain(token: int, like: Tensor) -> Tensor:
-    out = torch.zeros_like(like)
-    out[token] = 1.0
-    return out
+def _one_hot(token: int, like: Tensor) -> Tensor:
+    distribution = torch.zeros_like(like)
+    distribution[token] = 1.0
+    return distribution

@@ -36,25 +36,25 @@ class Lineage:
     def _on_trunk(self, prefix: Prefix) -> bool:
         return not self._fresh and self.trunk.starts_with(prefix)
 
-    def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
+    def missing(self, prefixes: Sequence[Prefix]) -> list[Prefix]:
         """The wanted sequences and ancestors that are not cached, parents first."""
-        found: dict[Prefix, None] = {}
-        for prefix in wanted:
+        missing: dict[Prefix, None] = {}
+        for prefix in prefixes:
             for node in prefix.back():
-                if node in found or node in self:
+                if node in missing or node in self:
                     break
-                found[node] = None
-        return sorted(found, key=lambda node: node.length)
+                missing[node] = None
+        return sorted(missing, key=lambda node: node.length)
 
     def twin(self, prefix: Prefix) -> Prefix:
         """The sequence that shares this one's logits: itself."""
         return prefix
 
-    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+    def waves(self, prefixes: Sequence[Prefix]) -> list[list[Prefix]]:
         """The missing sequences, grouped into successive passes: one group."""
-        return [self.missing(wanted)]
+        return [self.missing(prefixes)]
 
-    def fused(self, rows: Sequence[Prefix]) -> int:
+    def count_fused(self, rows: Sequence[Prefix]) -> int:
         """How many sequences read features of another model: none."""
         return 0
 
@@ -68,24 +68,24 @@ class Lineage:
             return None
         count = sum(map(len, groups))
         first = {row: self.length + i for i, row in enumerate(groups[0])}
-        seen = torch.zeros(count, self.length + count, dtype=torch.bool)
+        visible = torch.zeros(count, self.length + count, dtype=torch.bool)
         begin = 0
         for rows in groups:
             column = first | {row: self.length + begin + i for i, row in enumerate(rows)}
             for i, row in enumerate(rows):
-                self._see_ancestors(seen[begin + i], row, column)
+                self._see_ancestors(visible[begin + i], row, column)
             begin += len(rows)
-        return seen
+        return visible
 
-    def _see_ancestors(self, seen: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
+    def _see_ancestors(self, visible: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
         slots = []
         for node in row.back():
             slot = column.get(node, self._branches.get(node, -1))
             if slot < 0:
-                seen[: self._slots(node.length)] = True
+                visible[: self._slots(node.length)] = True
                 break
             slots.append(slot)
-        seen[slots] = True
+        visible[slots] = True
 
     def _continues(self, rows: Sequence[Prefix]) -> bool:
         """Whether the rows are a chain that extends the trunk, and the cache has no branches."""
@@ -169,23 +169,23 @@ class HeadLineage(Lineage):
         super().__init__(outside=1)
         self.boundary = boundary
 
-    def grounded(self, prefix: Prefix) -> bool:
+    def is_grounded(self, prefix: Prefix) -> bool:
         """Whether the target has features of all tokens before a sequence's last one."""
         return prefix.length <= self.boundary + 1
 
-    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+    def waves(self, prefixes: Sequence[Prefix]) -> list[list[Prefix]]:
         """The missing sequences by pass: one that needs its parent's guess comes after it, others first."""
         turn: dict[Prefix, int] = {}
         waves: dict[int, list[Prefix]] = {}
-        for prefix in self.missing(wanted):
-            before = None if self.grounded(prefix) or prefix.parent is None else turn.get(prefix.parent)
+        for prefix in self.missing(prefixes):
+            before = None if self.is_grounded(prefix) or prefix.parent is None else turn.get(prefix.parent)
             turn[prefix] = 0 if before is None else before + 1
             waves.setdefault(turn[prefix], []).append(prefix)
         return list(waves.values()) or [[]]
 
-    def fused(self, rows: Sequence[Prefix]) -> int:
+    def count_fused(self, rows: Sequence[Prefix]) -> int:
         """How many sequences read the target's features."""
-        return sum(map(self.grounded, rows))
+        return sum(map(self.is_grounded, rows))
 
     def keep(self, text: Prefix) -> tuple[int, list[int]]:
         """Drop all slots computed from guesses: the target now has features of all tokens but the last."""
@@ -233,15 +233,15 @@ class MedusaLineage:
         """The sequence that shares this one's logits: the first one with the same `root_and_head`."""
         return self._twins.setdefault(self.root_and_head(prefix), prefix)
 
-    def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
+    def missing(self, prefixes: Sequence[Prefix]) -> list[Prefix]:
         """The sequences to compute: the wanted ones, which must not include twins."""
-        return list(wanted)
+        return list(prefixes)
 
-    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+    def waves(self, prefixes: Sequence[Prefix]) -> list[list[Prefix]]:
         """All missing sequences in one pass."""
-        return [self.missing(wanted)]
+        return [self.missing(prefixes)]
 
-    def fused(self, rows: Sequence[Prefix]) -> int:
+    def count_fused(self, rows: Sequence[Prefix]) -> int:
         """How many sequences need fused features: none, each head reads a single feature."""
         return 0
 

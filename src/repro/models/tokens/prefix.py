@@ -12,7 +12,7 @@ from hashlib import blake2b
 DIGEST_BYTES = 16
 
 
-def continued(digest: bytes, token: int) -> bytes:
+def extend_digest(digest: bytes, token: int) -> bytes:
     """The digest of a sequence plus one token; the empty sequence's is empty."""
     return blake2b(digest + token.to_bytes(4, "little", signed=True), digest_size=DIGEST_BYTES).digest()
 
@@ -62,8 +62,8 @@ class Prefix:
 
     def tokens(self, after: int = 0) -> list[int]:
         """The tokens from position `after` on."""
-        out = [node.token for node in self._back_to(after)]
-        return out[::-1]
+        tokens = [node.token for node in self._back_to(after)]
+        return tokens[::-1]
 
     def _back_to(self, length: int) -> Iterator[Prefix]:
         for node in self.back():
@@ -100,7 +100,7 @@ class Prefix:
         for part in reversed(missing):
             before = part.parent._digest if part.parent else b""
             assert before is not None
-            part._digest = continued(before, part.token)
+            part._digest = extend_digest(before, part.token)
         assert self._digest is not None
         return self._digest
 

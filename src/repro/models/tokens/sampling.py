@@ -50,9 +50,9 @@ GREEDY = Sampling()
 def _nucleus(probabilities: Tensor, mass: float) -> Tensor:
     ordered, order = probabilities.sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    kept = ordered.masked_fill(before >= mass, 0.0)
-    out = torch.zeros_like(probabilities).scatter(-1, order, kept)
-    return out / out.sum(dim=-1, keepdim=True)
+    nucleus = ordered.masked_fill(before >= mass, 0.0)
+    masses = torch.zeros_like(probabilities).scatter(-1, order, nucleus)
+    return masses / masses.sum(dim=-1, keepdim=True)
 
 
 def draw(probabilities: Tensor, generator: torch.Generator) -> int:

@@ -19,14 +19,14 @@ class TokenTree:
         prefixes: each node's whole sequence.
         parents: each node's parent, -1 for the root.
         logps: each node's log-probability under the draft, given its parent; 0 for the root.
-        drawn: the distribution `[vocab]` each node's token was sampled from, `None` if it was not sampled.
+        distributions: what each node's token was sampled from, `[vocab]`; `None` if it was not sampled.
     """
 
     def __init__(self, root: Prefix) -> None:
         self.prefixes = [root]
         self.parents = [-1]
         self.logps = [0.0]
-        self.drawn: list[Tensor | None] = [None]
+        self.distributions: list[Tensor | None] = [None]
         self._reach = [0.0]
         self._children: list[list[int]] = [[]]
 
@@ -38,10 +38,10 @@ class TokenTree:
         """The sequence up to and including the last emitted token."""
         return self.prefixes[0]
 
-    def grow(self, parent: int, token: int, logp: float = 0.0, drawn: Tensor | None = None) -> int:
+    def grow(self, parent: int, token: int, logp: float = 0.0, distribution: Tensor | None = None) -> int:
         """Add a child and return its index; an existing child is returned if the token was not sampled."""
         prefix = self.prefixes[parent].then(token)
-        if drawn is None:
+        if distribution is None:
             for child in self._children[parent]:
                 if self.prefixes[child] is prefix:
                     return child
@@ -49,7 +49,7 @@ class TokenTree:
         self.prefixes.append(prefix)
         self.parents.append(parent)
         self.logps.append(logp)
-        self.drawn.append(drawn)
+        self.distributions.append(distribution)
         self._reach.append(self._reach[parent] + logp)
         self._children.append([])
         self._children[parent].append(node)
@@ -82,11 +82,11 @@ class TokenTree:
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root to a node."""
-        out = []
+        nodes = []
         while node >= 0:
-            out.append(node)
+            nodes.append(node)
             node = self.parents[node]
-        return out[::-1]
+        return nodes[::-1]
 
     def branch_length(self, node: int) -> int:
         """Length of the branch through a node; of several, the one with the highest confidence."""
@@ -99,20 +99,20 @@ class TokenTree:
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
         """The subtree of the given nodes, which must list the root first and parents before children."""
-        out, index = TokenTree(self.root), {0: 0}
+        tree, index = TokenTree(self.root), {0: 0}
         for node in nodes[1:]:
             parent = index[self.parents[node]]
-            index[node] = out.grow(parent, self.token(node), self.logps[node], self.drawn[node])
-        return out
+            index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
+        return tree
 
     def below(self, root: Prefix) -> TokenTree:
         """The subtree below a sequence, which becomes the root; only the root if no node matches."""
-        top, out = self.find(root), TokenTree(root)
+        top, tree = self.find(root), TokenTree(root)
         if top is None:
-            return out
+            return tree
         index = {top: 0}
         for node in range(top + 1, len(self)):
             if self.parents[node] in index:
                 parent = index[self.parents[node]]
-                index[node] = out.grow(parent, self.token(node), self.logps[node], self.drawn[node])
-        return out
+                index[node] = tree.grow(parent, self.token(node), self.logps[node], self.distributions[node])
+        return tree

@@ -53,10 +53,10 @@ def attention_mask(
             return AttentionMask(rotation)
         if rows >= CAUSAL_ROWS and cached == 0 and config.attention_cap is None:
             return AttentionMask(rotation, tiled=True)
-    seen = visible(config, layer, positions, mask, cache)
+    slots = visible(config, layer, positions, mask, cache)
     if rows >= TILED_ROWS and config.attention_cap is None:
-        return AttentionMask(rotation, tiled=True, visible=seen)
-    return AttentionMask(rotation, bias=blindness(config, seen))
+        return AttentionMask(rotation, tiled=True, visible=slots)
+    return AttentionMask(rotation, bias=blindness(config, slots))
 
 
 def visible(
@@ -64,7 +64,7 @@ def visible(
 ) -> Tensor:
     """Which slots each row sees, bool `[rows, cached + rows]`; otherwise as `attention_mask`."""
     rows, cached = positions.shape[0], cache.length_of(layer)
-    slots = cache.seen(layer, rows)
+    slots = cache.slots_seen(layer, rows)
     if mask is None:
         mask = torch.ones(rows, slots, dtype=torch.bool, device=positions.device).tril(cached)
     if mask.dtype != torch.bool or mask.shape != (rows, slots):
@@ -76,9 +76,9 @@ def visible(
     return mask if near is None else mask & near
 
 
-def blindness(config: DecoderConfig, seen: Tensor) -> Tensor:
+def blindness(config: DecoderConfig, slots: Tensor) -> Tensor:
     """The additive mask for the visible slots: 0 or -inf, `[1, groups * rows, slots]`."""
-    blind = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
+    blind = torch.zeros(slots.shape, device=slots.device).masked_fill_(~slots, -torch.inf)
     return blind.repeat(config.groups, 1)[None]
 
 
@@ -100,7 +100,7 @@ def attend(
     rows = queries.shape[0]
     queries = queries.to(keys.dtype)
     if attention_mask.tiled:
-        return _tiled(queries, keys, values, attention_mask.visible, config.query_scale)
+        return _sdpa(queries, keys, values, attention_mask.visible, config.query_scale)
     kv_heads, _, width = keys.shape
     # Query heads that share a key-value head are stacked as rows of one matmul, so keys are not repeated.
     grouped = (
@@ -116,13 +116,13 @@ def attend(
 
 def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     """Attention scores `[kv_heads, groups * rows, slots]`: scaled, soft-capped and masked."""
-    found = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
+    products = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
     if config.attention_cap is not None:
-        found.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
-    return found if bias is None else found.add_(bias)
+        products.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
+    return products if bias is None else products.add_(bias)
 
 
-def _tiled(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:
+def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:
     """Attention through torch's fused kernel, which does not materialize all scores."""
     mixed = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],

@@ -73,7 +73,7 @@ class KVCache:
         """Number of valid slots of one layer."""
         return self._lengths[layer]
 
-    def seen(self, layer: int, rows: int) -> int:
+    def slots_seen(self, layer: int, rows: int) -> int:
         """Number of slots that `rows` new rows of one layer attend to, masked ones included."""
         return self._lengths[layer] + rows
 
@@ -113,37 +113,37 @@ class KVCache:
         """Drop all slots from `length` on, in all layers."""
         if not 0 <= length <= max(self._lengths):
             raise InputError(f"cannot truncate to {length}: the cache holds 0 to {max(self._lengths)} slots")
-        self._lengths = [min(length, held) for held in self._lengths]
+        self._lengths = [min(length, count) for count in self._lengths]
 
     def keep(self, base: int, slots: Sequence[int], layers: range | None = None) -> None:
         """Keep the first `base` slots, then the listed ones (absolute, in order), such as an accepted path.
 
         `layers` limits this to some layers, for passes that drop rows between layers.
         """
-        chosen = range(len(self._lengths)) if layers is None else layers
-        held = min(self._lengths[layer] for layer in chosen)
-        wrong = [slot for slot in slots if not base <= slot < held]
-        if wrong or not 0 <= base <= held:
-            raise InputError(f"cannot keep slots {wrong or base}: base {base}, {held} slots are held")
+        span = range(len(self._lengths)) if layers is None else layers
+        length = min(self._lengths[layer] for layer in span)
+        outside = [slot for slot in slots if not base <= slot < length]
+        if outside or not 0 <= base <= length:
+            raise InputError(f"cannot keep slots {outside or base}: base {base}, {length} slots are held")
         stop = base + len(slots)
         if list(slots) != list(range(base, stop)):
             index = torch.tensor(slots, device=self._data.device)
-            block, places = self._data[chosen.start : chosen.stop], self._slots[chosen.start : chosen.stop]
+            block, positions = self._data[span.start : span.stop], self._slots[span.start : span.stop]
             block[:, :, base:stop] = block.index_select(2, index)
-            places[:, base:stop] = places.index_select(1, index)
-        for layer in chosen:
+            positions[:, base:stop] = positions.index_select(1, index)
+        for layer in span:
             self._lengths[layer] = stop
 
     def _reserve(self, slots: int) -> None:
         """Grow to at least `slots`, at least doubling the capacity."""
         if slots <= self.capacity:
             return
-        old, places, held = self._data, self._slots, self.capacity
-        capacity = max(slots, 2 * held)
+        old, positions, length = self._data, self._slots, self.capacity
+        capacity = max(slots, 2 * length)
         data = old.new_zeros(old.shape[0], old.shape[1], capacity, old.shape[3])
-        data[:, :, :held] = old
-        wider = places.new_zeros(places.shape[0], capacity)
-        wider[:, :held] = places
+        data[:, :, :length] = old
+        wider = positions.new_zeros(positions.shape[0], capacity)
+        wider[:, :length] = positions
         self._adopt(data, wider)
 
 
@@ -174,9 +174,9 @@ class FixedCache(KVCache):
         for layer in layers:
             self._lengths[layer] = length
 
-    def seen(self, layer: int, rows: int) -> int:
+    def slots_seen(self, layer: int, rows: int) -> int:
         """See `KVCache`; a fixed pass attends to all slots."""
-        return super().seen(layer, rows) if self.writes is None else self.capacity
+        return super().slots_seen(layer, rows) if self.writes is None else self.capacity
 
     def farthest(self, positions: Tensor) -> int:
         """See `KVCache`; of a fixed pass an upper bound, since reading it would stop a recording."""

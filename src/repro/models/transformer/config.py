@@ -35,7 +35,7 @@ class Rope:
     original_positions: int = 8192
     factors: tuple[float, ...] = ()
 
-    def rotated(self, head_dim: int) -> int:
+    def rotated_dims(self, head_dim: int) -> int:
         """Number of rotated dimensions of a head."""
         return int(head_dim * self.share)
 
@@ -110,7 +110,7 @@ class DecoderConfig:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
-    def projected(self) -> bool:
+    def projects(self) -> bool:
         """Whether the embedding width differs from the hidden size."""
         return self.embedding_width not in (0, self.hidden)
 

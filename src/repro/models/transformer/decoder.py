@@ -27,13 +27,13 @@ __all__ = ["Decoder", "DecoderConfig", "EmbeddingAndHead"]
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
-    known: dict[str, Callable[[Tensor], Tensor]] = {
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
         "silu": F.silu,
         "gelu": F.gelu,
         "gelu_tanh": partial(F.gelu, approximate="tanh"),
         "relu": F.relu,
     }
-    return known[name]
+    return functions[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Pass:
     cache: KVCache
     layer: int
     cached: int
-    sights: dict[bool, AttentionMask] = field(default_factory=dict)
+    masks: dict[bool, AttentionMask] = field(default_factory=dict)
 
     def goes_on(self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> bool:
         return (
@@ -112,9 +112,9 @@ class Decoder:
         Raises:
             InputError: the configuration has another number of layers.
         """
-        changed = copy(self)
-        Decoder.__init__(changed, config or self.config, layers, ends or self.ends)
-        return changed
+        decoder = copy(self)
+        Decoder.__init__(decoder, config or self.config, layers, ends or self.ends)
+        return decoder
 
     @property
     def device(self) -> torch.device:
@@ -173,7 +173,7 @@ class Decoder:
             raise InputError(f"layer {i} is not resident and no weights were given")
         count_layers()
         block = self.config.block
-        shared = self._sight(i, positions, mask, cache)
+        shared = self._shared_mask(i, positions, mask, cache)
         h = x if w.before_attention is None else w.before_attention(x)
         mixed = self._attention(i, h, w, shared, cache)
         if block == "parallel":
@@ -230,7 +230,7 @@ class Decoder:
         """All layers and the head: fp32 logits `[rows, vocab]`; arguments as in `embed` and `layer`."""
         return self.head(self.run(self.embed(tokens, positions), positions, mask, cache))
 
-    def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
+    def _shared_mask(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
         """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
         current = self._pass
         if current is None or not current.goes_on(i, positions, mask, cache):
@@ -238,24 +238,24 @@ class Decoder:
             current = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
         current.layer = i
         kind = self.config.is_sliding(i)
-        if kind not in current.sights:
+        if kind not in current.masks:
             frequency = self._frequencies[kind]
             rotation = None if frequency is None else rotations(frequency, positions)
-            current.sights[kind] = self._seen(i, rotation, positions, mask, cache)
-        return current.sights[kind]
+            current.masks[kind] = self._build_mask(i, rotation, positions, mask, cache)
+        return current.masks[kind]
 
     def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        turning = config.heads + config.kv_heads
+        rotated = config.heads + config.kv_heads
         if w.qk_norm is not None:
-            heads[:, :turning] = w.qk_norm(heads[:, :turning])
+            heads[:, :rotated] = w.qk_norm(heads[:, :rotated])
         if shared.rotation is not None:
-            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+            heads.view(torch.complex64)[:, :rotated].mul_(shared.rotation)
         keys, values = cache.append_joint(i, heads[:, config.heads :])
         return w.out(self._mix(heads[:, : config.heads], keys, values, shared))
 
-    def _seen(
+    def _build_mask(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         """See `attention.attention_mask`."""

@@ -73,9 +73,9 @@ def family_of(raw: Raw) -> Family:
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         architectures = raw.get("architectures")
-        named = architectures[0] if isinstance(architectures, list) and architectures else "the model"
+        name = architectures[0] if isinstance(architectures, list) and architectures else "the model"
         raise InputError(
-            f"{named} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
+            f"{name} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
             f"supported: {', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[kind]
@@ -109,7 +109,7 @@ def config_of(raw: Raw, part_of: str = "") -> DecoderConfig:
 
 def _require_rotation(kind: str, rope: Rope, head_dim: int, in_part: bool) -> None:
     """InputError unless pairs of dimensions are rotated: all of a head's, or a part if that is computed."""
-    rotated = rope.rotated(head_dim)
+    rotated = rope.rotated_dims(head_dim)
     if rope.share != 1.0 and not in_part:
         raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
     if rotated % 2:
@@ -162,7 +162,7 @@ def _rotary(settings: Settings) -> dict[str, Any]:
     return _shape(settings) | _heads(dim, settings["num_key_value_heads"]) | rotated
 
 
-def _learned(settings: Settings, reserved: int = 0) -> dict[str, Any]:
+def _positions(settings: Settings, reserved: int = 0) -> dict[str, Any]:
     """Fields of a family with a table of positions, whose first entries may be `reserved` for padding."""
     return {
         **_shape(settings),
@@ -173,7 +173,7 @@ def _learned(settings: Settings, reserved: int = 0) -> dict[str, Any]:
     }
 
 
-def _plain(eps: float, bias: bool) -> dict[str, Any]:
+def _layer_norm(eps: float, bias: bool) -> dict[str, Any]:
     """LayerNorm, an MLP without a gate, and biases."""
     biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), bias)
     return {"norm": "layer", "norm_eps": eps, "gated": False, **biases}
@@ -218,7 +218,7 @@ def _factors(parameters: Raw) -> tuple[float, ...]:
     return tuple(_number("short_factor", value) for value in short)
 
 
-def _gated(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
+def _gated_mlp(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
     """Fields of a family like Llama: gated MLP and RMSNorm."""
     return _rotary(settings) | {
         "norm_eps": settings["rms_norm_eps"],
@@ -230,7 +230,7 @@ def _attention_bias(settings: Settings) -> dict[str, Any]:
     return dict.fromkeys(("qkv_bias", "out_bias"), settings["attention_bias"])
 
 
-def _windowed(settings: Settings) -> dict[str, Any]:
+def _sliding_window(settings: Settings) -> dict[str, Any]:
     """The sliding layers, as transformers' `layer_types` and `sliding_window` sum up other settings."""
     settings.pass_over("use_sliding_window", "max_window_layers")
     settings.pass_over("sliding_window_pattern", "_sliding_window_pattern")
@@ -243,39 +243,39 @@ def _windowed(settings: Settings) -> dict[str, Any]:
 
 
 def _llama(settings: Settings) -> dict[str, Any]:
-    return _gated(settings) | _attention_bias(settings) | {"mlp_bias": settings["mlp_bias"]}
+    return _gated_mlp(settings) | _attention_bias(settings) | {"mlp_bias": settings["mlp_bias"]}
 
 
 def _mistral(settings: Settings) -> dict[str, Any]:
     window = settings["sliding_window"]
-    return _gated(settings) | {
+    return _gated_mlp(settings) | {
         "window": window,
         "sliding": (window is not None,) * settings["num_hidden_layers"],
     }
 
 
 def _qwen2(settings: Settings) -> dict[str, Any]:
-    return _gated(settings) | _windowed(settings) | {"qkv_bias": True}
+    return _gated_mlp(settings) | _sliding_window(settings) | {"qkv_bias": True}
 
 
 def _qwen3(settings: Settings) -> dict[str, Any]:
-    return _gated(settings) | _attention_bias(settings) | _windowed(settings) | {"qk_norm": True}
+    return _gated_mlp(settings) | _attention_bias(settings) | _sliding_window(settings) | {"qk_norm": True}
 
 
 def _gemma(settings: Settings, activation: str = "hidden_act") -> dict[str, Any]:
     scale = settings["hidden_size"] ** 0.5
     return (
-        _gated(settings, activation)
+        _gated_mlp(settings, activation)
         | _attention_bias(settings)
         | {"norm_offset": 1.0, "embedding_scale": scale}
     )
 
 
-def _sandwiched(settings: Settings) -> dict[str, Any]:
+def _sandwich(settings: Settings) -> dict[str, Any]:
     """Fields of Gemma 2 and 3."""
     return {
         **_gemma(settings, "hidden_activation"),
-        **_windowed(settings),
+        **_sliding_window(settings),
         "block": "sandwich",
         "query_scale": settings["query_pre_attn_scalar"] ** -0.5,
         "logit_cap": settings["final_logit_softcapping"],
@@ -283,26 +283,26 @@ def _sandwiched(settings: Settings) -> dict[str, Any]:
 
 
 def _gemma2(settings: Settings) -> dict[str, Any]:
-    return _sandwiched(settings) | {"attention_cap": settings["attn_logit_softcapping"]}
+    return _sandwich(settings) | {"attention_cap": settings["attn_logit_softcapping"]}
 
 
 def _gemma3(settings: Settings) -> dict[str, Any]:
     # The reference implementation has the attention cap of Gemma 2 and does not apply it: only null is read.
     ropes = settings["rope_parameters"]
     of_both = {"rope": ropes["full_attention"], "local_rope": ropes["sliding_attention"]}
-    return _sandwiched(settings) | of_both | {"qk_norm": True}
+    return _sandwich(settings) | of_both | {"qk_norm": True}
 
 
 def _phi(settings: Settings) -> dict[str, Any]:
     options = {"block": "parallel", "activation": _activation(settings["hidden_act"]), "head_bias": True}
-    return _rotary(settings) | _plain(settings["layer_norm_eps"], True) | options
+    return _rotary(settings) | _layer_norm(settings["layer_norm_eps"], True) | options
 
 
 def _opt(settings: Settings) -> dict[str, Any]:
     before = settings["do_layer_norm_before"]
     return {
-        **_learned(settings, reserved=2),
-        **_plain(1e-5, settings["enable_bias"]),
+        **_positions(settings, reserved=2),
+        **_layer_norm(1e-5, settings["enable_bias"]),
         "intermediate": settings["ffn_dim"],
         "final_norm": before and not settings["_remove_final_layer_norm"],
         "block": "pre" if before else "post",
@@ -312,7 +312,7 @@ def _opt(settings: Settings) -> dict[str, Any]:
 
 def _gpt2(settings: Settings) -> dict[str, Any]:
     inner = settings["n_inner"] or 4 * settings["hidden_size"]
-    return _learned(settings) | _plain(settings["layer_norm_epsilon"], True) | {"intermediate": inner}
+    return _positions(settings) | _layer_norm(settings["layer_norm_epsilon"], True) | {"intermediate": inner}
 
 
 FAMILIES: dict[str, Family] = {

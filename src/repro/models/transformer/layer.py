@@ -101,26 +101,26 @@ def layout(layer: LayerWeights) -> list[Slot]:
     slots, offset = [], 0
     for name, tensor in _tensors(layer).items():
         slots.append(Slot(name, tensor.dtype, tuple(tensor.shape), offset))
-        offset += _aligned(tensor.nbytes)
+        offset += _align(tensor.nbytes)
     return slots
 
 
 def buffer_bytes(slots: Sequence[Slot]) -> int:
     """Buffer size in bytes for this layout, a multiple of 512."""
-    return slots[-1].offset + _aligned(slots[-1].nbytes)
+    return slots[-1].offset + _align(slots[-1].nbytes)
 
 
 def _tensors(layer: LayerWeights) -> dict[str, Tensor]:
     parts = {f.name: getattr(layer, f.name) for f in fields(layer)}
-    held = {name: part.tensors() for name, part in parts.items() if part is not None}
-    return {f"{part}.{name}": tensor for part, tensors in held.items() for name, tensor in tensors.items()}
+    groups = {name: part.tensors() for name, part in parts.items() if part is not None}
+    return {f"{part}.{name}": tensor for part, tensors in groups.items() for name, tensor in tensors.items()}
 
 
 def _view(buffer: Tensor, slot: Slot) -> Tensor:
     return buffer[slot.offset : slot.offset + slot.nbytes].view(slot.dtype).view(slot.shape)
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

@@ -27,8 +27,8 @@ class TensorFields:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name, in field order."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """The same operator with other tensors of the same names and shapes."""
@@ -73,7 +73,7 @@ class PlainLinear(TensorFields):
         return self.weight.nbytes
 
 
-def plain(linear: Linear) -> PlainLinear:
+def as_plain(linear: Linear) -> PlainLinear:
     """The linear itself; InputError if its weight is not stored densely, and so cannot be changed or cut."""
     if not isinstance(linear, PlainLinear):
         raise InputError(
@@ -98,15 +98,15 @@ def _reorder() -> Any:
 @cache
 def _has_bf16() -> bool:
     """Whether oneDNN supports bf16 on this CPU, which requires AVX-512."""
-    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return asked is not None and bool(asked())
+    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return is_supported is not None and bool(is_supported())
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear(TensorFields):
     """A dense weight in oneDNN's blocked layout, which cannot be read back or stored.
 
-    `packed` creates one if this build of torch supports it.
+    `fastest_linear` creates one if this build of torch supports it.
     """
 
     blocked: Tensor
@@ -137,7 +137,7 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
-def packed(dense: PlainLinear) -> Linear:
+def fastest_linear(dense: PlainLinear) -> Linear:
     """The fastest linear for this weight: reordered if torch can, else plain."""
     return PackedLinear.of(dense) if can_pack(dense.weight) else dense
 
@@ -146,18 +146,18 @@ def packed(dense: PlainLinear) -> Linear:
 class Int8Linear(TensorFields):
     """8-bit weights `[outputs, inputs]` with one bf16 scale per output and bf16 activations.
 
-    `wide`, if given, is a 16-bit copy for passes of many rows, which costs 2 more bytes per weight.
+    `twin`, if given, is a 16-bit copy for passes of many rows, which costs 2 more bytes per weight.
     """
 
     weight: Tensor
     scale: Tensor
     bias: Tensor | None = None
-    wide: Linear | None = field(default=None, compare=False)
+    twin: Linear | None = field(default=None, compare=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] > INT8_ROWS:
-            return self.wide(x)
+        if self.twin is not None and x.shape[0] > INT8_ROWS:
+            return self.twin(x)
         y = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
         return y if self.bias is None else y + self.bias
 
@@ -176,7 +176,7 @@ class Int4Linear(TensorFields):
     """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
 
     A weight is `(code - 8) * scale + zero`, as in Q4_1. Outputs are padded to whole
-    blocks of the kernel; `outputs` is the number without padding. `wide`: see `Int8Linear`.
+    blocks of the kernel; `outputs` is the number without padding. `twin`: see `Int8Linear`.
     """
 
     codes: Tensor
@@ -184,12 +184,12 @@ class Int4Linear(TensorFields):
     outputs: int
     group: int
     bias: Tensor | None = None
-    wide: Linear | None = field(default=None, compare=False)
+    twin: Linear | None = field(default=None, compare=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] > INT4_ROWS:
-            return self.wide(x)
+        if self.twin is not None and x.shape[0] > INT4_ROWS:
+            return self.twin(x)
         y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
             x.to(torch.bfloat16), self.codes, self.group, self.scales
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from repro.core.errors import InputError
 from repro.libraries import F, Tensor, torch
-from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, packed
+from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, fastest_linear
 
 # The group size of GGUF's Q4_1, and the smallest that torch's 4-bit kernel supports.
 GROUP = 32
@@ -33,7 +33,7 @@ class Codes:
         """Inputs that share a scale."""
         return self.codes.shape[1] // self.scale.shape[1]
 
-    def dequantized(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         """The dequantized weight, fp32 `[outputs, inputs]`."""
         grouped = self.codes.float().view(*self.scale.shape, -1) - 8.0
         return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
@@ -73,10 +73,10 @@ def int8_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     """An 8-bit linear; `twin` adds a 16-bit copy of the rounded weight for passes of many rows."""
     codes, scale = int8_codes(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
-    wide = None
+    copy = None
     if twin:
-        wide = packed(PlainLinear((codes.float() * scale.float()[:, None]).to(torch.bfloat16), bias))
-    return Int8Linear(codes, scale, bias, wide)
+        copy = fastest_linear(PlainLinear((codes.float() * scale.float()[:, None]).to(torch.bfloat16), bias))
+    return Int8Linear(codes, scale, bias, copy)
 
 
 def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) -> Int4Linear:
@@ -91,12 +91,12 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     missing = -outputs % OUTPUT_BLOCK
     codes = F.pad(rounded.codes, (0, 0, 0, missing)).to(torch.int32)
     scales = torch.stack((rounded.scale.t(), rounded.zero.t()), -1)
-    wide = packed(PlainLinear(rounded.dequantized().to(torch.bfloat16), bias)) if twin else None
+    copy = fastest_linear(PlainLinear(rounded.dequantize().to(torch.bfloat16), bias)) if twin else None
     return Int4Linear(
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1),
         F.pad(scales, (0, 0, 0, missing)).contiguous(),
         outputs,
         rounded.group,
         bias,
-        wide,
+        copy,
     )

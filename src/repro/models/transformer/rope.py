@@ -14,7 +14,7 @@ from repro.models.transformer.config import Rope
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:
     """Radians per position of each pair of a head, `[head_dim / 2]`; 0 for pairs that are not rotated."""
-    rotated = rope.rotated(head_dim)
+    rotated = rope.rotated_dims(head_dim)
     pairs = 1.0 / rope.theta ** (torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated)
     scaled = _STRETCH[rope.kind](rope, pairs)
     return torch.cat((scaled, torch.zeros((head_dim - rotated) // 2)))
@@ -31,12 +31,12 @@ def interleave(rope: Rope | None, head_dim: int) -> Tensor:
     order = torch.arange(head_dim)
     if rope is None:
         return order
-    rotated = rope.rotated(head_dim)
+    rotated = rope.rotated_dims(head_dim)
     pairs = order[:rotated].view(2, rotated // 2).t().reshape(-1)
     return torch.cat((pairs, order[rotated:]))
 
 
-def _unstretched(rope: Rope, pairs: Tensor) -> Tensor:
+def _default(rope: Rope, pairs: Tensor) -> Tensor:
     return pairs
 
 
@@ -48,12 +48,12 @@ def _llama3(rope: Rope, pairs: Tensor) -> Tensor:
     """Llama 3.1: keep high frequencies, divide low ones by the factor, interpolate in between."""
     turns = rope.original_positions * pairs / (2 * math.pi)
     low, high = rope.low_frequency_factor, rope.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return kept * pairs + (1.0 - kept) * pairs / rope.factor
+    share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return share * pairs + (1.0 - share) * pairs / rope.factor
 
 
 def _longrope(rope: Rope, pairs: Tensor) -> Tensor:
     return pairs / torch.tensor(rope.factors)
 
 
-_STRETCH = {"default": _unstretched, "linear": _linear, "llama3": _llama3, "longrope": _longrope}
+_STRETCH = {"default": _default, "linear": _linear, "llama3": _llama3, "longrope": _longrope}

@@ -24,7 +24,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.families import config_of, family_of
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import LayerNorm, Norm, RMSNorm
 from repro.models.transformer.rope import interleave
 from repro.models.transformer.tensor_names import Names
@@ -78,10 +78,10 @@ def load(
         InputError: an unknown dtype or model type; as for `decoder_config`; the shared embedding is not given
             or has the wrong shape.
     """
-    source = _Source(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
-    ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
-    count = source.config.layers
-    return Decoder(source.config, [source.layer(i) if resident else None for i in range(count)], ends)
+    reader = _CheckpointReader(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
+    ends = reader.lent_ends(embeddings_from) if reader.config.shares_embeddings else reader.own_ends()
+    count = reader.config.layers
+    return Decoder(reader.config, [reader.layer(i) if resident else None for i in range(count)], ends)
 
 
 def decoder_config(folder: Path | str) -> DecoderConfig:
@@ -131,7 +131,7 @@ def tensor_shapes(config: DecoderConfig, names: Names, prefix: str) -> dict[str,
     shapes[f"{prefix}{names.embedding}.weight"] = (c.vocab, width)
     if c.learned_positions:
         shapes[f"{prefix}{names.positions}.weight"] = (c.learned_positions, c.hidden)
-    if c.projected:
+    if c.projects:
         shapes[f"{prefix}{names.project_in}.weight"] = (c.hidden, width)
         shapes[f"{prefix}{names.project_out}.weight"] = (width, c.hidden)
     if not c.tied:
@@ -178,30 +178,30 @@ def layers(
     folder: Path | str, dtype: str = "float32", device: torch.device | str = "cpu"
 ) -> Iterator[LayerWeights]:
     """The layers of a checkpoint one by one, in a form that can be stored on flash; errors as in `load`."""
-    source = _Source(folder, builders(dtype, False, torch.device(device)), torch.device(device))
-    return map(source.layer, range(source.config.layers))
+    reader = _CheckpointReader(folder, builders(dtype, False, torch.device(device)), torch.device(device))
+    return map(reader.layer, range(reader.config.layers))
 
 
-def builders(dtype: str, pack: bool, device: torch.device) -> Builders:
-    """What builds the linears of one of `DTYPES`; `pack` as `packed` in `load`, which also has the errors."""
+def builders(dtype: str, packed: bool, device: torch.device) -> Builders:
+    """What builds the linears of one of `DTYPES`; `packed` as in `load`, which also has the errors."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
     if dtype in ("float32", "bfloat16"):
         kind = getattr(torch, dtype)
-        dense = partial(_dense, kind, pack)
+        dense = partial(_dense, kind, packed)
         return Builders(kind, dense, dense)
     if device.type != "cpu":
         raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
-    four, eight = (partial(build, twin=pack) for build in (quantize.int4_linear, quantize.int8_linear))
+    four, eight = (partial(build, twin=packed) for build in (quantize.int4_linear, quantize.int8_linear))
     return Builders(torch.bfloat16, four, eight)
 
 
-def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) -> Linear:
+def _dense(dtype: torch.dtype, packed: bool, weight: Tensor, bias: Tensor | None) -> Linear:
     plain = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
-    return packed(plain) if pack else plain
+    return fastest_linear(plain) if packed else plain
 
 
-class _Source:
+class _CheckpointReader:
     """A checkpoint folder, its configuration and the requested precision."""
 
     def __init__(self, folder: Path | str, precision: Builders, device: torch.device) -> None:
@@ -231,17 +231,17 @@ class _Source:
         c, n = self.config, self._names
         embedding = self._table(n.embedding)
         head = embedding if c.tied else self._take(f"{n.head}.weight")
-        for what, table in (("embeddings", embedding), ("output projection", head)):
+        for part, table in (("embeddings", embedding), ("output projection", head)):
             if not table.any():
-                raise InputError(f"the {what} in {self._stored.folder} are all zero: these are no weights")
+                raise InputError(f"the {part} in {self._stored.folder} are all zero: these are no weights")
         bias = self._take(f"{n.head}.bias") if c.head_bias else None
         return EmbeddingAndHead(
             embedding=embedding.to(self._precision.table, copy=True),
             head=self._precision.head(head, bias),
             final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
             positions=self._table(n.positions).float() if c.learned_positions else None,
-            project_in=self._precision.build(self._table(n.project_in), None) if c.projected else None,
-            project_out=self._precision.build(self._table(n.project_out), None) if c.projected else None,
+            project_in=self._precision.build(self._table(n.project_in), None) if c.projects else None,
+            project_out=self._precision.build(self._table(n.project_out), None) if c.projects else None,
         )
 
     def lent_ends(self, embeddings_from: Decoder | None) -> EmbeddingAndHead:
@@ -252,7 +252,7 @@ class _Source:
                 f"{self._stored.folder} shares its target's embeddings: load it with embeddings_from"
             )
         theirs = embeddings_from.config
-        if (theirs.vocab, theirs.hidden) != (c.vocab, c.hidden) or c.learned_positions or theirs.projected:
+        if (theirs.vocab, theirs.hidden) != (c.vocab, c.hidden) or c.learned_positions or theirs.projects:
             raise InputError(
                 f"{self._stored.folder} needs rotary positions and embeddings of {c.vocab} x {c.hidden}, "
                 f"the lending decoder has {theirs.vocab} x {theirs.hidden}"
@@ -285,19 +285,19 @@ class _Source:
         for part in "qkv":
             weight, bias = self._dense(i, part)
             if part != "v":
-                weight = self._interleaved(weight)
-                bias = None if bias is None else self._interleaved(bias)
+                weight = self._interleave(weight)
+                bias = None if bias is None else self._interleave(bias)
             parts.append((weight, bias))
-        return _joined(parts)
+        return _join(parts)
 
-    def _interleaved(self, tensor: Tensor) -> Tensor:
+    def _interleave(self, tensor: Tensor) -> Tensor:
         """A query or key projection with each head's rows in the order of `rope.interleave`."""
         heads = tensor.view(-1, self.config.head_dim, *tensor.shape[1:])
         return heads.index_select(1, self._order.to(tensor.device)).view(tensor.shape)
 
     def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
         """The MLP's first weight and bias; gate stacked on up if the MLP is gated."""
-        return _joined([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
+        return _join([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
 
     def _norm(self, name: str) -> Norm:
         c = self.config
@@ -316,7 +316,7 @@ class _Source:
         return RMSNorm.of(torch.cat(rows), c.norm_eps)
 
 
-def _joined(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+def _join(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
     """Concatenate several linears with the same input."""
     weights = [weight for weight, _ in parts]
     biases = [bias for _, bias in parts if bias is not None]

@@ -22,16 +22,16 @@ from repro.core.typed import typed
 from repro.libraries import Array, np
 from repro.records.record import Record
 from repro.records.results import Results
-from repro.reports.comparison.certain import DERIVED, settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure, in_unit
+from repro.reports.comparison.certain import DERIVED, find_certain
+from repro.reports.comparison.comparison import Comparison, Ends, Figure, in_unit
 from repro.reports.files import path_of
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.bootstrap import ends as ends_of
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import drawn
-from repro.reports.tables.bands import Place, band_range, read_draws
+from repro.reports.tables.aggregate import column_draws
+from repro.reports.tables.bands import FigureId, band_range, read_draws
 from repro.reports.tables.build import SHORT
 from repro.reports.tables.table import MARKS
 
@@ -100,19 +100,19 @@ class ClaimsSpec:
         Raises:
             InputError: it is invalid.
         """
-        written = claims_written_out(experiment, section)
-        return typed(cls, {"experiment": experiment, **written}, f"table {experiment!r}")
+        full_section = expand_claims(experiment, section)
+        return typed(cls, {"experiment": experiment, **full_section}, f"table {experiment!r}")
 
 
-def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
+def expand_claims(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A section with one entry for each claim, whole ids and tables, and no groups of rows."""
-    given = {name: value for name, value in section.items() if name not in ("rows", "claims")}
+    other_claim = {name: value for name, value in section.items() if name not in ("rows", "claims")}
     entries, groups = section.get("claims") or (), dict(section.get("rows") or {})
     where = f"table {experiment!r}"
     folder = experiment.rpartition("/")[0]
     paper = str(section.get("paper", folder))
-    claims = [claim for entry in entries for claim in written_out(entry, folder, paper, groups, where)]
-    return {**given, "claims": claims}
+    claims = [claim for entry in entries for claim in expand_entry(entry, folder, paper, groups, where)]
+    return {**other_claim, "claims": claims}
 
 
 LISTS = ("tables", "columns", "rows")
@@ -120,20 +120,20 @@ UNPREFIXED = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 """How an id begins that lacks the paper's name."""
 
 
-def written_out(
+def expand_entry(
     entry: Any, folder: str, paper: str, groups: Mapping[str, Sequence[str]], where: str
 ) -> list[dict[str, Any]]:
     """The claims of an entry, which has one `id` or several `ids` that are compared with the same values."""
     if not isinstance(entry, Mapping) or ("id" in entry) == ("ids" in entry):
         raise InputError(f"{where}: {entry!r} must be a claim with `id`, or several with `ids`")
-    given = {name: value for name, value in entry.items() if name not in ("id", "ids")}
+    claim = {name: value for name, value in entry.items() if name not in ("id", "ids")}
     for name in LISTS:
-        if isinstance(given.get(name), str):
-            given[name] = [given[name]]
-    given["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in given.get("tables", ())]
-    given["rows"] = [row for name in given.get("rows", ()) for row in groups.get(name, [name])]
+        if isinstance(claim.get(name), str):
+            claim[name] = [claim[name]]
+    claim["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in claim.get("tables", ())]
+    claim["rows"] = [row for name in claim.get("rows", ()) for row in groups.get(name, [name])]
     names = [entry["id"]] if "id" in entry else entry["ids"]
-    return [{"id": f"{paper}.{n}" if UNPREFIXED.match(str(n)) else n, **given} for n in names]
+    return [{"id": f"{paper}.{n}" if UNPREFIXED.match(str(n)) else n, **claim} for n in names]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Claim:
     """
 
     spec: ClaimSpec
-    comparison: Compared
+    comparison: Comparison
     lines: tuple[Line, ...] = ()
     failed: int = 0
 
@@ -181,60 +181,60 @@ class _Figures:
 
     def figures(self) -> tuple[Figure, ...]:
         """Our value, or the least and the most; none of no lines."""
-        values = self._taken([float(line["ours"]) for line in self.lines])
+        values = self._reduce([float(line["ours"]) for line in self.lines])
         if values is None:
             return ()
-        both = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
+        values_shown = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
         if len(self.lines) == 1:
             ends = (
                 ends_in(self.lines[0], *fields) for fields in (("low", "high"), ("band_low", "band_high"))
             )
             return (Figure(float(values[0]), *ends),)
-        sampled, banded = self._taken(self._sampled()), self._taken(self._banded())
+        over_prompts, over_machines = self._reduce(self._prompt_draws()), self._reduce(self._machine_draws())
         return tuple(
             Figure(
                 float(value),
-                ends_of(sampled[place]) if sampled else None,
-                band_range(banded[place], float(value)) if banded else None,
+                ends_of(over_prompts[index]) if over_prompts else None,
+                band_range(over_machines[index], float(value)) if over_machines else None,
             )
-            for place, value in enumerate(both)
+            for index, value in enumerate(values_shown)
         )
 
-    def _sampled(self) -> list[Array]:
+    def _prompt_draws(self) -> list[Array]:
         """The values of all lines over common draws of prompts; none if those of one are not known.
 
         A line without `n` rests on no prompt and has the same value in each draw.
         """
         if self.draws is None or not any(line.get("n") for line in self.lines):
             return []
-        pairs = list(zip(self.lines, self.draws.sampled(self.lines), strict=True))
+        pairs = list(zip(self.lines, self.draws.prompt_draws(self.lines), strict=True))
         if any(values is None and line.get("n") for line, values in pairs):
             return []
         return [
             np.full(RESAMPLES, float(line["ours"])) if values is None else values for line, values in pairs
         ]
 
-    def _banded(self) -> list[Array]:
+    def _machine_draws(self) -> list[Array]:
         """The values of all lines on the same drawn machines; none if those of one are not known."""
-        machines = [] if self.draws is None else self.draws.banded(self.lines)
-        known = [values for values in machines if values is not None]
-        fewest = min(map(len, known), default=0)
-        return [values[:fewest] for values in known] if len(known) == len(self.lines) else []
+        machines = [] if self.draws is None else self.draws.machine_draws(self.lines)
+        draws = [values for values in machines if values is not None]
+        fewest = min(map(len, draws), default=0)
+        return [values[:fewest] for values in draws] if len(draws) == len(self.lines) else []
 
-    def _taken(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
+    def _reduce(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
         """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
         if not values:
             return None
         if self.spec.take not in QUOTIENTS:
             return TAKE[self.spec.take](np.array(values))
-        parts = [
+        values_by_row = [
             [value for line, value in zip(self.lines, values, strict=True) if fnmatchcase(line["id"], row)]
             for row in self.spec.rows
         ]
-        if not all(parts):
+        if not all(values_by_row):
             return None
-        less = 1.0 if self.spec.take == "gain_quotient" else 0.0
-        above, below = (np.mean(part, axis=0) - less for part in parts)
+        subtrahend = 1.0 if self.spec.take == "gain_quotient" else 0.0
+        above, below = (np.mean(part, axis=0) - subtrahend for part in values_by_row)
         if np.min(below) <= 0 <= np.max(below):
             return None  # what is divided by may be 0
         return (above / below,) * 2
@@ -269,8 +269,8 @@ def compare(
     """
     require_complete(spec, cells)
     claims = claims_of(spec.claims, folder, cells, draws)
-    comparisons = settled([claim.comparison for claim in claims])
-    return [replace(claim, comparison=one) for claim, one in zip(claims, comparisons, strict=True)]
+    comparisons = find_certain([claim.comparison for claim in claims])
+    return [replace(claim, comparison=result) for claim, result in zip(claims, comparisons, strict=True)]
 
 
 def claims_of(
@@ -281,8 +281,8 @@ def claims_of(
 ) -> list[Claim]:
     """Claims with our values, whatever else the paper claims; errors as `compare`, but for complete lists."""
     names = list(dict.fromkeys(table for spec in specs for table in spec.tables))
-    if lacking := [name for name in names if not path_of(folder, name, "csv").is_file()]:
-        commands = "; ".join(f"experiment={name}" for name in lacking)
+    if missing_tables := [name for name in names if not path_of(folder, name, "csv").is_file()]:
+        commands = "; ".join(f"experiment={name}" for name in missing_tables)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
     tables = {
         name: [{**line, "table": name} for line in read_table(path_of(folder, name, "csv"))] for name in names
@@ -301,14 +301,14 @@ def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> No
     prose = [
         cell.id for cell in cells.values() if cell.paper == spec.paper and is_prose(cell) and not cell.same_as
     ]
-    wrong = {
+    names_by_verb = {
         "lack": [name for name in prose if not count[name]],
         "repeat": [name for name in count if count[name] > 1],
         "have, though it is of another paper,": [n for n in count if cells[n].paper != spec.paper],
     }
-    said = [f"the claims {what} {', '.join(names)}" for what, names in wrong.items() if names]
-    if said:
-        raise InputError(f"in {spec.experiment} {'; '.join(said)}")
+    complaints = [f"the claims {verb} {', '.join(names)}" for verb, names in names_by_verb.items() if names]
+    if complaints:
+        raise InputError(f"in {spec.experiment} {'; '.join(complaints)}")
 
 
 def is_prose(cell: PublishedCell) -> bool:
@@ -341,7 +341,7 @@ def _claim(
     unit = units.pop() if units and spec.take not in QUOTIENTS else cell.unit
     marks = {mark for line in figures for mark in line["marks"].split()} - {"off"}
     marks |= {"fitted"} if figures and cell.determined else set()
-    comparison = Compared(
+    comparison = Comparison(
         cell=cell,
         published=in_unit(cell, unit, f"our figures for it, in {', '.join(spec.tables)},"),
         unit=unit,
@@ -352,7 +352,7 @@ def _claim(
         row=cell.id,
         cells=_keys(figures, "cell"),
         baseline=_keys(figures, "baseline"),
-        certain=DERIVED if figures and all(_compared(line, lines) for line in figures) else "",
+        certain=DERIVED if figures and all(_has_reference(line, lines) for line in figures) else "",
     )
     return Claim(spec, comparison, tuple(figures), len(selected) - len(figures))
 
@@ -365,19 +365,19 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _compared(line: Line, lines: Sequence[Line]) -> bool:
+def _has_reference(line: Line, lines: Sequence[Line]) -> bool:
     """Whether a line, or each figure that it compares, stands beside a published value of the same paper."""
     if line["reference"]:
         return True
     keys = {*line.get("cell", "").split(), *line.get("baseline", "").split()}
-    known = {x["cell"] for x in lines if x["reference"] and x["ours"] and not x.get("baseline")}
-    return len(keys) > 1 and keys <= known
+    compared_cells = {x["cell"] for x in lines if x["reference"] and x["ours"] and not x.get("baseline")}
+    return len(keys) > 1 and keys <= compared_cells
 
 
-def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[str]) -> None:
-    for name in wanted:
-        if not any(fnmatchcase(one, name) for one in known):
-            choices = unknown(kind, name, dict.fromkeys(known))
+def _require(spec: ClaimSpec, kind: str, patterns: Sequence[str], names: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(choice, pattern) for choice in names):
+            choices = unknown(kind, pattern, dict.fromkeys(names))
             raise InputError(f"in {', '.join(spec.tables)}, of claim {spec.id!r}, {choices}")
 
 
@@ -392,27 +392,27 @@ class CommittedDraws:
         self._records_of = cache(self._records)
         self._columns_of = cache(self._columns)
 
-    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
+    def prompt_draws(self, lines: Sequence[Line]) -> list[Array | None]:
         """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
         sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
-        together = self.samples.together([record for side in sides for records in side for record in records])
+        draws = self.samples.together([record for side in sides for records in side for record in records])
         return [
-            drawn(self._columns_of(line["table"])[line["column"]], records, baseline, together)
+            column_draws(self._columns_of(line["table"])[line["column"]], records, baseline, draws)
             if records
             else None
             for line, (records, baseline) in zip(lines, sides, strict=True)
         ]
 
-    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
+    def machine_draws(self, lines: Sequence[Line]) -> list[Array | None]:
         """Each line's figure on each drawn machine; None if its table has no band of its cells."""
-        places = [(line["table"], line["id"], line["column"]) for line in lines]
+        addresses = [(line["table"], line["id"], line["column"]) for line in lines]
         return [
-            np.array(self._drawn[place]) if line.get("band_low") and place in self._drawn else None
-            for line, place in zip(lines, places, strict=True)
+            np.array(self._drawn[address]) if line.get("band_low") and address in self._drawn else None
+            for line, address in zip(lines, addresses, strict=True)
         ]
 
     @cached_property
-    def _drawn(self) -> Mapping[Place, tuple[float, ...]]:
+    def _drawn(self) -> Mapping[FigureId, tuple[float, ...]]:
         return read_draws(self.results.root)
 
     def _cells(self, line: Line, field: str) -> list[Record]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from repro.core.digits import csv_of
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, CommittedDraws, compare
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared, Ends
-from repro.reports.comparison.frame import framed, sentences
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Comparison, Ends
+from repro.reports.comparison.frame import sentences, to_frame
 from repro.reports.files import USUAL, write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, range_words, signs, three_digits, with_unit
 from repro.reports.reference.reference import PublishedCell
@@ -52,8 +52,8 @@ def write_claims(
         InputError: as `compare`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
     claims = compare(spec, tables, cells, draws)
-    shown, csv = page(spec, claims), partial(to_csv, claims)
-    return shown, write_page(shown, csv, [spec.paper], out or tables, bibliography, formats)
+    claims_page, csv = page(spec, claims), partial(to_csv, claims)
+    return claims_page, write_page(claims_page, csv, [spec.paper], out or tables, bibliography, formats)
 
 
 def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
@@ -69,11 +69,11 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     return Page(spec.experiment, spec.title, (Grid.of(HEADINGS, lines),), tuple(notes))
 
 
-def words(cell: PublishedCell) -> str:
+def claim_text(cell: PublishedCell) -> str:
     """What is claimed, and under which conditions."""
-    said = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
+    quantity = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model
-    parts = (said, cell.device, models, cell.dataset, cell.condition)
+    parts = (quantity, cell.device, models, cell.dataset, cell.condition)
     about = f"{cell.system}: " if cell.system else ""
     return about + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in parts if part)
 
@@ -82,35 +82,36 @@ def to_csv(claims: Sequence[Claim]) -> str:
     """CSV with one line per claim in ten digits: a table's columns, plus the ends of a range."""
     lines: list[Mapping[str, object]] = []
     for claim in claims:
-        one, (low, high), (commits, date) = claim.comparison, claim.ours or (None, None), origin([claim])
+        comparison, (low, high) = claim.comparison, claim.ours or (None, None)
+        commits, date = origin([claim])
         line = {
-            "row": words(one.cell),
-            "id": one.cell.id,
+            "row": claim_text(comparison.cell),
+            "id": comparison.cell.id,
             "column": CLAIM,
-            "unit": one.unit,
+            "unit": comparison.unit,
             "ours": low if low == high else None,
             "ours_low": low,
             "ours_high": high,
-            **_ends("", [figure.interval for figure in one.ours]),
-            "n": one.n,
-            **_ends("band_", [figure.band for figure in one.ours]),
-            "published_low": one.published.low,
-            "published_high": one.published.high,
-            "ratio": None if one.error is None or one.in_points else 1 + one.error,
-            "marks": " ".join(one.marks),
+            **_ends("", [figure.interval for figure in comparison.ours]),
+            "n": comparison.n,
+            **_ends("band_", [figure.band for figure in comparison.ours]),
+            "published_low": comparison.published.low,
+            "published_high": comparison.published.high,
+            "ratio": None if comparison.error is None or comparison.in_points else 1 + comparison.error,
+            "marks": " ".join(comparison.marks),
             "failed": claim.failed or "",
-            "reference": one.cell.id,
-            "verdict": one.verdict or claim.verdict,
-            "point": one.point,
-            "certain": one.certain,
-            "distance": one.distance,
-            "decided_by": one.decided_by if one.verdict == "undetermined" else "",
+            "reference": comparison.cell.id,
+            "verdict": comparison.verdict or claim.verdict,
+            "point": comparison.point,
+            "certain": comparison.certain,
+            "distance": comparison.distance,
+            "decided_by": comparison.decided_by if comparison.verdict == "undetermined" else "",
             "tables": " ".join(claim.spec.tables),
             "note": " ".join(_remarks(claim)),
             "commit": commits,
             "date": date,
-            "cell": " ".join(one.cells),
-            "baseline": " ".join(one.baseline),
+            "cell": " ".join(comparison.cells),
+            "baseline": " ".join(comparison.baseline),
         }
         lines.append(line)
     return csv_of([*lines[0]] if lines else [], lines)
@@ -119,11 +120,11 @@ def to_csv(claims: Sequence[Claim]) -> str:
 def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:
     """The ends of one interval, or the outer and inner ends of those of a range; empty if one is unknown."""
     fields = [f"{name}{part}" for part in ("low", "low_to", "high_from", "high")]
-    known = [end for end in ends if end is not None]
-    if not known or len(known) < len(ends):
+    known_ends = [end for end in ends if end is not None]
+    if not known_ends or len(known_ends) < len(ends):
         return dict.fromkeys(fields)
-    inner = (known[0][1], known[-1][0]) if len(known) > 1 else (None, None)
-    return dict(zip(fields, (known[0][0], *inner, known[-1][1]), strict=True))
+    inner = (known_ends[0][1], known_ends[-1][0]) if len(known_ends) > 1 else (None, None)
+    return dict(zip(fields, (known_ends[0][0], *inner, known_ends[-1][1]), strict=True))
 
 
 def _remarks(claim: Claim) -> list[str]:
@@ -139,33 +140,33 @@ def origin(claims: Sequence[Claim]) -> tuple[str, str]:
 
 
 def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
-    one, reasons = claim.comparison, _remarks(claim)
-    ours = with_unit(own_words(one), one.unit) + signs(one.marks) if one.ours else ABSENT
+    comparison, unit, reasons = claim.comparison, claim.comparison.unit, _remarks(claim)
+    ours = with_unit(figures_text(comparison), unit) + signs(comparison.marks) if comparison.ours else ABSENT
     if claim.failed:
         reasons.append(
             f"without {claim.failed} of {claim.failed + len(claim.lines)} figures, which are absent"
         )
     return (
-        words(one.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
-        f"sec. {one.cell.section}",
-        with_unit(ends(one.published.low, one.published.high), one.unit),
+        claim_text(comparison.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
+        f"sec. {comparison.cell.section}",
+        with_unit(ends(comparison.published.low, comparison.published.high), unit),
         ours,
-        str(one.n or ABSENT),
-        one.distance if one.ours else ABSENT,
+        str(comparison.n or ABSENT),
+        comparison.distance if comparison.ours else ABSENT,
         claim.verdict,
         ", ".join(claim.spec.tables) or ABSENT,
     )
 
 
-def own_words(comparison: Compared) -> str:
+def figures_text(comparison: Comparison) -> str:
     """Our figures, with their interval in brackets and their band in braces where all have one."""
     figures = comparison.ours
-    said = ends(figures[0].value, figures[-1].value)
+    text = ends(figures[0].value, figures[-1].value)
     for brackets, kind in (("[]", "interval"), ("{}", "band")):
-        if all(every := [getattr(figure, kind) for figure in figures]):
-            hull = ends(min(low for low, _ in every), max(high for _, high in every))
-            said += f" {brackets[0]}{hull}{brackets[1]}"
-    return said
+        if all(ranges := [getattr(figure, kind) for figure in figures]):
+            hull = ends(min(low for low, _ in ranges), max(high for _, high in ranges))
+            text += f" {brackets[0]}{hull}{brackets[1]}"
+    return text
 
 
 def _number(text: str, footnotes: list[str]) -> int:
@@ -180,13 +181,13 @@ def ends(low: float | None, high: float | None) -> str:
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:
-    compared = [claim.comparison for claim in claims]
-    verdicts = Counter(one.verdict for one in compared)
-    points = Counter(one.point for one in compared if one.ours)
+    comparisons = [claim.comparison for claim in claims]
+    verdicts = Counter(comparison.verdict for comparison in comparisons)
+    points = Counter(comparison.point for comparison in comparisons if comparison.ours)
     lines = [
         f"Of {len(claims)} claims {verdicts['holds']} hold, {verdicts['fails']} fail, "
         f"{verdicts['undetermined']} are undetermined, {verdicts[None]} have no figure. By our figures alone "
         f"{points['holds']} hold and {points['fails']} fail. A printed number holds within {TOLERANCE:.0%}, "
         f"an accuracy within {POINTS:.0f} points."
     ]
-    return lines + sentences(framed(compared))
+    return lines + sentences(to_frame(comparisons))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 
 from repro.core.digits import in_ten_digits
-from repro.reports.comparison.comparison import Compared
+from repro.reports.comparison.comparison import Comparison
 
 LOSSLESS = "lossless: the target's own text, checked in every run"
 WIDTH_ONE = "a verification of one token emits exactly one"
@@ -23,21 +23,21 @@ CLOSE = 1e-6
 """Largest relative difference of a figure from what it is derived as."""
 
 
-def _lossless(one: Compared) -> bool:
-    full = one.published.low == one.published.high == 100.0
-    return one.cell.metric == "rouge_l" and full and all(figure.value == 100.0 for figure in one.ours)
+def _lossless(c: Comparison) -> bool:
+    full = c.published.low == c.published.high == 100.0
+    return c.cell.metric == "rouge_l" and full and all(figure.value == 100.0 for figure in c.ours)
 
 
-def _width_one(one: Compared) -> bool:
-    narrow = one.cell.conditions.get("width") == "1"
-    return one.cell.metric == "acceptance_length" and narrow and all(f.value == 1.0 for f in one.ours)
+def _width_one(c: Comparison) -> bool:
+    narrow = c.cell.conditions.get("width") == "1"
+    return c.cell.metric == "acceptance_length" and narrow and all(f.value == 1.0 for f in c.ours)
 
 
-def _count(one: Compared) -> bool:
-    return one.cell.unit in ("subgraphs", "layers", "domains", "runs", "lines", "types")
+def _count(c: Comparison) -> bool:
+    return c.cell.unit in ("subgraphs", "layers", "domains", "runs", "lines", "types")
 
 
-BY_CONSTRUCTION: Mapping[str, Callable[[Compared], bool]] = {
+BY_CONSTRUCTION: Mapping[str, Callable[[Comparison], bool]] = {
     LOSSLESS: _lossless,
     WIDTH_ONE: _width_one,
     COUNT: _count,
@@ -45,69 +45,70 @@ BY_CONSTRUCTION: Mapping[str, Callable[[Compared], bool]] = {
 """Rules about one comparison, by what they say."""
 
 
-def settled(comparisons: Sequence[Compared]) -> list[Compared]:
+def find_certain(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The comparisons with `certain` set where a rule says that they cannot miss.
 
     They are all that a page counts, those that shall count first before their repetitions.
     """
     singles = _singles(comparisons)
-    seen: set[tuple[object, ...]] = set()
-    found = []
-    for one in comparisons:
-        why = one.certain or _why(one, singles, seen)
-        seen.add(_identity(one))
-        found.append(replace(one, certain=why))
-    return found
+    identities: set[tuple[object, ...]] = set()
+    results = []
+    for comparison in comparisons:
+        identity = _identity(comparison)
+        reason = comparison.certain or _reason(comparison, singles, identity in identities)
+        identities.add(identity)
+        results.append(replace(comparison, certain=reason))
+    return results
 
 
-def _why(one: Compared, singles: Mapping[str, Sequence[Compared]], seen: set[tuple[object, ...]]) -> str:
-    if not one.ours:
+def _reason(comparison: Comparison, singles: Mapping[str, Sequence[Comparison]], repeated: bool) -> str:
+    if not comparison.ours:
         return ""
-    said = next((words for words, rule in BY_CONSTRUCTION.items() if rule(one)), "")
-    if said:
-        return said
-    if _identity(one) in seen:
-        return REPEATED
-    return DERIVED if _derived(one, singles) else ""
+    for reason, rule in BY_CONSTRUCTION.items():
+        if rule(comparison):
+            return reason
+    return REPEATED if repeated else DERIVED if _is_derived(comparison, singles) else ""
 
 
-def _identity(one: Compared) -> tuple[object, ...]:
+def _identity(comparison: Comparison) -> tuple[object, ...]:
     """Equal for comparisons of the same printed value with the same figure of a paper."""
-    version = one.cell.paper.removesuffix("_v2")
+    version = comparison.cell.paper.removesuffix("_v2")
     return (
         version,
-        one.unit,
-        one.published.low,
-        one.published.high,
-        *(in_ten_digits(f.value) for f in one.ours),
+        comparison.unit,
+        comparison.published.low,
+        comparison.published.high,
+        *(in_ten_digits(f.value) for f in comparison.ours),
     )
 
 
-def _singles(comparisons: Iterable[Compared]) -> dict[str, list[Compared]]:
+def _singles(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
     """Comparisons that can count of single cells' own figures, by the cell."""
-    found: dict[str, list[Compared]] = {}
-    for one in comparisons:
-        if len(one.cells) == 1 and not one.baseline and len(one.ours) == 1 and not one.published.bound:
-            found.setdefault(one.cells[0], []).append(one)
-    return found
+    by_cell: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        single = len(comparison.cells) == len(comparison.ours) == 1 and not comparison.baseline
+        if single and not comparison.published.bound:
+            by_cell.setdefault(comparison.cells[0], []).append(comparison)
+    return by_cell
 
 
-def _derived(one: Compared, singles: Mapping[str, Sequence[Compared]]) -> bool:
+def _is_derived(comparison: Comparison, singles: Mapping[str, Sequence[Comparison]]) -> bool:
     """Whether ours is a ratio, difference or mean of figures that are compared themselves, in one metric."""
-    if len(one.ours) != 1 or len({*one.cells, *one.baseline}) < 2:
+    keys = (*comparison.cells, *comparison.baseline)
+    if len(comparison.ours) != 1 or len({*keys}) < 2:
         return False
-    ours, paper = one.ours[0].value, one.cell.paper
-    own = [[s for s in singles.get(key, ()) if s.cell.paper == paper] for key in (*one.cells, *one.baseline)]
-    metrics = set.intersection(*({s.cell.metric for s in some} for some in own)) if all(own) else set()
+    ours, paper = comparison.ours[0].value, comparison.cell.paper
+    parts = [[c for c in singles.get(key, ()) if c.cell.paper == paper] for key in keys]
+    metrics = set.intersection(*({c.cell.metric for c in part} for part in parts)) if all(parts) else set()
     for metric in metrics:
-        values = [next(s for s in some if s.cell.metric == metric).ours[0].value for some in own]
-        first, second = values[: len(one.cells)], values[len(one.cells) :]
-        if any(math.isclose(ours, made, rel_tol=CLOSE, abs_tol=1e-9) for made in _made(first, second)):
+        values = [next(c for c in part if c.cell.metric == metric).ours[0].value for part in parts]
+        first, second = values[: len(comparison.cells)], values[len(comparison.cells) :]
+        if any(math.isclose(ours, mean, rel_tol=CLOSE, abs_tol=1e-9) for mean in _combine(first, second)):
             return True
     return False
 
 
-def _made(first: Sequence[float], second: Sequence[float]) -> list[float]:
+def _combine(first: Sequence[float], second: Sequence[float]) -> list[float]:
     """Means of figures, or of what compares them with the others one by one."""
     if not second:
         return _means(first)
@@ -125,7 +126,7 @@ def _made(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 
 def _means(values: Sequence[float]) -> list[float]:
-    found = [sum(values) / len(values)]
+    means = [sum(values) / len(values)]
     if all(value > 0 for value in values):
-        found.append(math.exp(sum(map(math.log, values)) / len(values)))
-    return found
+        means.append(math.exp(sum(map(math.log, values)) / len(values)))
+    return means

@@ -87,14 +87,14 @@ class Figure:
     band: Ends | None = None
 
     @property
-    def whole(self) -> Ends:
+    def hull(self) -> Ends:
         """From the least to the most that value, interval and band contain."""
-        every = [self.value, *(self.interval or ()), *(self.band or ())]
-        return min(every), max(every)
+        numbers = [self.value, *(self.interval or ()), *(self.band or ())]
+        return min(numbers), max(numbers)
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """A published value beside ours.
 
     Attributes:
@@ -123,7 +123,7 @@ class Compared:
     certain: str = ""
 
     @property
-    def fitted(self) -> bool:
+    def is_fitted(self) -> bool:
         """Whether ours was used in a fit or follows from one."""
         return "fitted" in self.marks
 
@@ -151,17 +151,17 @@ class Compared:
         """
         if self.published.bound or not self.ours:
             return None
-        found = [self._distance(figure.value) for figure in self.ours]
-        numbers = [distance for distance in found if distance is not None]
-        return max(numbers, key=abs) if len(numbers) == len(found) else None
+        distances = [self._distance(figure.value) for figure in self.ours]
+        known_distances = [distance for distance in distances if distance is not None]
+        return max(known_distances, key=abs) if len(known_distances) == len(distances) else None
 
     @property
-    def broken(self) -> bool:
+    def breaks_bound(self) -> bool:
         """Whether only a bound is published, and ours does not meet it."""
         return bool(self.ours) and self.published.bound and self.point == "fails"
 
     @property
-    def missed(self) -> bool:
+    def is_miss(self) -> bool:
         """Whether ours is off by more than a quarter, or than ten points of an accuracy."""
         return self.error is not None and abs(self.error) > (MISS_POINTS if self.in_points else MISS)
 
@@ -170,8 +170,8 @@ class Compared:
         """For each of our figures the numbers that the printed value allows."""
         low, high = self.published.low, self.published.high
         if low is None and high is not None:
-            own = self._about(high) if self._reached else (-math.inf, high)
-            return ((-math.inf, math.inf), own)[-len(self.ours) :]
+            statement = self._about(high) if self._is_up_to else (-math.inf, high)
+            return ((-math.inf, math.inf), statement)[-len(self.ours) :]
         if high is None and low is not None:
             return ((low, math.inf), (-math.inf, math.inf))[: len(self.ours)]
         assert low is not None
@@ -185,7 +185,7 @@ class Compared:
         """The verdict on our figure alone; None without one."""
         if not self.ours:
             return None
-        return _joined(
+        return _join(
             [_verdict((f.value, f.value), s) for f, s in zip(self.ours, self.statements, strict=True)]
         )
 
@@ -198,8 +198,8 @@ class Compared:
         if not self.ours:
             return None
         pairs = zip(self.ours, self.statements, strict=True)
-        whole = _joined([_verdict(figure.whole, statement) for figure, statement in pairs])
-        return "undetermined" if self.sampled_without_interval else whole
+        verdict = _join([_verdict(figure.hull, statement) for figure, statement in pairs])
+        return "undetermined" if self.sampled_without_interval else verdict
 
     @property
     def sampled_without_interval(self) -> bool:
@@ -242,7 +242,7 @@ class Compared:
         return None if near == 0 else (value - near) / abs(near)
 
     @property
-    def _reached(self) -> bool:
+    def _is_up_to(self) -> bool:
         """Whether an upper bound is an "up to", which is reached and not only kept."""
         return self.cell.note.lower().startswith("up to")
 
@@ -257,7 +257,7 @@ class Compared:
         if not bound:
             return "bound kept" if self.point == "holds" else "bound broken"
         part = value / bound
-        if high is not None and self._reached:
+        if high is not None and self._is_up_to:
             return f"reaches {part:.0%} of it"
         return "bound kept" if self.point == "holds" else f"bound broken, {_percent(part - 1)} beyond"
 
@@ -279,14 +279,14 @@ def family(cell: PublishedCell) -> str:
     return next(name for name, belongs in FAMILIES.items() if belongs(cell))
 
 
-def _verdict(whole: Ends, statement: Ends) -> Verdict:
-    (low, high), (least, most) = whole, statement
+def _verdict(reach: Ends, statement: Ends) -> Verdict:
+    (low, high), (least, most) = reach, statement
     if least <= low and high <= most:
         return "holds"
     return "fails" if high < least or low > most else "undetermined"
 
 
-def _joined(verdicts: Sequence[Verdict]) -> Verdict:
+def _join(verdicts: Sequence[Verdict]) -> Verdict:
     """A statement of two parts fails if one fails, and holds if both hold."""
     if "fails" in verdicts:
         return "fails"

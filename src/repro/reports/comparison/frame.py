@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from repro.libraries import pd
-from repro.reports.comparison.comparison import POINTS, Compared, family
+from repro.reports.comparison.comparison import POINTS, Comparison, family
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""
@@ -36,40 +36,40 @@ GROUPS = {
 COUNTED = ("relative", "points")
 WORST_FIRST = (*COUNTED, "fitted", "contradicted")
 
-SCHEMA: Mapping[str, tuple[str, Callable[[Compared], Any]]] = {
-    "id": ("of the published value", lambda one: one.cell.id),
-    "paper": ("that prints it", lambda one: one.cell.paper),
-    "system": ("that it is of, as the paper names it", lambda one: one.cell.system),
-    "table": ("where ours stands", lambda one: one.table),
-    "row": ("its id", lambda one: one.row),
-    "column": ("its key", lambda one: one.column),
-    "family": ("of its metric", lambda one: family(one.cell)),
-    "unit": ("of both", lambda one: one.unit),
-    "ours": ("our figure; of a range the least", lambda one: one.ours[0].value if one.ours else None),
-    "ours_high": ("of a range the most", lambda one: one.ours[1].value if len(one.ours) > 1 else None),
-    "low": ("of the interval of a single figure", lambda one: _interval(one)[0]),
-    "high": ("its upper end", lambda one: _interval(one)[1]),
-    "n": ("distinct texts, rows or requests", lambda one: one.n),
-    "published_low": ("None of an upper bound", lambda one: one.published.low),
-    "published_high": ("None of a lower bound", lambda one: one.published.high),
-    "error": ("relative, or in points; None of a bound", lambda one: one.error),
-    "in_points": ("whether it is in points", lambda one: int(one.in_points)),
-    "group": ("of GROUPS", lambda one: group(one)),
-    "verdict": ("over interval and band", lambda one: one.verdict),
-    "point": ("the verdict on our figure alone", lambda one: one.point),
-    "certain": ('why it cannot miss, or ""', lambda one: one.certain),
-    "distance": ("in words", lambda one: one.distance),
-    "missed": ("whether it needs a reason", lambda one: one.missed),
-    "can_miss": ("whether its error counts, or would if the value were not set aside", lambda one: _can(one)),
-    "marks": ("keys of MARKS", lambda one: one.marks),
-    "compared": ("all of it", lambda one: one),
+SCHEMA: Mapping[str, tuple[str, Callable[[Comparison], Any]]] = {
+    "id": ("of the published value", lambda c: c.cell.id),
+    "paper": ("that prints it", lambda c: c.cell.paper),
+    "system": ("that it is of, as the paper names it", lambda c: c.cell.system),
+    "table": ("where ours stands", lambda c: c.table),
+    "row": ("its id", lambda c: c.row),
+    "column": ("its key", lambda c: c.column),
+    "family": ("of its metric", lambda c: family(c.cell)),
+    "unit": ("of both", lambda c: c.unit),
+    "ours": ("our figure; of a range the least", lambda c: c.ours[0].value if c.ours else None),
+    "ours_high": ("of a range the most", lambda c: c.ours[1].value if len(c.ours) > 1 else None),
+    "low": ("of the interval of a single figure", lambda c: _interval(c)[0]),
+    "high": ("its upper end", lambda c: _interval(c)[1]),
+    "n": ("distinct texts, rows or requests", lambda c: c.n),
+    "published_low": ("None of an upper bound", lambda c: c.published.low),
+    "published_high": ("None of a lower bound", lambda c: c.published.high),
+    "error": ("relative, or in points; None of a bound", lambda c: c.error),
+    "in_points": ("whether it is in points", lambda c: int(c.in_points)),
+    "group": ("of GROUPS", lambda c: group(c)),
+    "verdict": ("over interval and band", lambda c: c.verdict),
+    "point": ("the verdict on our figure alone", lambda c: c.point),
+    "certain": ('why it cannot miss, or ""', lambda c: c.certain),
+    "distance": ("in words", lambda c: c.distance),
+    "missed": ("whether it needs a reason", lambda c: c.is_miss),
+    "can_miss": ("whether its error counts, or would if the value were not set aside", lambda c: _counts(c)),
+    "marks": ("keys of MARKS", lambda c: c.marks),
+    "compared": ("all of it", lambda c: c),
 }
 """The columns: what each says, and how it follows from a comparison."""
 
 
-def framed(comparisons: Sequence[Compared]) -> pd.DataFrame:
+def to_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """The comparisons by group, the worst first where errors count; the index has their given order."""
-    rows = [[value(one) for _, value in SCHEMA.values()] for one in comparisons]
+    rows = [[value(comparison) for _, value in SCHEMA.values()] for comparison in comparisons]
     frame = pd.DataFrame(rows, columns=[*SCHEMA], dtype=object)
     frame = frame.astype({"missed": bool, "can_miss": bool})
     frame["size"] = frame["error"].astype(float).abs()
@@ -79,32 +79,32 @@ def framed(comparisons: Sequence[Compared]) -> pd.DataFrame:
     return frame.loc[pd.DataFrame(order).sort_values([*order], kind="stable").index]
 
 
-def _interval(one: Compared) -> tuple[float | None, float | None]:
-    return (one.ours[0].interval if len(one.ours) == 1 else None) or (None, None)
+def _interval(c: Comparison) -> tuple[float | None, float | None]:
+    return (c.ours[0].interval if len(c.ours) == 1 else None) or (None, None)
 
 
-def _can(one: Compared) -> bool:
-    counts = group(one)
-    return counts in COUNTED or (counts == "contradicted" and one.error is not None and not one.inside)
+def _counts(c: Comparison) -> bool:
+    kind = group(c)
+    return kind in COUNTED or (kind == "contradicted" and c.error is not None and not c.inside)
 
 
-def group(one: Compared) -> str:
+def group(comparison: Comparison) -> str:
     """How a comparison counts."""
-    if not one.ours:
+    if not comparison.ours:
         return "absent"
-    if one.fitted:
+    if comparison.is_fitted:
         return "fitted"
-    if one.certain:
+    if comparison.certain:
         return "certain"
-    if one.cell.contradicted:
+    if comparison.cell.contradicted:
         return "contradicted"
-    if one.published.bound:
-        return "broken" if one.broken else "kept"
-    if one.inside:
+    if comparison.published.bound:
+        return "broken" if comparison.breaks_bound else "kept"
+    if comparison.inside:
         return "inside"
-    if one.error is None:
+    if comparison.error is None:
         return "certain"
-    return "points" if one.in_points else "relative"
+    return "points" if comparison.in_points else "relative"
 
 
 def median(frame: pd.DataFrame) -> float | None:
@@ -126,38 +126,38 @@ def fitted_misses(frame: pd.DataFrame) -> pd.DataFrame:
 
 def sentences(frame: pd.DataFrame) -> list[str]:
     """The counts and errors in sentences, for the notes of a page."""
-    every, counts = frame[frame["can_miss"]], frame["group"].value_counts()
-    said = [*_medians(every)]
+    can_miss, counts = frame[frame["can_miss"]], frame["group"].value_counts()
+    lines = [*_medians(can_miss)]
     if aside := counts.get("contradicted", 0):
         without = median(of_group(frame, "relative"))
-        said.append(
+        lines.append(
             f"Of {_times(aside, 'figure')} the paper's own numbers exclude the printed value "
-            "(docs/errata.md)"
+            "(results/errata.md)"
             + ("." if without is None else f"; without them the median error is {without:.1%}.")
         )
-    words = {"inside": "inside a published range", "kept": "bound met", "broken": "bound broken"}
-    words["fitted"] = "fitted"
-    if others := [f"{counts[name]} {word}" for name, word in words.items() if name in counts]:
-        said.append(f"Apart from these: {', '.join(others)}.")
+    group_words = {"inside": "inside a published range", "kept": "bound met", "broken": "bound broken"}
+    group_words["fitted"] = "fitted"
+    if other_counts := [f"{counts[name]} {word}" for name, word in group_words.items() if name in counts]:
+        lines.append(f"Apart from these: {', '.join(other_counts)}.")
     if len(misses := fitted_misses(frame)):
         off = ", ".join(misses["id"][:5] + " (" + misses["distance"][:5] + ")")
-        more = f" and {len(misses) - 5} more" if len(misses) > 5 else ""
-        said.append(
-            f"Fitted and yet off by more than {FITTED_MISS:.0%}, or {POINTS:.0f} points: {off}{more}."
+        rest = f" and {len(misses) - 5} more" if len(misses) > 5 else ""
+        lines.append(
+            f"Fitted and yet off by more than {FITTED_MISS:.0%}, or {POINTS:.0f} points: {off}{rest}."
         )
-    why = of_group(frame, "certain")["certain"].replace("", "printed as 0, so that no ratio exists")
-    tally = why.groupby(why, sort=False).size()
-    return said + [f"Cannot miss and not counted: {count} ({reason})." for reason, count in tally.items()]
+    reasons = of_group(frame, "certain")["certain"].replace("", "printed as 0, so that no ratio exists")
+    tally = reasons.groupby(reasons, sort=False).size()
+    return lines + [f"Cannot miss and not counted: {count} ({reason})." for reason, count in tally.items()]
 
 
-def _medians(every: pd.DataFrame) -> Iterator[str]:
+def _medians(can_miss: pd.DataFrame) -> Iterator[str]:
     """A sentence on each kind of errors."""
     for in_points, sentence in MEDIANS.items():
-        some = every[every["in_points"] == in_points]
-        if len(some):
-            worst = some.sort_values("size", ascending=False, kind="stable").iloc[0]
-            count = _times(len(some), "figure")
-            yield sentence.format(n=count, median=median(some), worst=worst["size"], id=worst["id"])
+        of_kind = can_miss[can_miss["in_points"] == in_points]
+        if len(of_kind):
+            worst = of_kind.sort_values("size", ascending=False, kind="stable").iloc[0]
+            count = _times(len(of_kind), "figure")
+            yield sentence.format(n=count, median=median(of_kind), worst=worst["size"], id=worst["id"])
 
 
 def _times(count: int, noun: str) -> str:

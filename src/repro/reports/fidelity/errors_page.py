@@ -90,12 +90,12 @@ class Report:
 
 
 def _kinds(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    every = frame[frame["can_miss"]]
-    found = {name: every[every["family"] == name] for name in FAMILIES}
-    return {name: some for name, some in found.items() if len(some)}
+    can_miss = frame[frame["can_miss"]]
+    by_family = {name: can_miss[can_miss["family"] == name] for name in FAMILIES}
+    return {name: part for name, part in by_family.items() if len(part)}
 
 
-def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
+def report(paper: str, pairs: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
     """The comparisons of all tables with a paper.
 
     Raises:
@@ -104,59 +104,59 @@ def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], e
     papers = {cell.paper for cell in cells.values()}
     if paper not in papers:
         raise InputError(unknown("paper", paper, papers))
-    own = found.of(paper)
-    if own.empty:
+    frame = pairs.of(paper)
+    if frame.empty:
         raise InputError(f"no table compares a figure with {paper}; make its tables first")
     skills = {
-        name: worth
-        for name, some in _kinds(own).items()
-        if (worth := skill([*some["compared"]], evidence.predictor))
+        name: kind_skill
+        for name, part in _kinds(frame).items()
+        if (kind_skill := skill([*part["compared"]], evidence.predictor))
     }
-    return Report(paper, _judged(own, skills, evidence), skills, evidence)
+    return Report(paper, _judge(frame, skills, evidence), skills, evidence)
 
 
-def _judged(own: pd.DataFrame, skills: Mapping[str, Skill], evidence: Evidence) -> pd.DataFrame:
+def _judge(frame: pd.DataFrame, skills: Mapping[str, Skill], evidence: Evidence) -> pd.DataFrame:
     """The frame of a paper with the columns that `Report` names."""
-    rules = [skills[kind].rule if kind in skills else next(iter(RULES)) for kind in own["family"]]
+    rules = [skills[kind].rule if kind in skills else next(iter(RULES)) for kind in frame["family"]]
     lines = []
-    for rule, one in zip(rules, own["compared"], strict=True):
-        trivial = evidence.predictor.compared(one, rule) if one.ours else None
+    for rule, comparison in zip(rules, frame["compared"], strict=True):
+        trivial = evidence.predictor.compare(comparison, rule) if comparison.ours else None
         figures = (rule, trivial.ours[0].value, trivial.error, trivial.distance) if trivial else (None,) * 4
-        floor = evidence.floors.get(one.cell.id)
-        lines.append((*figures, floor, reason_of(one, evidence.reasons) or UNEXPLAINED))
+        floor = evidence.floors.get(comparison.cell.id)
+        lines.append((*figures, floor, reason_of(comparison, evidence.reasons) or UNEXPLAINED))
     names = ("rule", "trivial", "trivial_error", "trivial_distance", "floor", "reason")
-    judged = own.join(pd.DataFrame(lines, columns=[*names], index=own.index, dtype=object))
+    judged = frame.join(pd.DataFrame(lines, columns=[*names], index=frame.index, dtype=object))
     judged.loc[~judged["missed"] | ~judged["group"].isin(COUNTED), "reason"] = ""
     return judged
 
 
-def page(found: Report, commits: str = "", date: str = "") -> Page:
+def page(report: Report, commits: str = "", date: str = "") -> Page:
     """The report as a page."""
-    own = found.frame
-    misses, counted = own[own["reason"] != ""], of_group(own, *COUNTED)
+    frame = report.frame
+    misses, counted = frame[frame["reason"] != ""], of_group(frame, *COUNTED)
     grids = [
-        Grid.of({**HEADINGS, "reason": "p"}, [(*_words(one), one.reason) for one in misses.itertuples()]),
-        _titled("all that count, the worst first", counted),
+        Grid.of({**HEADINGS, "reason": "p"}, [(*_cells(line), line.reason) for line in misses.itertuples()]),
+        _grid("all that count, the worst first", counted),
     ]
-    others = {"broken bounds": of_group(own, "broken"), "fitted, off by over 10%": fitted_misses(own)}
-    grids += [_titled(title, some) for title, some in others.items() if len(some)]
-    if len(aside := of_group(own, "contradicted")):
+    by_title = {"broken bounds": of_group(frame, "broken"), "fitted, off by over 10%": fitted_misses(frame)}
+    grids += [_grid(title, part) for title, part in by_title.items() if len(part)]
+    if len(set_aside := of_group(frame, "contradicted")):
         headings = {name: letter for name, letter in HEADINGS.items() if name != "trivial"}
         lines = [
-            (*words[:-2], words[-1], one.compared.cell.contradicted)
-            for one, words in zip(aside.itertuples(), map(_words, aside.itertuples()), strict=True)
+            (*cells[:-2], cells[-1], line.compared.cell.contradicted)
+            for line, cells in zip(set_aside.itertuples(), map(_cells, set_aside.itertuples()), strict=True)
         ]
-        grids.append(Grid.of({**headings, "proof in docs/errata.md": "l"}, lines))
-    if len(sure := of_group(own, "certain")):
+        grids.append(Grid.of({**headings, "proof in results/errata.md": "l"}, lines))
+    if len(sure := of_group(frame, "certain")):
         headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}
         grids.append(Grid.of(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
-    if rules := _rules(found):
+    if rules := _rules(report):
         headings = {"reason about": "l", "says that ours is": "l", "explains": "r", "contradicted by": "r"}
         grids.append(Grid.of({**headings, "reason": "p"}, rules))
-    made = f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`."
-    title = f"How far our figures for {found.paper} are off"
-    notes = (OF_TABLES, *_notes(found), made)
-    return Page(f"{found.paper}/errors", title, tuple(grids), notes, made_by_table=False)
+    origin = f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(report.paper)}`."
+    title = f"How far our figures for {report.paper} are off"
+    notes = (OF_TABLES, *_notes(report), origin)
+    return Page(f"{report.paper}/errors", title, tuple(grids), notes, made_by_table=False)
 
 
 def command(paper: str) -> str:
@@ -164,82 +164,81 @@ def command(paper: str) -> str:
     return f"repro errors {paper} --results results"
 
 
-def _notes(found: Report) -> list[str]:
-    own = found.frame
-    misses = own[own["reason"] != ""]
-    said, known = sentences(own), int((misses["reason"] != UNEXPLAINED).sum())
-    said.append(
+def _notes(report: Report) -> list[str]:
+    frame = report.frame
+    misses = frame[frame["reason"] != ""]
+    notes, explained = sentences(frame), int((misses["reason"] != UNEXPLAINED).sum())
+    notes.append(
         f"{len(misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
-        f"table); {known} of them have a reason, {len(misses) - known} have none."
+        f"table); {explained} of them have a reason, {len(misses) - explained} have none."
     )
-    said += [_worth(name, worth) for name, worth in found.skills.items()]
-    floored = own[(own["group"] == "relative") & own["floor"].notna()]
+    notes += [_skill_sentence(name, kind_skill) for name, kind_skill in report.skills.items()]
+    floored = frame[(frame["group"] == "relative") & frame["floor"].notna()]
     if len(floored):
         below = int((floored["size"] <= floored["floor"].astype(float)).sum())
-        said.append(
+        notes.append(
             f"Of {len(floored)} with a relative error the paper's own numbers contradict the printed one "
-            f"(`floor`, docs/errata.md): {below} are off by no more than that."
+            f"(`floor`, results/errata.md): {below} are off by no more than that."
         )
-    said.append(f"{len(of_group(own, 'absent'))} lines have no figure of ours.")
-    return said
+    notes.append(f"{len(of_group(frame, 'absent'))} lines have no figure of ours.")
+    return notes
 
 
-def _worth(kind: str, worth: Skill) -> str:
+def _skill_sentence(kind: str, best: Skill) -> str:
     sizes = [
-        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}"
-        for size in (worth.trivial, worth.ours)
+        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}" for size in (best.trivial, best.ours)
     ]
     name = f"{kind[0].upper()}{kind[1:]}"
     return (
-        f"{name}: the best trivial rule over {worth.n} is *{worth.rule}* ({RULES[worth.rule]}); "
-        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {worth.value:.2f}."
+        f"{name}: the best trivial rule over {best.n} is *{best.rule}* ({RULES[best.rule]}); "
+        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {best.value:.2f}."
     )
 
 
-def _rules(found: Report) -> list[tuple[str, ...]]:
-    every, counted = found.frame["compared"], of_group(found.frame, *COUNTED)["compared"]
+def _rules(report: Report) -> list[tuple[str, ...]]:
+    comparisons, counted = report.frame["compared"], of_group(report.frame, *COUNTED)["compared"]
     lines: list[tuple[str, ...]] = []
-    for reason in found.evidence.reasons:
-        if any(reason.covers(one.cell) for one in every):
+    for reason in report.evidence.reasons:
+        if any(reason.covers(comparison.cell) for comparison in comparisons):
             explained, against = record(reason, [*counted])
             lines.append((reason.scope, reason.ours, str(explained), str(against), reason.why))
     return lines
 
 
-def _titled(title: str, some: pd.DataFrame) -> Grid:
-    first, *others = HEADINGS
-    headings = {f"{first}: {title}": HEADINGS[first], **{name: HEADINGS[name] for name in others}}
-    return Grid.of(headings, [_words(one) for one in some.itertuples()])
+def _grid(title: str, frame: pd.DataFrame) -> Grid:
+    first, *later = HEADINGS
+    headings = {f"{first}: {title}": HEADINGS[first], **{name: HEADINGS[name] for name in later}}
+    return Grid.of(headings, [_cells(line) for line in frame.itertuples()])
 
 
-def _words(one: Any) -> tuple[str, ...]:
+def _cells(line: Any) -> tuple[str, ...]:
     """A row of the frame as words."""
     return (
-        one.id,
-        one.table,
-        "" if one.column == CLAIM else f"{one.row}, {one.column}",
-        with_unit(ends(one.published_low, one.published_high), one.unit),
-        ends(one.ours, one.ours if one.ours_high is None else one.ours_high)
-        + signs(one.marks, ("proxy", "costs_only", "dequantized")),
-        str(one.n or ABSENT),
-        one.distance,
-        one.trivial_distance or ABSENT,
-        ABSENT if one.floor is None else f"{one.floor:.0%}",
+        line.id,
+        line.table,
+        "" if line.column == CLAIM else f"{line.row}, {line.column}",
+        with_unit(ends(line.published_low, line.published_high), line.unit),
+        ends(line.ours, line.ours if line.ours_high is None else line.ours_high)
+        + signs(line.marks, ("proxy", "costs_only", "dequantized")),
+        str(line.n or ABSENT),
+        line.distance,
+        line.trivial_distance or ABSENT,
+        ABSENT if line.floor is None else f"{line.floor:.0%}",
     )
 
 
-def to_csv(found: Report) -> str:
+def to_csv(report: Report) -> str:
     """CSV in ten digits, a line for each comparison with a figure of ours, those that count first."""
-    shown = found.frame[found.frame["group"] != "absent"][[*CSV_COLUMNS]].rename(columns={"id": "reference"})
-    return csv_text([shown.columns, *shown.itertuples(index=False, name=None)])
+    rows = report.frame[report.frame["group"] != "absent"][[*CSV_COLUMNS]].rename(columns={"id": "reference"})
+    return csv_text([rows.columns, *rows.itertuples(index=False, name=None)])
 
 
 def write_report(
-    found: Report, folder: Path, bibliography: dict[str, str], origin: tuple[str, str]
+    report: Report, folder: Path, bibliography: dict[str, str], origin: tuple[str, str]
 ) -> dict[str, Path]:
     """Write the report in `<folder>/<paper>/errors/`; `origin` are commits and newest date of its tables.
 
     Raises:
         InputError: it cannot be written.
     """
-    return write_page(page(found, *origin), partial(to_csv, found), [found.paper], folder, bibliography)
+    return write_page(page(report, *origin), partial(to_csv, report), [report.paper], folder, bibliography)

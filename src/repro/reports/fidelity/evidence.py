@@ -17,8 +17,8 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.reports.claims.claims import ClaimSpec, CommittedDraws, claims_of, written_out
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.claims.claims import ClaimSpec, CommittedDraws, claims_of, expand_entry
+from repro.reports.comparison.comparison import Comparison, Figure
 from repro.reports.files import path_of
 from repro.reports.reference.reference import COLUMNS, PublishedCell, find
 
@@ -74,7 +74,7 @@ class ClaimReading:
 
     choice: PaperChoice
     alternative: Alternative
-    comparison: Compared
+    comparison: Comparison
 
 
 def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[PaperChoice, ...]:
@@ -89,9 +89,9 @@ def read_choices(path: Path, cells: Mapping[str, PublishedCell]) -> tuple[PaperC
         for claim in choice.claims:
             find(cells, claim)
         for alternative in choice.alternatives:
-            if strange := [claim for claim in alternative.figures if claim not in choice.claims]:
+            if foreign_claims := [claim for claim in alternative.figures if claim not in choice.claims]:
                 raise InputError(
-                    f"{path.name}: {unknown(f'claim of {choice.id}', strange[0], choice.claims)}"
+                    f"{path.name}: {unknown(f'claim of {choice.id}', foreign_claims[0], choice.claims)}"
                 )
     return choices
 
@@ -107,40 +107,40 @@ def readings(
     Raises:
         InputError: a table of an alternative lacks the row or column.
     """
-    places: list[tuple[PaperChoice, Alternative]] = []
+    alternatives: list[tuple[PaperChoice, Alternative]] = []
     specs: list[ClaimSpec] = []
     for choice in choices:
         for alternative in choice.alternatives:
             for claim_id, figures in alternative.figures.items():
                 where = f"choice {choice.id!r}, {alternative.name!r}"
-                (entry,) = written_out({"id": claim_id, **figures}, "", choice.paper, {}, where)
+                (entry,) = expand_entry({"id": claim_id, **figures}, "", choice.paper, {}, where)
                 spec = typed(ClaimSpec, entry, where)
                 if all(path_of(folder, table, "csv").is_file() for table in spec.tables):
-                    places.append((choice, alternative))
+                    alternatives.append((choice, alternative))
                     specs.append(spec)
     by_claim: dict[str, list[ClaimReading]] = {}
     claims = claims_of(specs, folder, cells, draws)
-    for (choice, alternative), claim in zip(places, claims, strict=True):
+    for (choice, alternative), claim in zip(alternatives, claims, strict=True):
         by_claim.setdefault(claim.spec.id, []).append(ClaimReading(choice, alternative, claim.comparison))
     return by_claim
 
 
-def enveloped(comparison: Compared, others: Sequence[ClaimReading]) -> Compared:
+def envelop(comparison: Comparison, readings: Sequence[ClaimReading]) -> Comparison:
     """A comparison whose figures reach over those of all alternatives, interval and band included."""
-    every = [comparison, *(reading.comparison for reading in others if reading.comparison.ours)]
+    variants = [comparison, *(reading.comparison for reading in readings if reading.comparison.ours)]
     figures = []
-    for place, figure in enumerate(comparison.ours):
-        wholes = [other.ours[min(place, len(other.ours) - 1)].whole for other in every]
-        hull = min(low for low, _ in wholes), max(high for _, high in wholes)
+    for index, figure in enumerate(comparison.ours):
+        hulls = [variant.ours[min(index, len(variant.ours) - 1)].hull for variant in variants]
+        hull = min(low for low, _ in hulls), max(high for _, high in hulls)
         figures.append(Figure(figure.value, figure.interval, hull))
     return replace(comparison, ours=tuple(figures))
 
 
-def deciding(comparison: Compared, others: Sequence[ClaimReading]) -> list[ClaimReading]:
+def deciding_readings(comparison: Comparison, readings: Sequence[ClaimReading]) -> list[ClaimReading]:
     """The readings that turn a claim: our figure alone has another verdict there than as we chose."""
     return [
         reading
-        for reading in others
+        for reading in readings
         if reading.comparison.ours and reading.comparison.point != comparison.point
     ]
 
@@ -176,17 +176,17 @@ def read_headlines(path: Path, cells: Mapping[str, PublishedCell]) -> Headlines:
     Raises:
         InputError: an entry is malformed, or names no published value, paper or system.
     """
-    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    found = typed(Headlines, plain, path.name)
-    for name in (*(claim.id for claim in found.claims), *found.rates.values()):
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    headlines = typed(Headlines, entries, path.name)
+    for name in (*(claim.id for claim in headlines.claims), *headlines.rates.values()):
         find(cells, name)
-    for paper, system in (*found.systems.items(), *found.baselines.items()):
-        own = {cell.system for cell in cells.values() if cell.paper == paper}
-        if not own:
+    for paper, system in (*headlines.systems.items(), *headlines.baselines.items()):
+        systems = {cell.system for cell in cells.values() if cell.paper == paper}
+        if not systems:
             raise InputError(f"{path.name}: {unknown('paper', paper, {c.paper for c in cells.values()})}")
-        if system not in own:
-            raise InputError(f"{path.name}: {unknown(f'system of {paper}', system, own)}")
-    return found
+        if system not in systems:
+            raise InputError(f"{path.name}: {unknown(f'system of {paper}', system, systems)}")
+    return headlines
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,9 @@ class Reason:
             return cell.id == self.id
         return all(getattr(cell, name) in values for name, values in self.rule.items())
 
-    def explains(self, one: Compared) -> bool:
+    def explains(self, c: Comparison) -> bool:
         """Whether it covers a comparison and pushes it in its direction."""
-        return self.covers(one.cell) and one.error is not None and (one.error > 0) == (self.ours == "above")
+        return self.covers(c.cell) and c.error is not None and (c.error > 0) == (self.ours == "above")
 
     @property
     def scope(self) -> str:
@@ -242,10 +242,10 @@ def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Re
         raise InputError(f"{where}: {entry!r} needs either `id` or `rule`")
     if reason.id:
         find(cells, reason.id)
-    known = [name for name in COLUMNS if not name.startswith("value_")]
+    fields = [name for name in COLUMNS if not name.startswith("value_")]
     for name, values in reason.rule.items():
-        if name not in known:
-            raise InputError(f"{where}: {unknown('field of a published cell', name, known)}")
+        if name not in fields:
+            raise InputError(f"{where}: {unknown('field of a published cell', name, fields)}")
         for value in values:
             if not any(getattr(cell, name) == value for cell in cells.values()):
                 raise InputError(f"{where}: no published cell has {name} {value!r}")
@@ -254,17 +254,17 @@ def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Re
     return reason
 
 
-def reason_of(one: Compared, reasons: Sequence[Reason]) -> str:
+def reason_of(comparison: Comparison, reasons: Sequence[Reason]) -> str:
     """Why a miss is off: by its own reason, or the rule with the most fields; "" if nobody knows."""
-    if not one.missed:
+    if not comparison.is_miss:
         return ""
-    fitting = [reason for reason in reasons if reason.explains(one)]
-    fitting.sort(key=lambda reason: (not reason.id, -len(reason.rule)))
-    return fitting[0].why if fitting else ""
+    explanations = [reason for reason in reasons if reason.explains(comparison)]
+    explanations.sort(key=lambda reason: (not reason.id, -len(reason.rule)))
+    return explanations[0].why if explanations else ""
 
 
-def record(reason: Reason, comparisons: Sequence[Compared]) -> tuple[int, int]:
+def record(reason: Reason, comparisons: Sequence[Comparison]) -> tuple[int, int]:
     """How many misses in its scope a reason explains, and how many contradict it."""
-    misses = [one for one in comparisons if one.missed and reason.covers(one.cell)]
+    misses = [c for c in comparisons if c.is_miss and reason.covers(c.cell)]
     explained = sum(map(reason.explains, misses))
     return explained, len(misses) - explained

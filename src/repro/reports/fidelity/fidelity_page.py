@@ -13,12 +13,12 @@ from pathlib import Path
 
 from repro.libraries import jinja2, pd
 from repro.records.record import FEWEST, Record, write_atomically
-from repro.reports.claims.claims_page import ends, own_words
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Compared
+from repro.reports.claims.claims_page import ends, figures_text
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Comparison
 from repro.reports.comparison.frame import fitted_misses, median, of_group
 from repro.reports.fidelity.errors_page import Report
-from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding, enveloped
-from repro.reports.fidelity.reading import STATUSES, Comparisons, coverage, unnamed
+from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding_readings, envelop
+from repro.reports.fidelity.reading import STATUSES, Comparisons, coverage, unnamed_values
 from repro.reports.fidelity.skill import RULES, Skill, skill
 from repro.reports.fidelity.winners import Race, one_rate, orders, our_figure, races
 from repro.reports.formats.layout import with_unit
@@ -29,6 +29,10 @@ from repro.reports.tables.bands import draws_words
 FILE = "fidelity.md"
 TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
+IN_SHORT = "In short"
+"""The heading of what README shows of the page."""
+VERDICTS = {"holds": "hold", "fails": "fail", "undetermined": "open", "fitted": "fitted"}
+"""Verdicts on a headline claim with what a paper's claims are called that have it."""
 
 STAND_INS = {
     "proxy": "a smaller model's weights",
@@ -44,181 +48,212 @@ STAND_INS = {
 
 def write_fidelity(
     reports: Sequence[Report],
-    found: Comparisons,
+    comparisons: Comparisons,
     cells: Mapping[str, PublishedCell],
     headlines: Headlines,
     choices: Sequence[PaperChoice],
-    others: Mapping[str, Sequence[ClaimReading]],
+    readings: Mapping[str, Sequence[ClaimReading]],
     records: Sequence[Record],
     older: Collection[str],
-    drawn: Mapping[str, int],
+    draws: Mapping[str, int],
     folder: Path,
 ) -> Path:
     """Write the page into a folder.
 
-    `others` are a claim's readings under the alternatives of `choices`, by the claim's id; `drawn` has the
+    `readings` are those of a claim under the alternatives of `choices`, by the claim's id; `draws` has the
     draws of each table's bands.
     """
-    words = {
+    about_claims, verdicts = _headlines(headlines, comparisons, readings)
+    content = {
         "command": COMMAND,
+        "in_short": IN_SHORT,
+        "papers": _papers(reports, headlines, verdicts),
         "tolerance": f"{TOLERANCE:.0%}",
         "points": f"{POINTS:.0f}",
-        "bands": _bands(drawn),
+        "bands": _bands(draws),
         "statuses": STATUSES,
         "rules": RULES,
-        "headlines": _headlines(headlines, found, others),
-        "coverage": _coverage(cells, found, headlines),
+        "headlines": about_claims,
+        "coverage": _coverage(cells, comparisons, headlines),
         "errors": _errors(reports, headlines),
         "winners": _winners(reports, headlines),
-        "undetermined": _undetermined(reports),
+        "undetermined": _verdict_table(reports),
         "stand_ins": _stand_ins(reports),
         "samples": _samples(reports),
         "age": _age(records, older),
-        "choices": _choices(choices, others),
+        "choices": _choices(choices, readings),
     }
     page = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    write_atomically(folder / FILE, page.render(words))
+    write_atomically(folder / FILE, page.render(content))
     return folder / FILE
 
 
-def _bands(drawn: Mapping[str, int]) -> str:
+def _bands(draws: Mapping[str, int]) -> str:
     """What the bands in braces are, by table."""
     tables: dict[str, list[str]] = {}
-    for table, count in drawn.items():
+    for table, count in draws.items():
         tables.setdefault(draws_words(count), []).append(table)
-    return "; ".join(f"{words} for {', '.join(names)}" for words, names in tables.items())
+    return "; ".join(f"{text} for {', '.join(names)}" for text, names in tables.items())
 
 
 def _headlines(
-    headlines: Headlines, found: Comparisons, others: Mapping[str, Sequence[ClaimReading]]
-) -> dict[str, object]:
-    """Each claim as we chose, then over all alternatives to our choices, with those that turn it."""
-    by_id, rows = found.by_id(), []
+    headlines: Headlines, comparisons: Comparisons, readings: Mapping[str, Sequence[ClaimReading]]
+) -> tuple[dict[str, object], Mapping[str, Mapping[str, int]]]:
+    """Each claim as we chose, then over all alternatives to our choices, with those that turn it.
+
+    Returns:
+        What the page says of them; by paper how many claims have which verdict over all alternatives.
+    """
+    by_id, rows, verdicts_by_paper = comparisons.by_id(), [], dict[str, Counter[str]]()
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
-        comparison, readings = by_id.get(claim.id), others.get(claim.id, ())
-        published, ours, n, distance = _said(comparison)
-        whole, chosen, alone, reach, decided = ("no figure", "no figure", "", "", "")
+        comparison, of_claim = by_id.get(claim.id), readings.get(claim.id, ())
+        published, ours, n, distance = _figure_cells(comparison)
+        overall, as_chosen, alone, reach, choices = ("no figure", "no figure", "", "", "")
         if comparison is not None and comparison.ours:
-            judged = (enveloped(comparison, readings).verdict, comparison.verdict, comparison.point)
-            whole, chosen, alone = ("fitted",) * 3 if comparison.cell.determined else map(str, judged)
-            reach, decided = _reach(comparison, readings), _decided_by(comparison, readings)
-        for counter, verdict in zip(counts.values(), (whole, chosen, alone), strict=True):
+            verdicts = (envelop(comparison, of_claim).verdict, comparison.verdict, comparison.point)
+            overall, as_chosen, alone = ("fitted",) * 3 if comparison.cell.determined else map(str, verdicts)
+            reach, choices = _reach(comparison, of_claim), _decided_by(comparison, of_claim)
+        for counter, verdict in zip(counts.values(), (overall, as_chosen, alone), strict=True):
             counter[verdict or "no figure"] += 1
+        verdicts_by_paper.setdefault(claim.id.partition(".")[0], Counter())[overall] += 1
         rows.append(
-            (claim.says, published, ours, n, distance, alone, chosen, reach, whole, decided, claim.about)
+            (claim.says, published, ours, n, distance, alone, as_chosen, reach, overall, choices, claim.about)
         )
-    said = [
-        f"{where}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
-        for where, counter in counts.items()
+    tallies = [
+        f"{scope}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
+        for scope, counter in counts.items()
     ]
     headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
     table = markdown_table((*headings, "rests on", "what stands in"), rows)
-    return {"number": len(headlines.claims), "counts": "; ".join(said), "table": table}
+    about_all = {"number": len(headlines.claims), "counts": "; ".join(tallies), "table": table}
+    return about_all, verdicts_by_paper
 
 
-def _reach(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
+def _papers(
+    reports: Sequence[Report], headlines: Headlines, verdicts: Mapping[str, Mapping[str, int]]
+) -> str:
+    """A row for each paper: its claims by verdict, and the median of the relative errors that can miss."""
+    rows = []
+    for report in reports:
+        if report.paper in verdicts:
+            frame, counts = _relative(report), verdicts[report.paper]
+            paper_skill = skill([*frame["compared"]], report.evidence.predictor)
+            rows.append(
+                (
+                    headlines.systems[report.paper],
+                    *(counts.get(verdict, 0) for verdict in VERDICTS),
+                    f"{_percent(median(frame))} ({len(frame)})",
+                    f"{_percent(paper_skill.trivial)} ({paper_skill.n})" if paper_skill else "",
+                )
+            )
+    headings = ("", *(f"claims that {word}" for word in list(VERDICTS.values())[:2]), "open", "fitted")
+    return markdown_table((*headings, "median error (n)", "of a trivial rule (n)"), rows)
+
+
+def _reach(comparison: Comparison, readings: Sequence[ClaimReading]) -> str:
     """The least and the most of our figures under all readings."""
-    every = [comparison, *(reading.comparison for reading in readings)]
-    values = [figure.value for judged in every for figure in judged.ours]
+    variants = [comparison, *(reading.comparison for reading in readings)]
+    values = [figure.value for variant in variants for figure in variant.ours]
     return with_unit(ends(min(values), max(values)), comparison.unit)
 
 
-def _decided_by(comparison: Compared, readings: Sequence[ClaimReading]) -> str:
+def _decided_by(comparison: Comparison, readings: Sequence[ClaimReading]) -> str:
     """The choices that turn a claim, each with the claim under its alternative that is farthest from ours."""
     if not readings:
         return "no alternative"
-    if not (turning := deciding(comparison, readings)):
-        reached = enveloped(comparison, readings).verdict != comparison.verdict
+    if not (deciders := deciding_readings(comparison, readings)):
+        reached = envelop(comparison, readings).verdict != comparison.verdict
         return f"none of {len(readings)} alternatives alone" + (
             ", but their range reaches it" if reached else ""
         )
     farthest = [
-        max((r for r in turning if r.choice.id == name), key=partial(_farthest, comparison))
-        for name in dict.fromkeys(reading.choice.id for reading in turning)
+        max((r for r in deciders if r.choice.id == name), key=partial(_farthest, comparison))
+        for name in dict.fromkeys(reading.choice.id for reading in deciders)
     ]
     return "; ".join(
-        f"`{r.choice.id}` ({r.alternative.name}: {_own_values(r.comparison)}, {r.comparison.point})"
+        f"`{r.choice.id}` ({r.alternative.name}: {_our_range(r.comparison)}, {r.comparison.point})"
         for r in farthest
     )
 
 
-def _farthest(comparison: Compared, reading: ClaimReading) -> float:
+def _farthest(comparison: Comparison, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
     return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
 
 
-def _own_values(comparison: Compared) -> str:
+def _our_range(comparison: Comparison) -> str:
     return ends(comparison.ours[0].value, comparison.ours[-1].value) if comparison.ours else "no figure"
 
 
 def _choices(
-    choices: Sequence[PaperChoice], others: Mapping[str, Sequence[ClaimReading]]
+    choices: Sequence[PaperChoice], readings: Mapping[str, Sequence[ClaimReading]]
 ) -> dict[str, object]:
     """Each choice with its alternatives and what the claims would be."""
-    readings: dict[tuple[str, str], list[str]] = {}
-    for some in others.values():
-        for reading in some:
+    claim_texts: dict[tuple[str, str], list[str]] = {}
+    for of_claim in readings.values():
+        for reading in of_claim:
             claim = reading.comparison
-            words = f"{claim.cell.id} {_own_values(claim)} ({claim.point or 'no figure'})"
-            readings.setdefault((reading.choice.id, reading.alternative.name), []).append(words)
+            text = f"{claim.cell.id} {_our_range(claim)} ({claim.point or 'no figure'})"
+            claim_texts.setdefault((reading.choice.id, reading.alternative.name), []).append(text)
     rows = []
     for choice in choices:
         for alternative in choice.alternatives:
-            figures = "; ".join(readings.get((choice.id, alternative.name), ())) or alternative.absent
+            figures = "; ".join(claim_texts.get((choice.id, alternative.name), ())) or alternative.absent
             override = f"`{alternative.overrides}`" if alternative.overrides else "none"
             rows.append(
                 (f"`{choice.id}`", choice.chosen, choice.after_misses, alternative.name, override, figures)
             )
     headings = ("choice", "chosen", "after misses", "alternative", "override", "claims there")
-    followed = Counter(choice.after_misses for choice in choices)
-    after = {"yes": followed["yes"], "partly": followed["partly"]}
-    return {"number": len(choices), "table": markdown_table(headings, rows), **after}
+    times = Counter(choice.after_misses for choice in choices)
+    after_misses = {"yes": times["yes"], "partly": times["partly"]}
+    return {"number": len(choices), "table": markdown_table(headings, rows), **after_misses}
 
 
-def _said(one: Compared | None) -> tuple[str, str, str, str]:
+def _figure_cells(comparison: Comparison | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
-    if one is None:
+    if comparison is None:
         return "", "", "", "no figure"
-    given = with_unit(ends(one.published.low, one.published.high), one.unit)
-    if not one.ours:
-        return given, "", "", "no figure"
-    return given, with_unit(own_words(one), one.unit), str(one.n or ""), one.distance
+    published = with_unit(ends(comparison.published.low, comparison.published.high), comparison.unit)
+    if not comparison.ours:
+        return published, "", "", "no figure"
+    ours = with_unit(figures_text(comparison), comparison.unit)
+    return published, ours, str(comparison.n or ""), comparison.distance
 
 
 def _coverage(
-    cells: Mapping[str, PublishedCell], found: Comparisons, headlines: Headlines
+    cells: Mapping[str, PublishedCell], comparisons: Comparisons, headlines: Headlines
 ) -> dict[str, object]:
-    counts = coverage(cells, found, headlines.missing_models)
-    apart = counts.index.str.endswith("_v2")
+    counts = coverage(cells, comparisons, headlines.missing_models)
+    is_second_version = counts.index.str.endswith("_v2")
     counts = pd.concat(
         [
-            counts[~apart],
-            counts[~apart].sum().to_frame("all five").T,
-            counts[apart].rename(lambda paper: f"{paper} (apart)"),
+            counts[~is_second_version],
+            counts[~is_second_version].sum().to_frame("all five").T,
+            counts[is_second_version].rename(lambda paper: f"{paper} (apart)"),
         ]
     )
     rows = [(paper, row.sum(), *row) for paper, row in counts.iterrows()]
-    named = [name for name in unnamed(cells, found) if not cells[name].paper.endswith("_v2")]
-    return {"table": markdown_table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(named)}
+    unnamed = [name for name in unnamed_values(cells, comparisons) if not cells[name].paper.endswith("_v2")]
+    return {"table": markdown_table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(unnamed)}
 
 
 def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object]:
     rows = []
     for report in reports:
-        for kind, some in report.kinds.items():
-            rows.append(_kind(report, kind, some, report.skills.get(kind), headlines))
-        every = _relative(report)
-        worth = skill([*every["compared"]], report.evidence.predictor)
-        rows.append(_kind(report, "all relative", every, worth, headlines))
+        for kind, part in report.kinds.items():
+            rows.append(_kind(report, kind, part, report.skills.get(kind), headlines))
+        frame = _relative(report)
+        paper_skill = skill([*frame["compared"]], report.evidence.predictor)
+        rows.append(_kind(report, "all relative", frame, paper_skill, headlines))
     headings = ("paper", "kind", "n", "median", "without the set aside", "trivial rule", "it, ours (n)")
-    every = pd.concat([report.frame for report in reports])
-    sure = Counter(of_group(every, "certain")["certain"])
-    broken = of_group(every, "broken")
+    frame = pd.concat([report.frame for report in reports])
+    certain = Counter(of_group(frame, "certain")["certain"])
+    broken = of_group(frame, "broken")
     return {
         "kinds": markdown_table((*headings, "skill", "own system", "others"), rows),
-        "counts": _counted(reports),
-        "certain": "; ".join(f"{count} {why}" for why, count in sure.most_common()),
+        "counts": _count_table(reports),
+        "certain": "; ".join(f"{count} {why}" for why, count in certain.most_common()),
         "number_broken": len(broken),
         "broken": "; ".join(broken["id"] + ", " + broken["distance"]),
     }
@@ -230,41 +265,41 @@ def _relative(report: Report) -> pd.DataFrame:
 
 
 def _kind(
-    report: Report, kind: str, some: pd.DataFrame, worth: Skill | None, headlines: Headlines
+    report: Report, kind: str, frame: pd.DataFrame, best: Skill | None, headlines: Headlines
 ) -> tuple[str, ...]:
     """A line of the table of errors."""
     size = _points if kind == "accuracies" else _percent
-    counted = some[some["group"] != "contradicted"]
-    is_own = some["system"] == headlines.systems.get(report.paper)
+    counted = frame[frame["group"] != "contradicted"]
+    is_own = frame["system"] == headlines.systems.get(report.paper)
     predictor = report.evidence.predictor
     parts = [
-        skill([*some[half]["compared"]], predictor, [worth.rule]) if worth else None
+        skill([*frame[half]["compared"]], predictor, [best.rule]) if best else None
         for half in (is_own, ~is_own)
     ]
     return (
-        *(report.paper, kind, str(len(some)), size(median(some))),
-        f"{size(median(counted))} ({len(counted)})" if len(counted) < len(some) else "",
-        *((worth.rule, f"{size(worth.trivial)}, {size(worth.ours)} ({worth.n})") if worth else ("", "")),
-        *(f"{part.value:.2f}" if part else "" for part in (worth, *parts)),
+        *(report.paper, kind, str(len(frame)), size(median(frame))),
+        f"{size(median(counted))} ({len(counted)})" if len(counted) < len(frame) else "",
+        *((best.rule, f"{size(best.trivial)}, {size(best.ours)} ({best.n})") if best else ("", "")),
+        *(f"{part.value:.2f}" if part else "" for part in (best, *parts)),
     )
 
 
-def _counted(reports: Sequence[Report]) -> str:
+def _count_table(reports: Sequence[Report]) -> str:
     """What is counted beside the errors; the naive median has what cannot miss among it."""
     rows = []
     for report in reports:
-        own, counts = report.frame, report.frame["group"].value_counts().to_dict()
-        naive = own[own["error"].notna() & (own["group"] != "fitted") & (own["in_points"] == 0)]
-        of = {name: counts.get(name, 0) for name in ("inside", "kept", "broken", "fitted", "certain")}
+        frame, counts = report.frame, report.frame["group"].value_counts().to_dict()
+        naive = frame[frame["error"].notna() & (frame["group"] != "fitted") & (frame["in_points"] == 0)]
+        number = {name: counts.get(name, 0) for name in ("inside", "kept", "broken", "fitted", "certain")}
         rows.append(
             (
                 report.paper,
                 _percent(_part(_relative(report)["size"], 0.75)),
                 _percent(median(naive)),
-                of["inside"],
-                f"{of['broken']} of {of['broken'] + of['kept']}",
-                f"{len(fitted_misses(own))} of {of['fitted']}",
-                of["certain"],
+                number["inside"],
+                f"{number['broken']} of {number['broken'] + number['kept']}",
+                f"{len(fitted_misses(frame))} of {number['fitted']}",
+                number["certain"],
                 counts.get("contradicted", 0),
             )
         )
@@ -289,34 +324,34 @@ def _points(value: float | None) -> str:
 def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
     rows = []
     for report in reports:
-        found = races(report.frame.sort_index()["compared"])
-        system, rate = headlines.systems.get(report.paper, ""), one_rate(found, report.evidence.predictor)
+        all_races = races(report.frame.sort_index()["compared"])
+        system, rate = headlines.systems.get(report.paper, ""), one_rate(all_races, report.evidence.predictor)
         by_artifact: dict[str, list[Race]] = {}
-        for race in found:
+        for race in all_races:
             by_artifact.setdefault(race.artifact, []).append(race)
-        for name, some in [*by_artifact.items(), *([("all", found)] if len(by_artifact) > 1 else [])]:
-            ours, theirs = orders(some, system, our_figure), orders(some, system, rate)
+        for name, part in [*by_artifact.items(), *([("all", all_races)] if len(by_artifact) > 1 else [])]:
+            ours, theirs = orders(part, system, our_figure), orders(part, system, rate)
             wrong = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
-            left = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
-            counts = [f"{one.agree} of {one.pairs}" for one in (ours, theirs)]
-            wins = [f"{one.first} of {one.races}" if one.races else "" for one in (ours, theirs)]
-            rows.append((report.paper, name, *counts, *wins, wrong + (f"; {left} others" if left else "")))
+            rest = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
+            counts = [f"{side.agree} of {side.pairs}" for side in (ours, theirs)]
+            wins = [f"{side.first} of {side.races}" if side.races else "" for side in (ours, theirs)]
+            rows.append((report.paper, name, *counts, *wins, wrong + (f"; {rest} others" if rest else "")))
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
     return markdown_table((*headings, "ours in another order"), rows)
 
 
-def _undetermined(reports: Sequence[Report]) -> str:
+def _verdict_table(reports: Sequence[Report]) -> str:
     """Counts of verdicts over all comparisons that count or bound, and what would decide the open ones."""
     rows = []
     for report in reports:
-        own = _with_figures(report)
-        own = own[(own["group"] != "fitted") & (own["certain"] == "")]
-        verdicts, points = Counter(own["verdict"]), Counter(own["point"])
-        open_ones = own[own["verdict"] == "undetermined"].sort_index()["compared"]
-        needs = Counter(one.decided_by or "nothing that is known" for one in open_ones)
+        frame = _with_figures(report)
+        frame = frame[(frame["group"] != "fitted") & (frame["certain"] == "")]
+        verdicts, points = Counter(frame["verdict"]), Counter(frame["point"])
+        undecided = frame[frame["verdict"] == "undetermined"].sort_index()["compared"]
+        needs = Counter(c.decided_by or "nothing that is known" for c in undecided)
         counts = (verdicts["holds"], verdicts["fails"], verdicts["undetermined"])
-        said = "; ".join(f"{count}: {words}" for words, count in needs.most_common(4))
-        rows.append((report.paper, *counts, f"{points['holds']} / {points['fails']}", said))
+        deciders = "; ".join(f"{count}: {need}" for need, count in needs.most_common(4))
+        rows.append((report.paper, *counts, f"{points['holds']} / {points['fails']}", deciders))
     return markdown_table(
         ("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows
     )
@@ -338,15 +373,15 @@ def _stand_ins(reports: Sequence[Report]) -> str:
 def _samples(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
-        own = _with_figures(report)
-        counts = own["n"].dropna().astype(int)
+        frame = _with_figures(report)
+        counts = frame["n"].dropna().astype(int)
         counts = counts[counts > 0]
-        said = (counts.min(), f"{counts.median():g}", counts.max()) if len(counts) else ("", "", "")
-        whole = [
-            sum(all(getattr(figure, some) for figure in one.ours) for one in own["compared"])
-            for some in ("interval", "band")
+        extent = (counts.min(), f"{counts.median():g}", counts.max()) if len(counts) else ("", "", "")
+        complete = [
+            sum(all(getattr(figure, kind) for figure in comparison.ours) for comparison in frame["compared"])
+            for kind in ("interval", "band")
         ]
-        rows.append((report.paper, len(own), len(counts), *said, (counts < FEWEST).sum(), *whole))
+        rows.append((report.paper, len(frame), len(counts), *extent, (counts < FEWEST).sum(), *complete))
     headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most")
     return markdown_table((*headings, f"on fewer than {FEWEST}", "with interval", "with band"), rows)
 

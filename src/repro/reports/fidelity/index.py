@@ -14,9 +14,9 @@ from repro.core.reading import csv_reader
 from repro.libraries import pd
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
-from repro.reports.comparison.frame import framed, median
+from repro.reports.comparison.frame import median, to_frame
 from repro.reports.fidelity.reading import comparisons_in
-from repro.reports.files import ALTERED, is_of, path_of, validations, written
+from repro.reports.files import ALTERED, is_of, path_of, table_names, validations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import amounts
 
@@ -42,7 +42,7 @@ PREFACE = """# Results
 Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
 `table.csv`), its picture (`figure.png`), and a list of its cells (`members.jsonl`), whose records lie in
 `records/`. A value's `cell` in `table.csv` is the beginning of a `key` there;
-[docs/results.md](../docs/results.md) describes the rest. `repro table NAME --results results --format tex pdf
+[docs/tables.md](../docs/tables.md) describes the rest. `repro table NAME --results results --format tex pdf
 bib --out FOLDER` makes LaTeX, PDF and BibTeX.
 
 `python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;
@@ -73,25 +73,25 @@ def write_index(
     `artifacts` lists the papers' figures and tables (`conf/reference/artifacts.csv`).
     """
     with csv_reader(artifacts) as reader:
-        listed = list(reader)
-    papers = list(dict.fromkeys([a["paper"] for a in listed] + [cell.paper for cell in cells.values()]))
-    names = written(results.root)
+        entries = list(reader)
+    papers = list(dict.fromkeys([a["paper"] for a in entries] + [cell.paper for cell in cells.values()]))
+    names = table_names(results.root)
     lines = {name: _lines(results.root, name) for name in names}
-    tables = {name: some for name, some in lines.items() if some and "id" in some[0]}  # no page of errors
-    compared = framed([one for name, some in tables.items() for one in comparisons_in(name, some, cells)])
+    tables = {name: part for name, part in lines.items() if part and "id" in part[0]}  # no page of errors
+    compared = to_frame([c for name, part in tables.items() for c in comparisons_in(name, part, cells)])
     figures = dict(list(compared[compared["can_miss"]].groupby("table")))
     rows = {name: _row(results, name, lines[name], figures.get(name)) for name in names}
     parts = [PREFACE]
     for paper in papers:
-        own = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
-        if own:
-            absent = _absent(paper, [a for a in listed if a["paper"] == paper], own)
-            parts.append(f"## {paper}\n\n{_grid([*absent, *(rows[name] for name in own)])}")
-    others = [rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED in name]
-    if others:
-        parts.append(f"## Other tables\n\n{_grid(others)}")
-    if held := validations(results.root):
-        links = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
+        of_paper = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
+        if of_paper:
+            absent = _absent(paper, [a for a in entries if a["paper"] == paper], of_paper)
+            parts.append(f"## {paper}\n\n{_grid([*absent, *(rows[name] for name in of_paper)])}")
+    other_rows = [rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED in name]
+    if other_rows:
+        parts.append(f"## Other tables\n\n{_grid(other_rows)}")
+    if checks := validations(results.root):
+        links = "\n".join(f"- [{name}]({name}/table.md)" for name in checks)
         parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n")
     if (results.root / REAL / "README.md").is_file():
         parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
@@ -146,16 +146,17 @@ def _state(lines: Sequence[Mapping[str, str]], records: Sequence[Record]) -> str
         kinds = {PAGES.get(line.get("column", ""), "") for line in lines}
         if lines and "id" not in lines[0]:
             return "errors"
-        return kinds.pop() if len(kinds) == 1 and kinds != {""} else "drawn" if _drawn(lines) else "no cells"
-    said = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
+        kind = kinds.pop() if len(kinds) == 1 else ""
+        return kind or ("drawn" if _has_figures(lines) else "no cells")
+    parts = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
     stale = sum("older" in line["marks"].split() for line in lines)
     idle = len({line["id"] for line in lines if line.get("failed") == "not run"})
-    said += [f"{stale} figures stale"] if stale else []
-    said += [f"{idle} rows not run"] if idle else []
-    return ", ".join(said)
+    parts += [f"{stale} figures stale"] if stale else []
+    parts += [f"{idle} rows not run"] if idle else []
+    return ", ".join(parts)
 
 
-def _drawn(lines: Sequence[Mapping[str, str]]) -> bool:
+def _has_figures(lines: Sequence[Mapping[str, str]]) -> bool:
     """Whether a page without cells has figures of its own, as drawings of trees have."""
     return any(line.get("ours") and not line.get("cell") for line in lines)
 
@@ -163,8 +164,8 @@ def _drawn(lines: Sequence[Mapping[str, str]]) -> bool:
 def _command(root: Path, name: str) -> str:
     """The first command in the notes of a table's Markdown."""
     path = path_of(root, name, "md")
-    found = path.exists() and re.search(r"made by (`[^`]+`)", path.read_text(encoding="utf-8"))
-    return found[1] if found else ""
+    match = path.exists() and re.search(r"made by (`[^`]+`)", path.read_text(encoding="utf-8"))
+    return match[1] if match else ""
 
 
 def _minutes(records: Sequence[Record]) -> float:

@@ -25,7 +25,7 @@ from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
 
 MARK = re.compile(
-    r"(?P<number>[-−]?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<>\n]{0,12})<!-- (?P<place>[^>]+? :: [^>]+?) -->"
+    r"(?P<number>[-−]?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<>\n]{0,12})<!-- (?P<address>[^>]+? :: [^>]+?) -->"
 )
 PUBLISHED, HIGH = "cell", "high"
 """The table of published values, and what names the upper end of one."""
@@ -39,11 +39,11 @@ class MarkedFigure:
     """A marked figure: as it stands, where it is from, and as it should stand."""
 
     stands: str
-    place: str
+    address: str
     value: float
 
     @property
-    def written(self) -> str:
+    def true_text(self) -> str:
         """The value with the decimals, the separators and the minus sign of what stands."""
         decimals = len(self.stands.partition(".")[2])
         thousands = "," if "," in self.stands else ""
@@ -53,7 +53,7 @@ class MarkedFigure:
     @property
     def agrees(self) -> bool:
         """Whether what stands is the value, rounded."""
-        return self.written == self.stands
+        return self.true_text == self.stands
 
 
 @dataclass(frozen=True)
@@ -63,34 +63,34 @@ class FigureSources:
     folder: Path
     cells: Mapping[str, PublishedCell]
 
-    def value(self, place: str) -> float:
-        """The number at a place.
+    def value(self, address: str) -> float:
+        """The number at an address.
 
         Raises:
             InputError: there is no such table, line, field or published value, or it is no number.
         """
-        parts = [part.strip() for part in place.split(" :: ")]
+        parts = [part.strip() for part in address.split(" :: ")]
         if parts[0] == PUBLISHED:
-            return self._published(place, *parts[1:])
+            return self._published_value(address, *parts[1:])
         if len(parts) not in (3, 4):
-            raise InputError(f"{place!r} must be `table :: row :: column`, and may name a field after them")
+            raise InputError(f"{address!r} must be `table :: row :: column`, and may name a field after them")
         line = self._line(*parts[:3])
         field = parts[3] if len(parts) == 4 else "ours"
         if field not in line:
-            raise InputError(f"{place!r}: {unknown('field', field, line)}")
+            raise InputError(f"{address!r}: {unknown('field', field, line)}")
         try:
             return float(line[field] or line.get(f"{field}_low", ""))
         except ValueError:
-            raise InputError(f"{place!r} has no number, but {line[field]!r}") from None
+            raise InputError(f"{address!r} has no number, but {line[field]!r}") from None
 
-    def _published(self, place: str, name: str, *end: str) -> float:
+    def _published_value(self, address: str, name: str, *end: str) -> float:
         cell = find(self.cells, name)
         if end not in ((), (HIGH,)):
-            raise InputError(f"{place!r} may name `{HIGH}` after the published value, and nothing else")
-        found = cell.value_high if end or cell.value_low is None else cell.value_low
-        if found is None:
-            raise InputError(f"{place!r} has no number: only a lower bound is printed")
-        return found
+            raise InputError(f"{address!r} may name `{HIGH}` after the published value, and nothing else")
+        value = cell.value_high if end or cell.value_low is None else cell.value_low
+        if value is None:
+            raise InputError(f"{address!r} has no number: only a lower bound is printed")
+        return value
 
     def _line(self, table: str, row: str, column: str) -> Mapping[str, str]:
         lines = self._tables.get(table)
@@ -102,8 +102,8 @@ class FigureSources:
                 lines = {(line["id"], line["column"]): line for line in reader}
             self._tables[table] = lines
         if (row, column) not in lines:
-            known = [" :: ".join(key) for key in lines]
-            raise InputError(f"in table {table!r} {unknown('figure', f'{row} :: {column}', known)}")
+            figures = [" :: ".join(key) for key in lines]
+            raise InputError(f"in table {table!r} {unknown('figure', f'{row} :: {column}', figures)}")
         return lines[row, column]
 
     @cached_property
@@ -111,24 +111,24 @@ class FigureSources:
         return {}
 
 
-def marked(text: str, sources: FigureSources) -> Iterator[MarkedFigure]:
+def marked_figures(text: str, sources: FigureSources) -> Iterator[MarkedFigure]:
     """The marked figures of a text in their order.
 
     Raises:
         InputError: as `FigureSources.value`; or a comment that marks a figure has no number before it.
     """
     ends = {match.end() for match in MARK.finditer(text)}
-    if lost := next((one[0] for one in COMMENT.finditer(text) if one.end() not in ends), None):
-        raise InputError(f"{lost} has no number before it, with at most a short unit between them")
+    if stray := next((comment[0] for comment in COMMENT.finditer(text) if comment.end() not in ends), None):
+        raise InputError(f"{stray} has no number before it, with at most a short unit between them")
     for match in MARK.finditer(text):
-        yield MarkedFigure(match["number"], match["place"], sources.value(match["place"]))
+        yield MarkedFigure(match["number"], match["address"], sources.value(match["address"]))
 
 
-def updated(text: str, sources: FigureSources) -> str:
+def correct_figures(text: str, sources: FigureSources) -> str:
     """The text with marked figures as they should stand; errors as `FigureSources.value`."""
 
-    def written(match: re.Match[str]) -> str:
-        one = MarkedFigure(match["number"], match["place"], sources.value(match["place"]))
-        return one.written + match[0][len(match["number"]) :]
+    def replacement(match: re.Match[str]) -> str:
+        figure = MarkedFigure(match["number"], match["address"], sources.value(match["address"]))
+        return figure.true_text + match[0][len(match["number"]) :]
 
-    return MARK.sub(written, text)
+    return MARK.sub(replacement, text)

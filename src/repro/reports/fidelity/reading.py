@@ -12,10 +12,10 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.libraries import pd
 from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
-from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Compared, Figure, Published
-from repro.reports.comparison.frame import framed, group
-from repro.reports.files import ALTERED, is_of, path_of, written
+from repro.reports.comparison.certain import REPEATED, find_certain
+from repro.reports.comparison.comparison import Comparison, Figure, Published
+from repro.reports.comparison.frame import group, to_frame
+from repro.reports.files import ALTERED, is_of, path_of, table_names
 from repro.reports.reference.reference import PublishedCell
 
 
@@ -45,7 +45,7 @@ class Comparisons:
         commits = sorted({commit for name in names for commit in self.commits[name].split()})
         return " ".join(commits), max((self.dates[name] for name in names), default="")
 
-    def by_id(self) -> dict[str, Compared]:
+    def by_id(self) -> dict[str, Comparison]:
         """For each published value the comparison that counts, or else the first one."""
         ranked = self.frame.assign(absent=self.frame["group"] == "absent", place=self.frame.index)
         first = ranked.sort_values(["absent", "place"]).drop_duplicates("id")
@@ -62,63 +62,63 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
         InputError: no table has a published value, or one is of an older format.
     """
     lines = list(_lines(folder))
-    known = [(name, line) for name, line in lines if line["reference"] in cells]
-    if not known:
+    matches = [(name, line) for name, line in lines if line["reference"] in cells]
+    if not matches:
         raise InputError(f"no table in {folder} compares a figure with a published value; make tables first")
     if old := next(
-        (name for name, line in known if "certain" not in line and line["column"] != "fact"), None
+        (name for name, line in matches if "certain" not in line and line["column"] != "fact"), None
     ):
         raise InputError(f"{old} in {folder} has an older format; make it again with repro table")
-    made = [one for name, line in known for one in comparisons_in(name, [line], cells)]
-    made.sort(key=_rank)
+    comparisons = [c for name, line in matches for c in comparisons_in(name, [line], cells)]
+    comparisons.sort(key=_rank)
     return Comparisons(
-        frame=framed([*_once(settled(made))]),
-        nearest={line["reference"]: bool(line["ours"]) for _, line in known if line["column"] == "aside"},
-        commits=_collected(lines, "commit"),
-        dates=_collected(lines, "date"),
+        frame=to_frame([*_mark_repeats(find_certain(comparisons))]),
+        nearest={line["reference"]: bool(line["ours"]) for _, line in matches if line["column"] == "aside"},
+        commits=_collect(lines, "commit"),
+        dates=_collect(lines, "date"),
     )
 
 
-def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, PublishedCell]) -> list[Compared]:
+def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, PublishedCell]) -> list[Comparison]:
     """The comparisons in lines of a table's CSV file; figures for another workload are none."""
-    own = [line for line in lines if line.get("reference") in cells and line["column"] != "aside"]
-    return [_comparison(cells[line["reference"]], table, line) for line in own]
+    compared_lines = [line for line in lines if line.get("reference") in cells and line["column"] != "aside"]
+    return [_comparison(cells[line["reference"]], table, line) for line in compared_lines]
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
-    for name in written(folder):
+    for name in table_names(folder):
         if ALTERED not in name and not name.endswith("/errors"):
             for line in read_table(path_of(folder, name, "csv"), asides=True):
                 yield name, line
 
 
-def _collected(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
+def _collect(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
     """Commits or newest dates by table: of a page of claims each line has its own."""
-    found: dict[str, str] = {}
+    by_table: dict[str, str] = {}
     for name, line in lines:
-        own = {*found.get(name, "").split(), *line.get(field, "").split()}
-        found[name] = max(own, default="") if field == "date" else " ".join(sorted(own))
-    return found
+        values = {*by_table.get(name, "").split(), *line.get(field, "").split()}
+        by_table[name] = max(values, default="") if field == "date" else " ".join(sorted(values))
+    return by_table
 
 
-def _rank(one: Compared) -> tuple[bool, bool, bool, bool]:
+def _rank(comparison: Comparison) -> tuple[bool, bool, bool, bool]:
     """Tables before claims, the own artifact's before others, figures before absent ones."""
-    own = is_of(one.table.partition("/")[2], one.cell.artifact)
-    return one.column == CLAIM, not one.ours, not own, "older" in one.marks
+    same_artifact = is_of(comparison.table.partition("/")[2], comparison.cell.artifact)
+    return comparison.column == CLAIM, not comparison.ours, not same_artifact, "older" in comparison.marks
 
 
-def _once(comparisons: Sequence[Compared]) -> Iterator[Compared]:
+def _mark_repeats(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
     """The comparisons; what stands beside a value that was compared before is a repetition."""
-    seen: set[str] = set()
-    for one in comparisons:
-        again = one.cell.id in seen and one.ours and not one.certain
-        yield replace(one, certain=REPEATED) if again else one
-        if one.ours:
-            seen.add(one.cell.id)
+    compared_ids: set[str] = set()
+    for comparison in comparisons:
+        repeats = comparison.cell.id in compared_ids and comparison.ours and not comparison.certain
+        yield replace(comparison, certain=REPEATED) if repeats else comparison
+        if comparison.ours:
+            compared_ids.add(comparison.cell.id)
 
 
-def _comparison(cell: PublishedCell, table: str, line: Line) -> Compared:
-    return Compared(
+def _comparison(cell: PublishedCell, table: str, line: Line) -> Comparison:
+    return Comparison(
         cell=cell,
         published=Published(cell.id, _number(line["published_low"]), _number(line["published_high"])),
         unit=line["unit"],
@@ -136,18 +136,18 @@ def _comparison(cell: PublishedCell, table: str, line: Line) -> Compared:
 
 def _figures(line: Line) -> tuple[Figure, ...]:
     """Our figure, or the least and the most of a range, each with interval and band."""
-    places = ("low high", "band_low band_high")
+    field_pairs = ("low high", "band_low band_high")
     if (single := _number(line["ours"])) is not None:
-        return (Figure(single, *(ends_in(line, *place.split()) for place in places)),)
+        return (Figure(single, *(ends_in(line, *fields.split()) for fields in field_pairs)),)
     if not line.get("ours_low"):
         return ()
-    both = {
+    pairs_of_ends = {
         "ours_low": ("low low_to", "band_low band_low_to"),
         "ours_high": ("high_from high", "band_high_from band_high"),
     }
     return tuple(
-        Figure(float(line[name]), *(ends_in(line, *place.split()) for place in ends))
-        for name, ends in both.items()
+        Figure(float(line[name]), *(ends_in(line, *fields.split()) for fields in ends))
+        for name, ends in pairs_of_ends.items()
     )
 
 
@@ -162,7 +162,7 @@ STATUSES = {
     "predicted": "a prediction that can miss stands beside it",
     "certain": "a figure that cannot miss, or one that repeats or follows from others",
     "bound": "only a bound is printed; ours stands beside it",
-    "contradicted": "the paper's own numbers exclude it (docs/errata.md); ours stands beside it",
+    "contradicted": "the paper's own numbers exclude it (results/errata.md); ours stands beside it",
     "fitted": "ours was used in a fit or follows from one",
     "elsewhere": "only a figure for another workload or model stands beside it",
     "absent": "a table or page says why there is none",
@@ -173,37 +173,37 @@ STATUSES = {
 
 
 def coverage(
-    cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Collection[str]
+    cells: Mapping[str, PublishedCell], comparisons: Comparisons, missing_models: Collection[str]
 ) -> pd.DataFrame:
     """Counts of statuses (columns) by paper (rows, in the order of the cells)."""
-    by_id, papers = found.by_id(), [cell.paper for cell in cells.values()]
-    statuses = [_status(cell, by_id, found.nearest, missing_models) for cell in cells.values()]
+    by_id, papers = comparisons.by_id(), [cell.paper for cell in cells.values()]
+    statuses = [_status(cell, by_id, comparisons.nearest, missing_models) for cell in cells.values()]
     counts = pd.crosstab(pd.Series(papers), pd.Series(statuses))
     return counts.reindex(index=[*dict.fromkeys(papers)], columns=[*STATUSES], fill_value=0)
 
 
 def _status(
     cell: PublishedCell,
-    by_id: Mapping[str, Compared],
+    by_id: Mapping[str, Comparison],
     nearest: Mapping[str, bool],
     missing_models: Collection[str],
 ) -> str:
     """The status of a published value, by what stands beside it or the earlier version's same one."""
-    beside = by_id.get(cell.id) or by_id.get(cell.same_as)
-    if beside and beside.ours:
-        if group(beside) in ("fitted", "contradicted"):
-            return group(beside)
-        return "bound" if beside.published.bound else "certain" if beside.certain else "predicted"
+    comparison = by_id.get(cell.id) or by_id.get(cell.same_as)
+    if comparison and comparison.ours:
+        if group(comparison) in ("fitted", "contradicted"):
+            return group(comparison)
+        return "bound" if comparison.published.bound else "certain" if comparison.certain else "predicted"
     if cell.determined:
         return "fitted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
     if nearest.get(cell.id) or nearest.get(cell.same_as):
         return "elsewhere"
-    return "absent" if beside or {cell.id, cell.same_as} & nearest.keys() else "unnamed"
+    return "absent" if comparison or {cell.id, cell.same_as} & nearest.keys() else "unnamed"
 
 
-def unnamed(cells: Mapping[str, PublishedCell], found: Comparisons) -> list[str]:
+def unnamed_values(cells: Mapping[str, PublishedCell], comparisons: Comparisons) -> list[str]:
     """Published values that no table names."""
-    named = {*found.frame["id"], *found.nearest}
+    named = {*comparisons.frame["id"], *comparisons.nearest}
     return [name for name in cells if name not in named]

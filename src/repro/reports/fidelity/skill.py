@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from repro.core.errors import InputError
-from repro.reports.comparison.comparison import Compared, Figure
+from repro.reports.comparison.comparison import Comparison, Figure
 from repro.reports.fidelity.evidence import Headlines
 from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell, find, select
@@ -57,7 +57,7 @@ LENGTHS = {"prompt": "prompt_length", "token": "output_length"}
 READS = ("io_latency", "verification_latency")
 """Metrics of a fitted read of the weights, the better one first."""
 
-WHOLE = ("retention", "kept")
+RETENTIONS = ("retention", "kept")
 """Words of metrics that are 100% where a part has no effect."""
 
 
@@ -79,62 +79,62 @@ class TrivialPredictor:
     spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    def compared(self, one: Compared, rule: str = "nearest") -> Compared | None:
+    def compare(self, comparison: Comparison, rule: str = "nearest") -> Comparison | None:
         """The comparison with a rule's figure in place of ours; None if no rule has one.
 
         Where a rule has no figure, the first one that has is taken.
         """
         for name in (rule, *RULES):
-            if (value := self.figure(one, name)) is not None:
-                return replace(one, ours=(Figure(value),), certain="", n=None)
+            if (value := self.figure(comparison, name)) is not None:
+                return replace(comparison, ours=(Figure(value),), certain="", n=None)
         return None
 
     def value(self, cell: PublishedCell, rule: str) -> float | None:
         """A cell's value by a rule, in the cell's unit; None if it has none."""
         match rule:
             case "equal":
-                return 100.0 if cell.metric == "rouge_l" else self._like(self._baselines(cell), cell, False)
+                return 100.0 if cell.metric == "rouge_l" else self._infer(self._baselines(cell), cell, False)
             case "bytes":
                 return self._by_bytes(cell)
             case "mean":
                 return self._mean(self._pool(cell), cell)
             case "rate":
                 return self._mean(self.of_engine(cell) or self._sources(cell), cell)
-        return self._like(self._sources(cell), cell, lengths=rule == "lengths")
+        return self._infer(self._sources(cell), cell, lengths=rule == "lengths")
 
-    def scaled(self, near: PublishedCell, cell: PublishedCell, lengths: bool = True) -> float | None:
+    def scale(self, near: PublishedCell, cell: PublishedCell, lengths: bool = True) -> float | None:
         """A cell's value from another one's, by weights and maybe lengths; None if these are not known."""
         times, value = self._times(cell.model, near.model), _middle(near)
         if cell.unit not in SECONDS:
             grows = any(word in cell.metric for word in GROWS) and cell.unit not in ("x", "%")
             return value * times if times and grows else value if not grows else None
-        mixed = (near.unit in OF_A_TOKEN) != (cell.unit in OF_A_TOKEN)
-        if lengths or mixed:
-            tokens, others = _tokens(cell), _tokens(near)
-            if tokens and others:
-                times *= tokens / others
-            elif mixed:
+        one_is_of_a_token = (near.unit in OF_A_TOKEN) != (cell.unit in OF_A_TOKEN)
+        if lengths or one_is_of_a_token:
+            tokens, near_tokens = _tokens(cell), _tokens(near)
+            if tokens and near_tokens:
+                times *= tokens / near_tokens
+            elif one_is_of_a_token:
                 return None
         return _in_unit(_seconds(near) * times, cell.unit) if times else None
 
-    def figure(self, one: Compared, rule: str) -> float | None:
+    def figure(self, comparison: Comparison, rule: str) -> float | None:
         """A rule's figure in the unit of ours; None if it has none."""
-        cell, low = one.cell, one.cell.value_low
-        if cell.relative_to and rule != "equal" and (ratio := self._quotient(one, rule)) is not None:
+        cell, low = comparison.cell, comparison.cell.value_low
+        if cell.relative_to and rule != "equal" and (ratio := self._quotient(comparison, rule)) is not None:
             return ratio
         if cell.relative_to and rule == "equal" and cell.metric != "rouge_l":
-            whole = any(word in cell.metric for word in WHOLE)
-            return {"x": 1.0, "%": 100.0 * whole, "percentage_point": 0.0}.get(one.unit)
-        value, shown = self.value(cell, rule), one.published.low
-        return None if value is None or shown is None or not low else value * shown / low
+            retains = any(word in cell.metric for word in RETENTIONS)
+            return {"x": 1.0, "%": 100.0 * retains, "percentage_point": 0.0}.get(comparison.unit)
+        value, printed = self.value(cell, rule), comparison.published.low
+        return None if value is None or printed is None or not low else value * printed / low
 
-    def _quotient(self, one: Compared, rule: str) -> float | None:
+    def _quotient(self, comparison: Comparison, rule: str) -> float | None:
         """A ratio of two engines' times by a rule, at the model of a fitted time of the other engine."""
-        cell, rate = one.cell, self.rates.get(one.cell.paper)
-        own, base = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
-        if one.unit != "x" or not rate or not base or own == base or rule not in ("nearest", "rate"):
+        cell, rate = comparison.cell, self.rates.get(comparison.cell.paper)
+        engine, base = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
+        if comparison.unit != "x" or not rate or not base or engine == base:
             return None
-        if not cell.metric.endswith(("speedup", "reduction")):
+        if not cell.metric.endswith(("speedup", "reduction")) or rule not in ("nearest", "rate"):
             return None
         times = [
             near
@@ -157,23 +157,23 @@ class TrivialPredictor:
         share = 1 - float(cell.conditions.get("dram_fraction") or 0)
         if _phase(cell) != "token" or share <= 0 or cell.unit not in OF_A_TOKEN:
             return None
-        value = self._like(self._baselines(cell), cell, False)
+        value = self._infer(self._baselines(cell), cell, False)
         if value is None:
             value = self._one_read(cell)
         return value if value is None else value / share if cell.unit == "tokens/s" else value * share
 
     def _one_read(self, cell: PublishedCell) -> float | None:
         """A token in the time of the nearest fitted read of a whole model, by weights."""
-        known = [near for near in self.fitted if _version(near) == _version(cell)]
-        known = [near for near in known if self._times(cell.model, near.model)]
-        kinds = [[near for near in known if near.metric.endswith(metric)] for metric in READS]
+        candidates = [near for near in self.fitted if _version(near) == _version(cell)]
+        candidates = [near for near in candidates if self._times(cell.model, near.model)]
+        kinds = [[near for near in candidates if near.metric.endswith(metric)] for metric in READS]
         reads = next(filter(None, kinds), [])
         if not reads:
             return None
         read = max(reads, key=lambda near: (near.device == cell.device, *_nearness(near, cell)))
         return _in_unit(_seconds(read) * self._times(cell.model, read.model), cell.unit)
 
-    def _like(self, pool: Sequence[PublishedCell], cell: PublishedCell, lengths: bool) -> float | None:
+    def _infer(self, pool: Sequence[PublishedCell], cell: PublishedCell, lengths: bool) -> float | None:
         """From the nearest of some cells: by what is printed of them, or by weights and lengths first."""
 
         def order(near: PublishedCell) -> tuple[float, ...]:
@@ -181,8 +181,8 @@ class TrivialPredictor:
             alike, numbers = _nearness(near, cell)
             return (model, numbers, alike) if lengths else (alike, model, numbers)
 
-        known = [near for near in pool if self.scaled(near, cell, lengths) is not None]
-        value = self.scaled(max(known, key=order), cell, lengths) if known else None
+        candidates = [near for near in pool if self.scale(near, cell, lengths) is not None]
+        value = self.scale(max(candidates, key=order), cell, lengths) if candidates else None
         return value if value is None or not lengths else value + self._answer(cell)
 
     def _answer(self, cell: PublishedCell) -> float:
@@ -190,10 +190,10 @@ class TrivialPredictor:
         if cell.metric != "e2e_latency" or LENGTHS["token"] not in cell.conditions:
             return 0.0
         decoding = replace(cell, metric="decode_latency")
-        return self._like(self._sources(decoding), decoding, True) or 0.0
+        return self._infer(self._sources(decoding), decoding, True) or 0.0
 
     def _mean(self, pool: Sequence[PublishedCell], cell: PublishedCell) -> float | None:
-        values = [value for near in pool if (value := self.scaled(near, cell)) is not None and value > 0]
+        values = [value for near in pool if (value := self.scale(near, cell)) is not None and value > 0]
         return geometric_mean(values) + self._answer(cell) if values else None
 
     def _sources(self, cell: PublishedCell) -> list[PublishedCell]:
@@ -223,14 +223,14 @@ class TrivialPredictor:
         """How many times as heavy one model is as another; 0 if that of one is not known."""
         if model == other:
             return 1.0
-        known = all(plain(name) in self.weights for name in (model, other))
-        first, second = (self.weights[plain(name)] if known else _size(name) for name in (model, other))
+        listed = all(plain_name(name) in self.weights for name in (model, other))
+        first, second = (self.weights[plain_name(name)] if listed else _size(name) for name in (model, other))
         return first / second if first and second else 0.0
 
     def _engine(self, cell: PublishedCell, system: str) -> str:
         """The engine that a system means; of a paper without engines of its own the system."""
-        known = self.spellings.get(cell.paper, {})
-        return known.get(plain(system), "" if cell.paper in self.rates else plain(system))
+        engines = self.spellings.get(cell.paper, {})
+        return engines.get(plain_name(system), "" if cell.paper in self.rates else plain_name(system))
 
 
 def trivial_predictor(
@@ -238,7 +238,7 @@ def trivial_predictor(
 ) -> TrivialPredictor:
     """The predictor of all papers; `fitted` are ids of cells that a fit used."""
     spellings = {
-        paper: {plain(text): engine for text, engine in names.spellings(paper, "method").items()}
+        paper: {plain_name(text): engine for text, engine in names.spellings(paper, "method").items()}
         for paper in headlines.rates
     }
     return TrivialPredictor(
@@ -248,11 +248,11 @@ def trivial_predictor(
             paper: select(cells, paper=paper, system=system) for paper, system in headlines.baselines.items()
         },
         spellings=spellings,
-        weights={plain(model): float(billions) for model, billions in headlines.weights.items()},
+        weights={plain_name(model): float(billions) for model, billions in headlines.weights.items()},
     )
 
 
-def plain(system: str) -> str:
+def plain_name(system: str) -> str:
     """A system's name without what papers spell differently: `llama.cpp (CPU)` as `llama.cpp-CPU`."""
     return re.sub(r"[^a-z0-9]", "", system.lower())
 
@@ -313,7 +313,7 @@ def _nearness(near: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
 
 def _numbers(near: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:
     """The first numbers of a condition of two cells; 0 without one."""
-    numbers = [re.match(r"\d+(?:\.\d+)?", one.conditions[key]) for one in (near, cell)]
+    numbers = [re.match(r"\d+(?:\.\d+)?", c.conditions[key]) for c in (near, cell)]
     first, second = (float(number[0]) if number else 0.0 for number in numbers)
     return first, second
 
@@ -334,29 +334,29 @@ class Skill:
 
 
 def skill(
-    comparisons: Sequence[Compared], predictor: TrivialPredictor, rules: Collection[str] = tuple(RULES)
+    comparisons: Sequence[Comparison], predictor: TrivialPredictor, rules: Collection[str] = tuple(RULES)
 ) -> Skill | None:
     """Our median error beside that of the rule with the smallest one; None without a rule's figure.
 
     Of rules with the same median that one is named which has the most figures of its own.
     """
-    known = [one for one in comparisons if one.error is not None and predictor.compared(one)]
-    if not known:
+    predictable = [c for c in comparisons if c.error is not None and predictor.compare(c)]
+    if not predictable:
         return None
     ranks = {
         rule: (
-            _median([other for one in known if (other := predictor.compared(one, rule))]),
-            -sum(predictor.figure(one, rule) is not None for one in known),
+            _median([trivial for c in predictable if (trivial := predictor.compare(c, rule))]),
+            -sum(predictor.figure(c, rule) is not None for c in predictable),
         )
         for rule in rules
     }
     best = min(rules, key=lambda rule: ranks[rule])
-    return Skill(best, len(known), _median(known), ranks[best][0]) if ranks[best][0] else None
+    return Skill(best, len(predictable), _median(predictable), ranks[best][0]) if ranks[best][0] else None
 
 
-def _median(comparisons: Sequence[Compared]) -> float:
+def _median(comparisons: Sequence[Comparison]) -> float:
     """Median of the errors' sizes; 0 of none."""
-    errors = [abs(one.error) for one in comparisons if one.error is not None]
+    errors = [abs(c.error) for c in comparisons if c.error is not None]
     return median(errors) if errors else 0.0
 
 
@@ -368,7 +368,7 @@ def read_floors(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, flo
     Raises:
         InputError: an id is no published cell, or a number is missing.
     """
-    found: dict[str, float] = {}
+    floors: dict[str, float] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             cell = find(cells, line["id"])
@@ -376,11 +376,11 @@ def read_floors(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, flo
                 low, high = float(line["low"]), float(line["high"] or line["low"])
             except ValueError as wrong:
                 raise InputError(f"{path.name}, {line['id']}: {wrong}") from None
-            found[cell.id] = _apart(cell, low, high)
-    return found
+            floors[cell.id] = _difference(cell, low, high)
+    return floors
 
 
-def _apart(cell: PublishedCell, low: float, high: float) -> float:
+def _difference(cell: PublishedCell, low: float, high: float) -> float:
     """The farther relative difference of the ends; a bound is taken as a value."""
     ends = ((cell.value_low, low), (cell.value_high, high))
-    return max(abs(other / own - 1) for own, other in ends if own)
+    return max(abs(other / printed - 1) for printed, other in ends if printed)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from repro.reports.comparison.comparison import Compared
+from repro.reports.comparison.comparison import Comparison
 from repro.reports.fidelity.skill import TrivialPredictor
 from repro.reports.reference.reference import PublishedCell
 
@@ -21,8 +21,8 @@ HIGHER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
 LOWER = ("latency", "energy", "memory", "time")
 """Words of metrics of which more, or less, is better."""
 
-Pair = tuple[Compared, Compared]
-Value = Callable[[Compared], float]
+Pair = tuple[Comparison, Comparison]
+Value = Callable[[Comparison], float]
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,26 @@ class Race:
 
     artifact: str
     sign: int
-    runners: tuple[Compared, ...]
+    runners: tuple[Comparison, ...]
 
     def pairs(self) -> list[Pair]:
         """Each two systems, without printed ties and pairs of fitted values."""
         return [
-            (one, other)
-            for one, other in combinations(self.runners, 2)
-            if abs(_difference(printed(one), printed(other))) > TIE and not (one.fitted and other.fitted)
+            (a, b)
+            for a, b in combinations(self.runners, 2)
+            if abs(_difference(printed_value(a), printed_value(b))) > TIE
+            and not (a.is_fitted and b.is_fitted)
         ]
 
     def best(self, system: str, value: Value) -> bool | None:
         """Whether a system that the paper has first is first by a value; None if the paper has not."""
-        own = [one for one in self.runners if one.cell.system == system]
-        others = [one for one in self.runners if one.cell.system != system]
-        if not own or not others:
+        entrant = next((runner for runner in self.runners if runner.cell.system == system), None)
+        rivals = [runner for runner in self.runners if runner.cell.system != system]
+        if not entrant or not rivals:
             return None
-        if any(self.sign * _difference(printed(o), printed(own[0])) > 0 for o in others):
+        if any(self.sign * _difference(printed_value(rival), printed_value(entrant)) > 0 for rival in rivals):
             return None
-        return all(self.sign * (value(own[0]) - value(o)) >= 0 for o in others)
+        return all(self.sign * (value(entrant) - value(rival)) >= 0 for rival in rivals)
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,18 @@ class Orders:
     wrong: Counter[str]
 
 
-def races(comparisons: Iterable[Compared]) -> list[Race]:
+def races(comparisons: Iterable[Comparison]) -> list[Race]:
     """Every workload on which a paper prints one value for each of several systems, and we have a figure.
 
     What cannot miss runs in none: lossless text, means of other values, repetitions.
     """
-    groups: dict[tuple[str, ...], dict[str, Compared]] = defaultdict(dict)
-    for one in comparisons:
-        cell, ends = one.cell, one.published
-        single = ends.low is not None and ends.low == ends.high and len(one.ours) == 1 and not one.certain
+    groups: dict[tuple[str, ...], dict[str, Comparison]] = defaultdict(dict)
+    for comparison in comparisons:
+        cell, ends, ours = comparison.cell, comparison.published, comparison.ours
+        single = ends.low is not None and ends.low == ends.high and len(ours) == 1 and not comparison.certain
         if single and cell.system and cell.relative_to in ("", "target LLM output") and _sign(cell.metric):
             key = (cell.paper, cell.artifact, cell.device, cell.model, cell.draft_model, cell.dataset)
-            groups[(*key, cell.condition, cell.metric)].setdefault(cell.system, one)
+            groups[(*key, cell.condition, cell.metric)].setdefault(cell.system, comparison)
     return [
         Race(key[1], _sign(key[-1]), tuple(systems.values()))
         for key, systems in groups.items()
@@ -88,45 +89,45 @@ def races(comparisons: Iterable[Compared]) -> list[Race]:
     ]
 
 
-def orders(found: Sequence[Race], system: str, value: Value) -> Orders:
+def orders(races: Sequence[Race], system: str, value: Value) -> Orders:
     """How often a value's order is the paper's, and how often a paper's own system is first by it."""
-    pairs = [pair for race in found for pair in race.pairs()]
-    wrong = [(a, b) for a, b in pairs if (printed(a) - printed(b)) * (value(a) - value(b)) <= 0]
-    wins = [won for race in found if (won := race.best(system, value)) is not None]
+    pairs = [pair for race in races for pair in race.pairs()]
+    wrong = [(a, b) for a, b in pairs if (printed_value(a) - printed_value(b)) * (value(a) - value(b)) <= 0]
+    wins = [won for race in races if (won := race.best(system, value)) is not None]
     names = Counter(" and ".join(sorted((a.cell.system, b.cell.system))) for a, b in wrong)
     return Orders(len(pairs) - len(wrong), len(pairs), sum(wins), len(wins), names)
 
 
-def one_rate(found: Sequence[Race], predictor: TrivialPredictor) -> Value:
+def one_rate(races: Sequence[Race], predictor: TrivialPredictor) -> Value:
     """Values by one rate a system, from one cell each, by weights and lengths.
 
     The cell is the first fitted one of its engine, or the abstract's rate, else its first printed one of
     another workload, which stands as it is where no weights are known; without either the value is 0.
     """
-    held: dict[tuple[str, str, str], list[PublishedCell]] = defaultdict(list)
-    for race in found:
-        for one in race.runners:
-            held[race.artifact, one.cell.metric, one.cell.system].append(one.cell)
+    printed_cells: dict[tuple[str, str, str], list[PublishedCell]] = defaultdict(list)
+    for race in races:
+        for runner in race.runners:
+            printed_cells[race.artifact, runner.cell.metric, runner.cell.system].append(runner.cell)
 
-    def value(one: Compared) -> float:
-        cell = one.cell
-        sources = [*predictor.of_engine(cell), *held[cell.artifact, cell.metric, cell.system]]
-        sources = [source for source in sources if source.id != cell.id]
-        values = (predictor.scaled(source, cell) for source in sources)
-        unscaled = next((source.value_low or 0.0 for source in sources), 0.0)
+    def value(comparison: Comparison) -> float:
+        cell = comparison.cell
+        bases = [*predictor.of_engine(cell), *printed_cells[cell.artifact, cell.metric, cell.system]]
+        bases = [base for base in bases if base.id != cell.id]
+        values = (predictor.scale(base, cell) for base in bases)
+        unscaled = next((base.value_low or 0.0 for base in bases), 0.0)
         return next((value for value in values if value is not None), unscaled)
 
     return value
 
 
-def our_figure(one: Compared) -> float:
+def our_figure(comparison: Comparison) -> float:
     """Our figure of a comparison that has one."""
-    return one.ours[0].value
+    return comparison.ours[0].value
 
 
-def printed(one: Compared) -> float:
+def printed_value(comparison: Comparison) -> float:
     """The printed value."""
-    return one.published.low or 0.0
+    return comparison.published.low or 0.0
 
 
 def _sign(metric: str) -> int:

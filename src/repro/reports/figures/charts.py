@@ -21,13 +21,13 @@ from matplotlib.ticker import LogLocator
 from repro.core.errors import InputError
 from repro.reports.figures.paint import GREY, GRID, OURS, PAPER, SERIES, canvas, pale, tidy
 from repro.reports.figures.palette import neutral
-from repro.reports.figures.shown import Shown, ends_of, words_of
+from repro.reports.figures.shown import Content, ends_of, value_text
 from repro.reports.formats.layout import heading
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import Entry, TableRow, is_number
 
-Drawn = tuple[Figure, list[Artist]]
+Drawing = tuple[Figure, list[Artist]]
 """A figure and the entries of its legend."""
 
 Style = Literal["-", "--", ":", "-."]
@@ -53,80 +53,80 @@ MOST_TICKS = 9
 """Values of x that are all written at the axis; of more the axis has ticks of its own."""
 
 
-def bars(shown: Shown) -> Drawn:
+def bars(content: Content) -> Drawing:
     """One panel per column, one bar per row; pale bars are of fitted values."""
-    count = len(shown.columns)
+    count = len(content.columns)
     across = 2 if count == 4 else min(count, 3)
-    names = max((len(row.name) for row in shown.rows), default=0) / 14
+    names = max((len(row.name) for row in content.rows), default=0) / 14
     width = names + max(2.2 * across, 4.0)
-    picture, axes = _panels(count, across, width, AXIS + ROW * len(shown.rows), sharey=True)
+    picture, axes = _panels(count, across, width, AXIS + ROW * len(content.rows), sharey=True)
     logarithmic, colours = False, set[str]()
-    for i, (panel, column) in enumerate(zip(axes, shown.columns, strict=True)):
-        entries = [line[i] for line in shown.lines]
-        log = _is_wide(entries)
-        shades = shown.palette.bar_colours(shown.rows, column)
+    for i, (panel, column) in enumerate(zip(axes, content.columns, strict=True)):
+        entries = [line[i] for line in content.lines]
+        log = _needs_log(entries)
+        shades = content.palette.bar_colours(content.rows, column)
         for y, (entry, shade) in enumerate(zip(entries, shades, strict=True)):
             _value(panel, y, 0.6, entry, shade, log)
-            _write(panel, y, words_of(entry, column), 8)
+            _write(panel, y, value_text(entry, column), 8)
         _value_axis(panel, heading(column), column.better, log)
         logarithmic |= log
         colours |= {*shades}
         panel.tick_params(axis="y", length=0)
-    _row_axis(axes[0], shown)
+    _row_axis(axes[0], content)
     keys: list[Artist] = [Patch(color=OURS, label="ours")] if colours == {OURS} else []
-    return picture, [*keys, *_common_keys(shown, logarithmic)]
+    return picture, [*keys, *_common_keys(content, logarithmic)]
 
 
-def grouped(shown: Shown) -> Drawn:
+def grouped_bars(content: Content) -> Drawing:
     """One panel with a group of bars per row, one bar per column; dots on a logarithmic axis."""
-    columns, count = shown.columns, len(shown.columns)
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + (GROUPED_ROW * count + BETWEEN) * len(shown.rows))
-    log = shown.spec.log or _is_wide(shown.entries)
-    shades, height = shown.palette.column_colours(columns), 0.84 / count
-    for y, line in enumerate(shown.lines):
+    columns, count = content.columns, len(content.columns)
+    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + (GROUPED_ROW * count + BETWEEN) * len(content.rows))
+    log = content.spec.log or _needs_log(content.entries)
+    shades, height = content.palette.column_colours(columns), 0.84 / count
+    for y, line in enumerate(content.lines):
         for i, (entry, column) in enumerate(zip(line, columns, strict=True)):
-            place = y + (i - (count - 1) / 2) * height
-            _value(panel, place, height * 0.88, entry, shades[i], log)
-            _write(panel, place, words_of(entry, column), 6)
+            middle = y + (i - (count - 1) / 2) * height
+            _value(panel, middle, height * 0.88, entry, shades[i], log)
+            _write(panel, middle, value_text(entry, column), 6)
             if log:
-                panel.axhline(place, color=GRID, linewidth=0.6, zorder=0)
-    for y, entry in enumerate(shown.levels):
+                panel.axhline(middle, color=GRID, linewidth=0.6, zorder=0)
+    for y, entry in enumerate(content.levels):
         if (number := entry.number) is not None:
             panel.vlines(number, y - 0.48, y + 0.48, color="black", linewidth=0.9, linestyle="--", zorder=4)
-    _value_axis(panel, shown.heading, columns[0].better, log)
-    _row_axis(panel, shown)
-    return picture, [*_column_keys(columns, shades, log), *_common_keys(shown, log)]
+    _value_axis(panel, content.heading, columns[0].better, log)
+    _row_axis(panel, content)
+    return picture, [*_column_keys(columns, shades, log), *_common_keys(content, log)]
 
 
-def stacked(shown: Shown) -> Drawn:
+def stacked_bars(content: Content) -> Drawing:
     """One panel with one bar per row, stacked from the columns; published values are not drawn."""
-    columns = shown.columns
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + ROW * len(shown.rows))
-    shades = shown.palette.column_colours(columns)
-    for y, line in enumerate(shown.lines):
-        left = 0.0
+    columns = content.columns
+    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + ROW * len(content.rows))
+    shades = content.palette.column_colours(columns)
+    for y, line in enumerate(content.lines):
+        start = 0.0
         for entry, shade in zip(line, shades, strict=True):
-            panel.barh(y, entry.number or 0.0, 0.6, left=left, color=shade)
-            left += entry.number or 0.0
-        words = " + ".join(words_of(entry, column) for entry, column in zip(line, columns, strict=True))
-        _write(panel, y, words, 8)
-    _value_axis(panel, shown.heading, columns[0].better, log=False)
-    _row_axis(panel, shown)
+            panel.barh(y, entry.number or 0.0, 0.6, left=start, color=shade)
+            start += entry.number or 0.0
+        text = " + ".join(value_text(entry, column) for entry, column in zip(line, columns, strict=True))
+        _write(panel, y, text, 8)
+    _value_axis(panel, content.heading, columns[0].better, log=False)
+    _row_axis(panel, content)
     return picture, _column_keys(columns, shades, log=False)
 
 
-def dots(shown: Shown) -> Drawn:
+def dots(content: Content) -> Drawing:
     """One panel with a line per row and a dot per column, without the numbers, for tables of many rows."""
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + DOTTED_ROW * max(len(shown.rows), 4))
-    shades = shown.palette.column_colours(shown.columns)
-    for y, line in enumerate(shown.lines):
+    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + DOTTED_ROW * max(len(content.rows), 4))
+    shades = content.palette.column_colours(content.columns)
+    for y, line in enumerate(content.lines):
         for entry, shade in zip(line, shades, strict=True):
             _value(panel, y, 0.0, entry, shade, log=True, published=shade)
-    _value_axis(panel, shown.heading, shown.columns[0].better, shown.spec.log)
-    _row_axis(panel, shown, size=7.5)
+    _value_axis(panel, content.heading, content.columns[0].better, content.spec.log)
+    _row_axis(panel, content, size=7.5)
     return picture, [
-        *_column_keys(shown.columns, shades, log=True),
-        *_common_keys(shown, dotted=True, published=GREY),
+        *_column_keys(content.columns, shades, log=True),
+        *_common_keys(content, dotted=True, published=GREY),
     ]
 
 
@@ -145,93 +145,93 @@ Look = tuple[str, Style]
 """Colour and line style."""
 
 
-def lines(shown: Shown) -> Drawn:
+def lines(content: Content) -> Drawing:
     """One panel per value of the label `panel`, one line per column and per value of the remaining labels.
 
     Raises:
         InputError: the label of the x axis is not a number.
     """
-    lines = series(shown)
-    looks = _looks(list(lines), shown)
+    lines = series(content)
+    looks = _looks(list(lines), content)
     titles = list(dict.fromkeys(line.panel for line in lines)) or [""]
     across = min(len(titles), 3)
     picture, axes = _panels(len(titles), across, 0.8 + max(2.5 * across, 3.4), 2.7)
-    ticks = sorted({_place(row, shown.spec.x) for row in shown.rows})
+    ticks = sorted({_label_number(row, content.spec.x) for row in content.rows})
     for panel, title in zip(axes, titles, strict=True):
         for line, points in lines.items():
             if line.panel == title:
                 _curve(panel, points, *looks[line.name])
-        _level(panel, shown, title)
-        if shown.spec.log:
+        _level(panel, content, title)
+        if content.spec.log:
             panel.set_xscale("log")
         if len(ticks) <= MOST_TICKS:
-            panel.set_xticks(ticks, [f"{place:g}" for place in ticks])
+            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
-        _line_axes(panel, shown, title)
+        _line_axes(panel, content, title)
     for panel in axes[::across]:
-        panel.set_ylabel(_with_better(shown.heading, shown.columns[0].better), fontsize=9)
+        panel.set_ylabel(_with_better(content.heading, content.columns[0].better), fontsize=9)
     return picture, [
-        *_line_keys(list(lines), looks, shown),
-        *_common_keys(shown, dotted=True, published=GREY),
+        *_line_keys(list(lines), looks, content),
+        *_common_keys(content, dotted=True, published=GREY),
     ]
 
 
-def curves(shown: Shown) -> Drawn:
+def curves(content: Content) -> Drawing:
     """One panel per value of the label `panel`; rows named by a number are joined, others are marked."""
-    spec, palette = shown.spec, shown.palette
-    titles = list(dict.fromkeys(row.labels[spec.panel] for row in shown.rows)) or [""]
+    spec, palette = content.spec, content.palette
+    titles = list(dict.fromkeys(row.labels[spec.panel] for row in content.rows)) or [""]
     across = min(len(titles), 2)
     picture, axes = _panels(len(titles), across, 0.6 + 4.2 * across, 3.0)
-    shades = palette.column_colours(shown.columns)
-    names = [_others(row, shown) for row in shown.rows if not row.is_point(spec.panel)]
+    shades = palette.column_colours(content.columns)
+    names = [_other_labels(row, content) for row in content.rows if not row.is_point(spec.panel)]
     shapes = {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(dict.fromkeys(names))}
     for panel, title in zip(axes, titles, strict=True):
         rows = [
             (row, entries, x)
-            for row, entries, place in zip(shown.rows, shown.lines, shown.places, strict=True)
-            if row.labels[spec.panel] == title and (x := place.number) is not None
+            for row, entries, x_entry in zip(content.rows, content.lines, content.x_entries, strict=True)
+            if row.labels[spec.panel] == title and (x := x_entry.number) is not None
         ]
         for i, shade in enumerate(shades):
-            joined = [(x, entries[i]) for row, entries, x in rows if row.is_point(spec.panel)]
-            _curve(panel, sorted(joined, key=lambda point: point[0]), shade)
+            points = [(x, entries[i]) for row, entries, x in rows if row.is_point(spec.panel)]
+            _curve(panel, sorted(points, key=lambda point: point[0]), shade)
             for row, entries, x in rows:
                 if not row.is_point(spec.panel):
-                    _curve(panel, [(x, entries[i])], shade, shape=shapes[_others(row, shown)])
-        for (_, places), style in zip(spec.uprights.items(), STYLES[:0:-1], strict=False):
-            for place in places:
-                panel.axvline(_published_x(place), color=GREY, linestyle=style, linewidth=0.8, zorder=0)
-        if any(column.baseline for column in shown.columns):
+                    _curve(panel, [(x, entries[i])], shade, shape=shapes[_other_labels(row, content)])
+        for (_, positions), style in zip(spec.uprights.items(), STYLES[:0:-1], strict=False):
+            for position in positions:
+                panel.axvline(_published_x(position), color=GREY, linestyle=style, linewidth=0.8, zorder=0)
+        if any(column.baseline for column in content.columns):
             panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
-        _line_axes(panel, shown, shown.display(spec.panel, title) if spec.panel else "")
+        _line_axes(panel, content, content.display(spec.panel, title) if spec.panel else "")
     for panel in axes[::across]:
-        panel.set_ylabel(shown.heading, fontsize=9)
-    keys = [_key(column.heading, c, "o", line="-") for column, c in zip(shown.columns, shades, strict=True)]
+        panel.set_ylabel(content.heading, fontsize=9)
+    keys = [_key(column.heading, c, "o", line="-") for column, c in zip(content.columns, shades, strict=True)]
     keys += [_key(name, GREY, shape) for name, shape in shapes.items()]
     keys += [_key(name, GREY, "", line=s) for name, s in zip(spec.uprights, STYLES[:0:-1], strict=False)]
     return picture, keys
 
 
-def series(shown: Shown) -> dict[Series, Points]:
+def series(content: Content) -> dict[Series, Points]:
     """The lines, those in `names` first in that order, each with its entries sorted by x."""
-    spec, palette, lines = shown.spec, shown.palette, dict[Series, Points]()
-    by_column = palette.column_systems(shown.columns)
-    order = {name: place for place, name in enumerate(spec.names)}
+    spec, palette, lines = content.spec, content.palette, dict[Series, Points]()
+    by_column = palette.column_systems(content.columns)
+    order = {name: rank for rank, name in enumerate(spec.names)}
 
-    def places(pair: tuple[TableRow, Sequence[Entry]]) -> list[int]:
+    def ranks(pair: tuple[TableRow, Sequence[Entry]]) -> list[int]:
         return [order.get(label, len(order)) for label in pair[0].labels.values()]
 
-    for row, entries in sorted(zip(shown.rows, shown.lines, strict=True), key=places):
-        others = {n: shown.display(n, v) for n, v in row.labels.items() if n not in (spec.x, spec.panel)}
-        systems = {name: palette.systems_of({name: row.labels[name]}) for name in others}
+    for row, entries in sorted(zip(content.rows, content.lines, strict=True), key=ranks):
+        texts = {n: content.display(n, v) for n, v in row.labels.items() if n not in (spec.x, spec.panel)}
+        systems = {name: palette.systems_of({name: row.labels[name]}) for name in texts}
         row_system = next((names[0] for names in systems.values() if names), "")
-        for column, entry, column_system in zip(shown.columns, entries, by_column, strict=True):
-            headings = [column.heading] if len(shown.columns) > 1 else []
-            rest = [text for name, text in others.items() if column_system or not systems[name]]
+        for column, entry, column_system in zip(content.columns, entries, by_column, strict=True):
+            headings = [column.heading] if len(content.columns) > 1 else []
+            rest = [text for name, text in texts.items() if column_system or not systems[name]]
             rest += [] if column_system else headings
-            title = shown.display(spec.panel, row.labels[spec.panel]) if spec.panel else ""
-            name = ", ".join([*others.values(), *headings])
+            title = content.display(spec.panel, row.labels[spec.panel]) if spec.panel else ""
+            name = ", ".join([*texts.values(), *headings])
             line = Series(title, name, column_system or row_system, ", ".join(rest))
-            lines.setdefault(line, []).append((_place(row, spec.x), entry))
+            lines.setdefault(line, []).append((_label_number(row, spec.x), entry))
     return {line: sorted(points, key=lambda point: point[0]) for line, points in lines.items()}
 
 
@@ -247,7 +247,7 @@ def _panels(
     return picture, axes[:count]
 
 
-def _is_wide(entries: Sequence[Entry]) -> bool:
+def _needs_log(entries: Sequence[Entry]) -> bool:
     """Whether bars of all values would be too short to be seen beside the longest one."""
     numbers = [number for entry in entries if (number := entry.number) is not None]
     return bool(numbers) and 0 < min(numbers) < VISIBLE * max(numbers)
@@ -265,7 +265,7 @@ def _value(
         if ends := ends_of(entry):
             _interval(panel, ends, y, "black", "x")
     if entry.published:
-        _published(panel, entry.published.ends, [y] * len(entry.published.ends), published)
+        _diamonds(panel, entry.published.ends, [y] * len(entry.published.ends), published)
 
 
 def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
@@ -290,7 +290,7 @@ def _curve(panel: Axes, points: Points, shade: str, style: Style = "-", shape: s
             _interval(panel, ends, x, shade, "y")
     for x, entry in points:
         if entry.published:
-            _published(panel, [x] * len(entry.published.ends), entry.published.ends, shade)
+            _diamonds(panel, [x] * len(entry.published.ends), entry.published.ends, shade)
 
 
 def _interval(panel: Axes, ends: tuple[float, float], at: float, shade: str, along: str) -> None:
@@ -302,21 +302,21 @@ def _interval(panel: Axes, ends: tuple[float, float], at: float, shade: str, alo
         panel.errorbar(at, middle, yerr=half, fmt="none", ecolor=shade, elinewidth=0.9, capsize=1.8)
 
 
-def _published(panel: Axes, x: Sequence[float], y: Sequence[float], shade: str) -> None:
+def _diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], shade: str) -> None:
     """A published value as a hollow diamond, or a range as two that are joined."""
     (line,) = panel.plot(x, y, "-D", color=shade, markerfacecolor="none", markersize=5, lw=1, zorder=4)
     line.set_clip_on(False)
 
 
-def _write(panel: Axes, y: float, words: str, size: float) -> None:
+def _write(panel: Axes, y: float, text: str, size: float) -> None:
     """Our value in words right of the panel, where neither intervals nor published values stand."""
-    place = (1, y)
+    point = (1, y)
     panel.annotate(
-        words, place, (8, 0), panel.get_yaxis_transform(), "offset points", va="center", fontsize=size
+        text, point, (8, 0), panel.get_yaxis_transform(), "offset points", va="center", fontsize=size
     )
 
 
-def _value_axis(panel: Axes, words: str, better: str, log: bool) -> None:
+def _value_axis(panel: Axes, label: str, better: str, log: bool) -> None:
     """The axis of rows' values; zero is marked if there are negative ones."""
     tidy(panel, "x")
     if log:
@@ -331,69 +331,69 @@ def _value_axis(panel: Axes, words: str, better: str, log: bool) -> None:
         if low < 0:
             panel.axvline(0, color="black", linewidth=0.8)
             panel.spines["left"].set_visible(False)
-    panel.set_xlabel(_with_better(words, better), fontsize=9)
+    panel.set_xlabel(_with_better(label, better), fontsize=9)
 
 
-def _row_axis(panel: Axes, shown: Shown, size: float = 9) -> None:
+def _row_axis(panel: Axes, content: Content, size: float = 9) -> None:
     """The rows' names from the top, that of the paper's own system in bold."""
-    systems = shown.palette.row_systems(shown.rows)
-    panel.set_yticks(range(len(shown.rows)), [row.name for row in shown.rows])
+    systems = content.palette.row_systems(content.rows)
+    panel.set_yticks(range(len(content.rows)), [row.name for row in content.rows])
     panel.tick_params(axis="y", length=0, labelsize=size)
     for name, system in zip(panel.get_yticklabels(), systems, strict=True):
-        if len(set(systems)) > 1 and system and system == shown.palette.own:
+        if len(set(systems)) > 1 and system and system == content.palette.own_system:
             name.set_fontweight("bold")
     if size < 9:
         panel.grid(axis="y", color=GRID, linewidth=0.6)
-    panel.set_ylim(len(shown.rows) - 0.4, -0.6)
+    panel.set_ylim(len(content.rows) - 0.4, -0.6)
 
 
-def _with_better(words: str, better: str) -> str:
-    words = words.rstrip(" ↑↓")
-    return f"{words}\n{better} is better" if better else words
+def _with_better(label: str, better: str) -> str:
+    label = label.rstrip(" ↑↓")
+    return f"{label}\n{better} is better" if better else label
 
 
-def _line_axes(panel: Axes, shown: Shown, title: str) -> None:
+def _line_axes(panel: Axes, content: Content, title: str) -> None:
     tidy(panel, "both")
     if panel.dataLim.y0 >= 0:
         panel.set_ylim(0, panel.dataLim.y1 * 1.06 or 1.0)
-    panel.set_xlabel(shown.spec.x_heading or shown.spec.x, fontsize=9)
+    panel.set_xlabel(content.spec.x_heading or content.spec.x, fontsize=9)
     panel.set_title(title, fontsize=9, loc="left")
 
 
-def _level(panel: Axes, shown: Shown, title: str) -> None:
+def _level(panel: Axes, content: Content, title: str) -> None:
     """A dashed line of what stands beside all series, such as chance."""
-    name, points = shown.spec.panel, list[tuple[float, float]]()
-    for row, entry in zip(shown.rows, shown.levels, strict=bool(shown.levels)):
+    name, points = content.spec.panel, list[tuple[float, float]]()
+    for row, entry in zip(content.rows, content.levels, strict=bool(content.levels)):
         number = entry.number
-        if number is not None and (not name or shown.display(name, row.labels[name]) == title):
-            points.append((_place(row, shown.spec.x), number))
+        if number is not None and (not name or content.display(name, row.labels[name]) == title):
+            points.append((_label_number(row, content.spec.x), number))
     panel.plot([x for x, _ in sorted(points)], [y for _, y in sorted(points)], "--", color="black", lw=0.9)
 
 
-def _place(row: TableRow, name: str) -> float:
+def _label_number(row: TableRow, name: str) -> float:
     try:
         return float(row.labels[name])
     except (KeyError, ValueError):
         raise InputError(f"row {row.id!r} has no number as its label {name!r}, the picture's x") from None
 
 
-def _published_x(place: str) -> float:
+def _published_x(position: str) -> float:
     """A place on the x axis: a number, or the id of a published value."""
-    value = float(place) if is_number(place) else find(load_cells(), place).value_low
+    value = float(position) if is_number(position) else find(load_cells(), position).value_low
     if value is None:
-        raise InputError(f"the published value {place!r} has no lower end, at which a line would stand")
+        raise InputError(f"the published value {position!r} has no lower end, at which a line would stand")
     return value
 
 
-def _others(row: TableRow, shown: Shown) -> str:
-    return ", ".join(shown.display(n, v) for n, v in row.labels.items() if n != shown.spec.panel)
+def _other_labels(row: TableRow, content: Content) -> str:
+    return ", ".join(content.display(n, v) for n, v in row.labels.items() if n != content.spec.panel)
 
 
-def _looks(lines: Sequence[Series], shown: Shown) -> dict[str, Look]:
+def _looks(lines: Sequence[Series], content: Content) -> dict[str, Look]:
     """Colour and style of each line by its name: systems by colour and the rest by style, if both differ."""
     names = {line.name: line for line in lines}
     if _by_system(lines):
-        shades = shown.palette.colours([line.system for line in lines])
+        shades = content.palette.colours([line.system for line in lines])
         rests = list(dict.fromkeys(line.rest for line in lines))
         return {n: (shades[e.system], STYLES[rests.index(e.rest) % len(STYLES)]) for n, e in names.items()}
     shades_of = enumerate(zip(names, neutral([{"name": name} for name in names]), strict=True))
@@ -404,12 +404,12 @@ def _by_system(lines: Sequence[Series]) -> bool:
     return all(line.system for line in lines) and len({line.system for line in lines}) > 1
 
 
-def _line_keys(lines: Sequence[Series], looks: Mapping[str, Look], shown: Shown) -> list[Artist]:
+def _line_keys(lines: Sequence[Series], looks: Mapping[str, Look], content: Content) -> list[Artist]:
     """An entry per line; one per system and one per style if lines differ in both."""
     rests = list(dict.fromkeys(line.rest for line in lines))
     if not _by_system(lines) or len(rests) == 1:
         return [_key(name or "ours", shade, "o", line=style) for name, (shade, style) in looks.items()]
-    shades = shown.palette.colours([line.system for line in lines])
+    shades = content.palette.colours([line.system for line in lines])
     keys = [_key(system, shade, "o", line="-") for system, shade in shades.items()]
     return keys + [_key(rest, GREY, "", line=STYLES[i % len(STYLES)]) for i, rest in enumerate(rests)]
 
@@ -421,20 +421,20 @@ def _column_keys(columns: Sequence[ColumnSpec], shades: Sequence[str], log: bool
     return [Patch(color=shade, label=column.heading) for column, shade in pairs]
 
 
-def _common_keys(shown: Shown, dotted: bool, published: str = PAPER) -> list[Artist]:
+def _common_keys(content: Content, dotted: bool, published: str = PAPER) -> list[Artist]:
     """Entries of fitted values, of dashed lines and of published values, where there are any."""
     keys: list[Artist] = []
-    if any("fitted" in entry.marks for entry in shown.entries):
+    if any("fitted" in entry.marks for entry in content.entries):
         hollow = _key("hollow: fitted", GREY, "o", face="white")
         keys.append(hollow if dotted else Patch(color=pale(GREY), label="pale: fitted"))
-    if shown.levels:
-        keys.append(_key(shown.level, "black", "", line="--"))
-    if any(entry.published for entry in shown.entries):
+    if content.levels:
+        keys.append(_key(content.level, "black", "", line="--"))
+    if any(entry.published for entry in content.entries):
         keys.append(_key("published", published, "D", face="none"))
     return keys
 
 
-def _key(words: str, shade: str, marker: str, face: str = "", line: Style | Literal[""] = "") -> Artist:
-    key = Line2D([], [], color=shade, linestyle=line, marker=marker, markersize=4.5, label=words)
+def _key(label: str, shade: str, marker: str, face: str = "", line: Style | Literal[""] = "") -> Artist:
+    key = Line2D([], [], color=shade, linestyle=line, marker=marker, markersize=4.5, label=label)
     key.set_markerfacecolor(face or shade)
     return key

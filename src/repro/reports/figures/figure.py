@@ -9,16 +9,16 @@ from textwrap import fill
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from repro.reports.figures.charts import Drawn, bars, curves, dots, grouped, lines, stacked
-from repro.reports.figures.paint import GREY, drawn_alike, exported
+from repro.reports.figures.charts import Drawing, bars, curves, dots, grouped_bars, lines, stacked_bars
+from repro.reports.figures.paint import GREY, default_style, export
 from repro.reports.figures.palette import load_palette
-from repro.reports.figures.shown import Shown, figure_title, origin, shown
+from repro.reports.figures.shown import Content, figure_content, figure_title, origin
 from repro.reports.tables.table import Table
 
-KINDS: dict[str, Callable[[Shown], Drawn]] = {
+KINDS: dict[str, Callable[[Content], Drawing]] = {
     "bars": bars,
-    "grouped": grouped,
-    "stacked": stacked,
+    "grouped": grouped_bars,
+    "stacked": stacked_bars,
     "dots": dots,
     "lines": lines,
     "curves": curves,
@@ -34,7 +34,7 @@ KEY = 0.6
 """Inches of a legend entry beside its words."""
 
 
-@drawn_alike
+@default_style
 def draw(table: Table, format: str = "png", bare: bool = False) -> bytes:
     """The figure as PNG of 200 dpi, or as PDF; the same table gives the same bytes.
 
@@ -48,16 +48,16 @@ def draw(table: Table, format: str = "png", bare: bool = False) -> bytes:
     if spec is None:
         raise ValueError(f"table {table.experiment!r} has no `figure` section")
     palette = load_palette(table.experiment.partition("/")[0])
-    content = shown(table, spec, palette)
+    content = figure_content(table, spec, palette)
     picture, keys = KINDS[spec.kind](content)
     keys = [] if [key.get_label() for key in keys] == ["ours"] else keys
     title, below = ("", "") if bare else (figure_title(table, spec.title), origin(table, content))
-    frame(picture, title, keys, below, palette.own)
-    return exported(picture, format)
+    frame(picture, title, keys, below, palette.own_system)
+    return export(picture, format)
 
 
-def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, own: str = "") -> None:
-    """Add title and legend above and a source line below, for which the figure grows; `own` is bold."""
+def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, bold: str = "") -> None:
+    """Add title and legend above and a source line below, for which the figure grows; key `bold` is bold."""
     width = picture.get_figwidth()
     longest = max((len(str(key.get_label())) for key in keys), default=0) / LETTERS["key"] + KEY
     across = min(max(int(width / longest), 1), max(len(keys), 1))
@@ -75,7 +75,7 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, own: 
         alignment="left",
     )
     for text in legend.get_texts():
-        if own and text.get_text() == own:
+        if bold and text.get_text() == bold:
             text.set_fontweight("bold")
     below = fill(below, int(width * LETTERS["below"]))
     picture.supxlabel(below, fontsize=7, color=GREY, x=0.01, ha="left")

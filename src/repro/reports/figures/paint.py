@@ -31,7 +31,7 @@ Shade = tuple[float, float, float]
 """Red, green and blue, from 0 to 1."""
 
 
-drawn_alike = style.context("default")
+default_style = style.context("default")
 """Draws with matplotlib's defaults, whatever the user's own settings (`text.usetex`) are."""
 
 
@@ -52,7 +52,7 @@ SHADES = 128
 """Colours of a PNG, which is stored with a palette: a third of the bytes."""
 
 
-def exported(picture: Figure, format: str = "png") -> bytes:
+def export(picture: Figure, format: str = "png") -> bytes:
     """The figure as PNG or PDF; the same drawing gives the same bytes."""
     out = io.BytesIO()
     with rc_context({"pdf.fonttype": 42}):  # text that stays text in an editor
@@ -60,9 +60,9 @@ def exported(picture: Figure, format: str = "png") -> bytes:
     return _fewer_colours(out) if format == "png" else out.getvalue()
 
 
-def _fewer_colours(drawn: io.BytesIO) -> bytes:
+def _fewer_colours(png: io.BytesIO) -> bytes:
     out = io.BytesIO()
-    with Image.open(drawn) as image:
+    with Image.open(png) as image:
         flat = image.convert("RGB").quantize(SHADES, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         flat.save(out, format="png", optimize=True)
     return out.getvalue()
@@ -77,10 +77,10 @@ def ramp(count: int) -> list[str]:
     """Colours from light to dark, for series that rise with a number."""
     first, last = (to_rgb(end) for end in RAMP)
     shares = [i / max(count - 1, 1) for i in range(count)]
-    return [_mixed(first, last, share) for share in shares]
+    return [_mix(first, last, share) for share in shares]
 
 
-def _mixed(first: Shade, last: Shade, share: float) -> str:
+def _mix(first: Shade, last: Shade, share: float) -> str:
     red, green, blue = (a + (b - a) * share for a, b in zip(first, last, strict=True))
     return to_hex((red, green, blue))
 

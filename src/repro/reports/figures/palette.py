@@ -31,7 +31,7 @@ class Palette:
     systems: tuple[str, ...] = ()
 
     @property
-    def own(self) -> str:
+    def own_system(self) -> str:
         """Display name of the paper's own system, "" if nothing says which it is."""
         return self.systems[0] if self.systems else ""
 
@@ -45,9 +45,9 @@ class Palette:
 
         One that the paper's list lacks takes the next colour after the list's last.
         """
-        known = [*self.systems, *(one for one in dict.fromkeys(systems) if one not in self.systems)]
-        order = known if self.own else ["", *known]
-        return {one: _shade(order.index(one)) for one in systems}
+        listed = [*self.systems, *(system for system in dict.fromkeys(systems) if system not in self.systems)]
+        order = listed if self.own_system else ["", *listed]
+        return {system: _shade(order.index(system)) for system in systems}
 
     def column_systems(self, columns: Sequence[ColumnSpec]) -> list[str]:
         """The system of each column, by its labels or its heading; "" for a column without one.
@@ -55,13 +55,13 @@ class Palette:
         Of comparisons it is the one in which they differ. Columns of the same system have none: they differ
         in something else.
         """
-        named = [
+        name_lists = [
             [*self.systems_of(column.where), *self.systems_of(column.over)]
             or [column.heading] * (column.heading in self.systems)
             for column in columns
         ]
-        common = set.intersection(*map(set, named)) if len(named) > 1 else set()
-        systems = [next((name for name in names if name not in common), "") for names in named]
+        common = set.intersection(*map(set, name_lists)) if len(name_lists) > 1 else set()
+        systems = [next((name for name in names if name not in common), "") for names in name_lists]
         return [system if systems.count(system) == 1 else "" for system in systems]
 
     def column_colours(self, columns: Sequence[ColumnSpec]) -> list[str]:
@@ -69,8 +69,8 @@ class Palette:
         systems = self.column_systems(columns)
         if not any(systems):
             return neutral([column.where for column in columns])
-        shades, others = self.colours([system for system in systems if system]), iter(range(len(systems)))
-        return [shades[system] if system else colour(next(others)) for system in systems]
+        shades, series = self.colours([system for system in systems if system]), iter(range(len(systems)))
+        return [shades[system] if system else colour(next(series)) for system in systems]
 
     def row_systems(self, rows: Sequence[TableRow]) -> list[str]:
         """The system of each row, by its labels or its name; "" for a row that names none."""
@@ -85,7 +85,7 @@ class Palette:
         if len(set(systems)) == 1:
             of_column = [] if column.baseline else self.systems_of(column.where)
             systems = [of_column[0] if of_column else ""] * len(rows)
-        if not self.own:
+        if not self.own_system:
             return [OURS] * len(rows)
         shades = self.colours(systems)
         return [shades[system] if system else OURS for system in systems]
@@ -102,8 +102,8 @@ def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
     return [colour(i) for i in range(len(labels))]
 
 
-def _shade(place: int) -> str:
-    return BASELINES[(place - 1) % len(BASELINES)] if place else OURS
+def _shade(index: int) -> str:
+    return BASELINES[(index - 1) % len(BASELINES)] if index else OURS
 
 
 def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
@@ -117,7 +117,7 @@ def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:
-    found = {}
+    by_paper = {}
     for paper, systems in read_mapping(path).items():
         if not isinstance(systems, list):
             raise InputError(f"{path}, {paper}: {systems!r} must be a list of systems")
@@ -125,5 +125,5 @@ def _read(path: Path) -> dict[str, tuple[str, ...]]:
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"{path}, {paper}: {name!r} stands twice")
-        found[str(paper)] = names
-    return found
+        by_paper[str(paper)] = names
+    return by_paper

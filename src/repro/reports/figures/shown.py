@@ -10,24 +10,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from repro.reports.figures.palette import Palette
-from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading
+from repro.reports.formats.layout import ABSENT, UNITS, fixed_point, heading
 from repro.reports.reference.names import load_names
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
-DRAWN = ("fitted", "off", "best")
+DRAWN_MARKS = ("fitted", "off", "best")
 """Marks that the figure shows by colour, position and length instead of words."""
 
-NAMED = 3
+FEW = 3
 """Rows or columns that are named as having a mark; more are counted."""
 
 
 @dataclass(frozen=True)
-class Shown:
+class Content:
     """Rows and columns of a figure.
 
     `lines` holds each row's entries in these columns, `levels` each row's entry in the column `level` that is
-    drawn as a dashed line; empty without one. `places` holds each row's entry in the column that is x.
+    drawn as a dashed line; empty without one. `x_entries` holds each row's entry in the column that is x.
     """
 
     spec: FigureSpec
@@ -37,7 +37,7 @@ class Shown:
     palette: Palette
     levels: Sequence[Entry] = ()
     level: str = ""
-    places: Sequence[Entry] = ()
+    x_entries: Sequence[Entry] = ()
 
     @property
     def entries(self) -> list[Entry]:
@@ -48,9 +48,9 @@ class Shown:
     def heading(self) -> str:
         """Label of the axis that all columns share."""
         unit = self.columns[0].unit
-        own = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
-        given = self.spec.heading
-        return (UNITS.get(given, given) or own).rstrip(" ↑↓")
+        usual = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
+        stated = self.spec.heading
+        return (UNITS.get(stated, stated) or usual).rstrip(" ↑↓")
 
     def display(self, label: str, value: str) -> str:
         """What a label's value is called in the figure: as its `names` say, else as in tables."""
@@ -59,7 +59,7 @@ class Shown:
         return load_names().find(self.palette.paper, label, value).name
 
 
-def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
+def figure_content(table: Table, spec: FigureSpec, palette: Palette) -> Content:
     """Rows, columns and entries that the figure of this table shows."""
     keys = [key for key in spec.columns if key != spec.level]
     columns = [column for key in keys for column in table.columns if column.key == key]
@@ -71,24 +71,24 @@ def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
     level = next((column for column in table.columns if column.key == spec.level), None)
     levels = [row.entries[table.columns.index(level)] for row in rows] if level else []
-    x = [number for number, column in enumerate(table.columns) if column.key == spec.x]
-    places = [row.entries[x[0]] for row in rows] if x and spec.kind == "curves" else []
-    return Shown(spec, columns, rows, lines, palette, levels, level.heading if level else "", places)
+    x_indices = [number for number, column in enumerate(table.columns) if column.key == spec.x]
+    x_entries = [row.entries[x_indices[0]] for row in rows] if x_indices and spec.kind == "curves" else []
+    return Content(spec, columns, rows, lines, palette, levels, level.heading if level else "", x_entries)
 
 
-def figure_title(table: Table, own: str) -> str:
+def figure_title(table: Table, own_title: str) -> str:
     """The title of a table's figure; below it whether it is emulated, and what computes in whose place."""
-    words = titled(table.title, own)
-    return f"{words}\n{table.origin}" if table.origin else words
+    title = artifact_title(table.title, own_title)
+    return f"{title}\n{table.origin}" if table.origin else title
 
 
-def titled(title: str, own: str) -> str:
+def artifact_title(title: str, text: str) -> str:
     """A figure's own title after the artifact that the table's title names before its colon."""
     artifact, colon, _ = title.partition(": ")
-    return f"{artifact}: {own}" if own and colon and not own.startswith(artifact) else own or title
+    return f"{artifact}: {text}" if text and colon and not text.startswith(artifact) else text or title
 
 
-def words_of(entry: Entry, column: ColumnSpec) -> str:
+def value_text(entry: Entry, column: ColumnSpec) -> str:
     """Our value as it stands in a figure: without interval and marks, which are drawn or said below."""
     if entry.failed is not None:
         return "failed"
@@ -96,7 +96,7 @@ def words_of(entry: Entry, column: ColumnSpec) -> str:
         return ABSENT
     if isinstance(entry.ours, str):
         return entry.ours
-    return fixed(entry.ours, column.digits) if entry.ours else "0"
+    return fixed_point(entry.ours, column.digits) if entry.ours else "0"
 
 
 def ends_of(entry: Entry) -> tuple[float, float] | None:
@@ -108,10 +108,10 @@ def ends_of(entry: Entry) -> tuple[float, float] | None:
     return entry.number - entry.spread, entry.number + entry.spread
 
 
-def origin(table: Table, given: Shown | None = None) -> str:
+def origin(table: Table, content: Content | None = None) -> str:
     """The line below a figure: how it was made, marks shown, what error bars are, date and commits."""
-    parts = list(_said(given) if given else (_meaning(mark) for mark in table.shared_marks))
-    entries = given.entries if given else []
+    parts = list(_mark_sentences(content) if content else (_meaning(mark) for mark in table.shared_marks))
+    entries = content.entries if content else []
     parts += _error_bars(entries)
     parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
     return "; ".join(filter(None, (table.how_made.rstrip("."), *parts)))
@@ -119,38 +119,38 @@ def origin(table: Table, given: Shown | None = None) -> str:
 
 def _error_bars(entries: Sequence[Entry]) -> list[str]:
     kinds = {type(entry.spread) for entry in entries if entry.spread is not None}
-    words = {tuple: "95% interval", float: "one standard error"}
-    return [f"error bars: {' or '.join(words[kind] for kind in words if kind in kinds)}"] if kinds else []
+    names = {tuple: "95% interval", float: "one standard error"}
+    return [f"error bars: {' or '.join(names[kind] for kind in names if kind in kinds)}"] if kinds else []
 
 
 def _meaning(mark: str) -> str:
     return MARKS[mark][1].partition(" (")[0]
 
 
-def _said(given: Shown) -> Iterator[str]:
+def _mark_sentences(content: Content) -> Iterator[str]:
     """What holds for all values shown, and what only for some, with their rows, columns or number."""
-    there = [
+    values = [
         (row.name, column.heading, entry)
-        for row, line in zip(given.rows, given.lines, strict=True)
-        for column, entry in zip(given.columns, line, strict=True)
+        for row, line in zip(content.rows, content.lines, strict=True)
+        for column, entry in zip(content.columns, line, strict=True)
         if entry.ours is not None
     ]
     for mark in MARKS:
-        marked = [mark in entry.marks for _, _, entry in there]
-        if mark in DRAWN or not any(marked):
+        marked = [mark in entry.marks for _, _, entry in values]
+        if mark in DRAWN_MARKS or not any(marked):
             continue
         if all(marked):
             yield _meaning(mark)
             continue
-        names = _whole([row for row, _, _ in there], marked) or _whole([col for _, col, _ in there], marked)
+        names = _names([row for row, _, _ in values], marked) or _names([col for _, col, _ in values], marked)
         yield f"{names or f'{sum(marked)} of {len(marked)} values'}: {_meaning(mark)}"
 
 
-def _whole(names: Sequence[str], marked: Sequence[bool]) -> str:
+def _names(names: Sequence[str], have_mark: Sequence[bool]) -> str:
     """The few rows or columns with the mark, or those without it, if it is on whole ones; else ""."""
-    having = {name for name, one in zip(names, marked, strict=True) if one}
-    lacking = {name for name, one in zip(names, marked, strict=True) if not one}
-    if having & lacking:
+    with_mark = {name for name, has_mark in zip(names, have_mark, strict=True) if has_mark}
+    without = {name for name, has_mark in zip(names, have_mark, strict=True) if not has_mark}
+    if with_mark & without:
         return ""
-    few, sign = (having, "") if len(having) <= len(lacking) else (lacking, "all but ")
-    return sign + ", ".join(name for name in dict.fromkeys(names) if name in few) if len(few) <= NAMED else ""
+    few, sign = (with_mark, "") if len(with_mark) <= len(without) else (without, "all but ")
+    return sign + ", ".join(name for name in dict.fromkeys(names) if name in few) if len(few) <= FEW else ""

@@ -21,7 +21,7 @@ from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_text, r
 from repro.device.timeline import micro
 from repro.records.record import Record, Round, write_atomically
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, colour, drawn_alike, exported, pale, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, default_style, export, pale, tidy
 from repro.reports.figures.shown import figure_title, origin
 from repro.reports.spec.spec import LaneSpec, TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
@@ -72,35 +72,36 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     Raises:
         InputError: the first request has no such round.
     """
-    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
-    windows = [_found(window, own) for window in windows]
+    rounds = [r for r in rounds if r["request"] == rounds[0]["request"]]
+    windows = [_find_rounds(window, rounds) for window in windows]
     events, stretches = parse_json(trace)["traceEvents"], []
-    timed = {i: (micro(_number(each, "start")), micro(_number(each, "end"))) for i, each in enumerate(own)}
+    times = {i: (micro(_number(r, "start")), micro(_number(r, "end"))) for i, r in enumerate(rounds)}
     if any(window.first == PREFILL for window in windows):
-        timed |= _prefill(events, timed[0][0])
+        times |= _prefill(events, times[0][0])
     for window in windows:
-        if window.first not in timed or window.last not in timed or window.last < window.first:
+        first, last = window.first, window.last
+        if first not in times or last not in times or last < first:
             raise InputError(
-                f"the timeline's window {window.first} to {window.last} is none of rounds 0 to {len(own) - 1}"
+                f"the timeline's window {first} to {last} is none of rounds 0 to {len(rounds) - 1}"
             )
-        start, end = timed[window.first][0], timed[window.last][1]
+        start, end = times[first][0], times[last][1]
         stretches.append((start, start + window.part * (end - start)))
     row = 1 + max(int(event.get("tid", 0)) for event in events)
-    shown = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER]
-    shown += [_round_event(row, i, own[i] if i in range(len(own)) else {}, *timed[i]) for i in sorted(timed)]
-    shown = [
-        e for e in shown if any(e["ts"] < end and e["ts"] + e["dur"] > start for start, end in stretches)
+    slices = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER]
+    slices += [_round_event(row, i, dict(enumerate(rounds)).get(i, {}), *times[i]) for i in sorted(times)]
+    slices = [
+        e for e in slices if any(e["ts"] < end and e["ts"] + e["dur"] > start for start, end in stretches)
     ]
     names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
     names = [e for e in events if e["name"] in ("process_name", "thread_name")] + names
-    rows = {e["tid"] for e in shown}
-    kept = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + shown
-    other = {"key": key, "windows": [[window.first, window.last] for window in windows]}
-    content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": other}
+    rows = {e["tid"] for e in slices}
+    excerpt_events = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + slices
+    other_data = {"key": key, "windows": [[window.first, window.last] for window in windows]}
+    content = {"traceEvents": excerpt_events, "displayTimeUnit": "ms", "otherData": other_data}
     return json.dumps(in_ten_digits(content), separators=(",", ":"), sort_keys=True) + "\n"
 
 
-def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
+def _find_rounds(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
     """The window with its rounds, if it is to be a typical stretch of them."""
     if not window.typical:
         return window
@@ -110,8 +111,8 @@ def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
         """How far drafted and accepted tokens of a stretch are from the mean, each as a share of it."""
         stretch, total = rounds[start : start + count], 0.0
         for name in ("drafted", "accepted"):
-            mean = sum(_number(each, name) for each in rounds) * count / len(rounds)
-            total += abs(sum(_number(each, name) for each in stretch) - mean) / (mean or 1.0)
+            mean = sum(_number(r, name) for r in rounds) * count / len(rounds)
+            total += abs(sum(_number(r, name) for r in stretch) - mean) / (mean or 1.0)
         return total
 
     first = min(range(len(rounds) - count + 1), key=off)
@@ -120,16 +121,16 @@ def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
 
 def windows_of(text: str, windows: Sequence[WindowSpec], rounds: Sequence[Round]) -> list[WindowSpec]:
     """The windows with the rounds that an excerpt holds for them, typical ones with the request's mean."""
-    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
-    accepted, drafted = (sum(_number(r, n) for r in own) / len(own) for n in ("accepted", "drafted"))
-    mean = f"mean of the request's {len(own)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
-    shown = []
+    rounds = [r for r in rounds if r["request"] == rounds[0]["request"]]
+    accepted, drafted = (sum(_number(r, n) for r in rounds) / len(rounds) for n in ("accepted", "drafted"))
+    mean = f"mean of the request's {len(rounds)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
+    with_rounds = []
     for window, (first, last) in zip(windows, parse_json(text)["otherData"]["windows"], strict=True):
         if window.typical:
             title = ", ".join(filter(None, (window.title, mean)))
             window = replace(window, first=first, last=last, typical=0, title=title)
-        shown.append(window)
-    return shown
+        with_rounds.append(window)
+    return with_rounds
 
 
 def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
@@ -139,8 +140,8 @@ def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tupl
     return {PREFILL: max(times)} if times else {}
 
 
-def _round_event(row: int, number: int, each: Round, start: int, end: int) -> dict[str, Any]:
-    args = {name: each[name] for name in ("drafted", "accepted", "emitted") if name in each}
+def _round_event(row: int, number: int, values: Round, start: int, end: int) -> dict[str, Any]:
+    args = {name: values[name] for name in ("drafted", "accepted", "emitted") if name in values}
     times = {"ts": start, "dur": end - start}
     return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
 
@@ -150,8 +151,8 @@ def read(path: Path) -> str:
     return unpack(path).decode() if path.suffix == ".gz" else read_text(path, LINES_BYTES)
 
 
-def _number(each: Round, name: str) -> float:
-    return float(each.get(name) or 0.0)
+def _number(values: Round, name: str) -> float:
+    return float(values.get(name) or 0.0)
 
 
 def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
@@ -174,22 +175,22 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
     rows = spans_of(text)
     rounds = rows.pop(ROUNDS)
     spans = sorted((span for row in rows.values() for span in row), key=lambda s: (s.start, s.end))
-    shown: dict[str, list[tuple[int, DrawnSpan]]] = {spec.name: [] for spec in specs}
+    by_lane: dict[str, list[tuple[int, DrawnSpan]]] = {spec.name: [] for spec in specs}
     for span in spans:
         lane = next((spec for spec in specs if span.name.startswith(spec.spans)), None)
-        beside = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]
-        if lane and beside:
-            begun = [each for each in beside if each.start <= span.start + TOUCH]
-            shown[lane.name].append((int((begun[-1] if begun else beside[0]).name), span))
+        overlapping = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]
+        if lane and overlapping:
+            earlier = [e for e in overlapping if e.start <= span.start + TOUCH]
+            by_lane[lane.name].append((int((earlier[-1] if earlier else overlapping[0]).name), span))
     blocks = []
     for spec in specs:
-        if not shown[spec.name]:
+        if not by_lane[spec.name]:
             kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
             raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
         since: dict[int, float] = {}
-        for number, span in shown.get(spec.during, []):
+        for number, span in by_lane.get(spec.during, []):
             since.setdefault(number, span.start)
-        for number, span in shown[spec.name]:
+        for number, span in by_lane[spec.name]:
             meanwhile = number in since and span.start >= since[number]
             blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
     return blocks
@@ -221,15 +222,15 @@ def write_timeline(
         InputError: the spec does not select exactly one record, or selects missing rounds or lanes without
             spans; or the timeline no longer exists.
     """
-    record = chosen(spec, records)
-    place = Path(table.experiment) / "timeline"
-    path, kept = folder / place, (earlier or folder) / f"{place}.json"
+    record = select_record(spec, records)
+    stem = Path(table.experiment) / "timeline"
+    path, stored = folder / stem, (earlier or folder) / f"{stem}.json"
     require_no_link(folder, path.parent).mkdir(parents=True, exist_ok=True)
-    stored = outputs and outputs / (record.provenance.trace or "")
-    if stored and stored.is_file():
-        text = excerpt(read(stored), rounds, spec.windows, record.key)
+    trace = outputs and outputs / (record.provenance.trace or "")
+    if trace and trace.is_file():
+        text = excerpt(read(trace), rounds, spec.windows, record.key)
     else:
-        text = read_text(require_no_link(earlier or folder, kept), JSON_BYTES) if kept.exists() else "{}"
+        text = read_text(require_no_link(earlier or folder, stored), JSON_BYTES) if stored.exists() else "{}"
     if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
@@ -249,18 +250,18 @@ def write_timeline(
     return files
 
 
-def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
+def select_record(spec: TimelineSpec, records: Sequence[Record]) -> Record:
     """The one finished record that the spec selects; InputError if there is none or more than one."""
-    wanted = spec.where.items()
-    found = [record for record in records if record.done and wanted <= record.labels.items()]
-    if len(found) != 1:
+    labels = spec.where.items()
+    matches = [record for record in records if record.done and labels <= record.labels.items()]
+    if len(matches) != 1:
         raise InputError(
-            f"the timeline's `where` {dict(spec.where)} finds {len(found)} finished cells, not one"
+            f"the timeline's `where` {dict(spec.where)} finds {len(matches)} finished cells, not one"
         )
-    return found[0]
+    return matches[0]
 
 
-@drawn_alike
+@default_style
 def draw(
     table: Table,
     spec: TimelineSpec,
@@ -272,8 +273,8 @@ def draw(
     picture = canvas(9.0, 0.3 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
     panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
     for panel, window in zip(panels, spec.windows, strict=True):
-        own = [each for each in rounds if window.first <= int(each.name) <= window.last]
-        _window(panel, spec, window, blocks, own)
+        in_window = [r for r in rounds if window.first <= int(r.name) <= window.last]
+        _window(panel, spec, window, blocks, in_window)
     panels[-1].set_xlabel("seconds", fontsize=9)
     keys: list[Artist] = []
     for i, lane in enumerate(spec.lanes):
@@ -281,13 +282,13 @@ def draw(
         if lane.during:
             keys.append(Patch(color=pale(colour(i)), label=f"{lane.name}, while: {lane.during}"))
     frame(picture, figure_title(table, spec.title), keys, origin(table))
-    return exported(picture, format)
+    return export(picture, format)
 
 
-def _words(each: DrawnSpan) -> str:
-    if int(each.name) == PREFILL:
+def _round_text(round_span: DrawnSpan) -> str:
+    if int(round_span.name) == PREFILL:
         return "prefill"
-    return f"round {each.name}: {each.args['accepted']} of {each.args['drafted']} accepted"
+    return f"round {round_span.name}: {round_span.args['accepted']} of {round_span.args['drafted']} accepted"
 
 
 def _window(
@@ -297,21 +298,21 @@ def _window(
     end = start + window.part * (rounds[-1].end - start)
     for i, lane in enumerate(spec.lanes):
         for shade, meanwhile in ((colour(i), False), (pale(colour(i)), True)):
-            own = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
-            bars = [(b.start - start, b.end - b.start) for b in own if b.start < end and b.end > start]
+            of_lane = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
+            bars = [(b.start - start, b.end - b.start) for b in of_lane if b.start < end and b.end > start]
             panel.broken_barh(bars, (i - 0.34, 0.68), facecolor=shade, linewidth=0)
-    for each in rounds:
-        if each.start >= end:
+    for span in rounds:
+        if span.start >= end:
             continue
         panel.text(
-            (each.start + min(each.end, end)) / 2 - start,
+            (span.start + min(span.end, end)) / 2 - start,
             -0.62,
-            _words(each),
+            _round_text(span),
             ha="center",
             fontsize=6.5,
             color=GREY,
         )
-        panel.axvline(each.end - start, color=GREY, linewidth=0.7, linestyle="--")
+        panel.axvline(span.end - start, color=GREY, linewidth=0.7, linestyle="--")
     tidy(panel, "x")
     panel.set_xlim(0, end - start)
     panel.set_ylim(len(spec.lanes) - 0.5, -1.0)

@@ -98,16 +98,16 @@ def to_latex(page: Page, comments: Sequence[str], width: float | None = None) ->
     for i, part in enumerate(parts, 1):
         title = page.title if len(parts) == 1 else f"{page.title}, part {i} of {len(parts)}"
         notes = page.notes if i == len(parts) else ()
-        body += _placed(part, breakable(title), label if i == 1 else "", notes, width)
-    used = [name for name, mark in PACKAGES.items() if any(mark in line for line in body)]
+        body += _environment(part, breakable(title), label if i == 1 else "", notes, width)
+    packages = [name for name, mark in PACKAGES.items() if any(mark in line for line in body)]
     ends = [f"% {line}".rstrip() for comment in comments for line in comment.splitlines()]
-    return "\n".join([rf"% needs \usepackage{{{','.join(used)}}}", *body, *ends]) + "\n"
+    return "\n".join([rf"% needs \usepackage{{{','.join(packages)}}}", *body, *ends]) + "\n"
 
 
 def _parts(grid: Grid, width: float | None) -> list[Grid]:
     """The grid, divided by its columns if it is too wide, in a paper also by its rows if it is too high."""
     most = TURNED if width is None else width / LEAST_LETTER
-    parts = grid.divided(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= most)
+    parts = grid.divide(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= most)
     if width is None:
         return parts
     rows = HEIGHT - 10
@@ -115,20 +115,20 @@ def _parts(grid: Grid, width: float | None) -> list[Grid]:
     return [replace(part, lines=part.lines[i : i + rows]) for part in parts for i in starts]
 
 
-def _placed(part: Grid, title: str, label: str, notes: Sequence[str], width: float | None) -> list[str]:
+def _environment(part: Grid, title: str, label: str, notes: Sequence[str], width: float | None) -> list[str]:
     """A part as a float or a longtable, on an upright page or a turned one."""
     if width is not None:
         return _float(part, title, label, notes, bold=True)
     widths = _widths(part)
     turned = sum(widths) > UPRIGHT
     lines = [
-        max(ceil(len(text) / (wide or 1)) for text, wide in zip(line, widths, strict=True))
+        max(ceil(len(text) / (column_width or 1)) for text, column_width in zip(line, widths, strict=True))
         for line in part.lines
     ]
     lines += [ceil(len(note) / (TURNED if turned else UPRIGHT)) for note in notes]
     form = _longtable if sum(lines) > (HEIGHT_TURNED if turned else HEIGHT) else _float
-    placed = form(part, title, label, notes)
-    return [r"\begin{landscape}", *placed, r"\end{landscape}"] if turned else placed
+    environment = form(part, title, label, notes)
+    return [r"\begin{landscape}", *environment, r"\end{landscape}"] if turned else environment
 
 
 def _float(part: Grid, title: str, label: str, notes: Sequence[str], bold: bool = False) -> list[str]:
@@ -158,14 +158,14 @@ def _widths(grid: Grid) -> list[int]:
     """Characters of each column; a text is broken into lines of `TEXT` if the table is too wide otherwise."""
     cells = [max((len(line[i]) for line in grid.lines), default=0) for i in range(len(grid.alignment))]
     heads = [
-        max(len(part), ceil(max(map(len, heading.broken(HEADING))) / len(heading.parts)))
+        max(len(part), ceil(max(map(len, heading.wrap(HEADING))) / len(heading.parts)))
         for heading in grid.headings
         for part in heading.parts
     ]
-    whole = [max(pair) for pair in zip(cells, heads, strict=True)]
-    if sum(whole) <= UPRIGHT:
-        return whole
-    least = [wide if letter == "r" else TEXT for wide, letter in zip(cells, grid.alignment, strict=True)]
+    full = [max(pair) for pair in zip(cells, heads, strict=True)]
+    if sum(full) <= UPRIGHT:
+        return full
+    least = [width if letter == "r" else TEXT for width, letter in zip(cells, grid.alignment, strict=True)]
     return [max(head, min(pair)) for head, *pair in zip(heads, cells, least, strict=True)]
 
 
@@ -180,12 +180,12 @@ def _tabular(grid: Grid, bold: bool = False, **environment: str | None) -> list[
     forms = [_form(*column) for column in zip(columns, widths, grid.alignment, strict=True)]
     cells = [
         [
-            (r"\bfseries " if text != whole else "") + _cell(text, form)
-            for text, whole, form in zip(texts, line, forms, strict=True)
+            (r"\bfseries " if text != full_text else "") + _cell(text, form)
+            for text, full_text, form in zip(texts, line, forms, strict=True)
         ]
         for texts, line in zip(zip(*columns, strict=True), grid.lines, strict=True)
     ]
-    above = [_stacked(heading) for heading in grid.headings for _ in heading.parts]
+    above = [_shortstack(heading) for heading in grid.headings for _ in heading.parts]
     below = [latex(part) for heading in grid.headings for part in heading.parts]
     names = MultiIndex.from_arrays([above, below]) if any(below) else Index(above)
     style = DataFrame(cells, columns=names).style.hide(axis="index")
@@ -195,23 +195,23 @@ def _tabular(grid: Grid, bold: bool = False, **environment: str | None) -> list[
     return text.splitlines()
 
 
-def _stacked(heading: Heading) -> str:
-    return r"\shortstack{" + r"\\".join(map(latex, heading.broken(HEADING))) + "}"
+def _shortstack(heading: Heading) -> str:
+    return r"\shortstack{" + r"\\".join(map(latex, heading.wrap(HEADING))) + "}"
 
 
-def _form(texts: Sequence[str], wide: int, letter: str) -> str:
+def _form(texts: Sequence[str], width: int, letter: str) -> str:
     """A column's letter: numbers are aligned by siunitx, a text that is longer than its column is broken."""
     numbers = [number for number in map(NUMBER.fullmatch, texts) if number]
     if letter != "r":
-        broken = any(len(text) > wide for text in texts)
-        return rf">{{\raggedright\arraybackslash}}p{{{LETTER * wide:.0f}pt}}" if broken else "l"
+        broken = any(len(text) > width for text in texts)
+        return rf">{{\raggedright\arraybackslash}}p{{{LETTER * width:.0f}pt}}" if broken else "l"
     if not numbers:
         return "r"
     sign = "-" if any(number["sign"] for number in numbers) else ""
-    whole, part = (max(len(number[name] or "") for number in numbers) for name in ("whole", "part"))
+    digits, decimals = (max(len(number[name] or "") for number in numbers) for name in ("whole", "part"))
     rest = max((number["rest"] for number in numbers), key=len)
     after = f",table-space-text-post={_after(rest)}" if rest else ""
-    return f"S[table-format={sign}{whole}.{part}{after}]"
+    return f"S[table-format={sign}{digits}.{decimals}{after}]"
 
 
 def _cell(text: str, form: str) -> str:

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from repro.records.record import Scalar
 from repro.reports.comparison.comparison import Published
-from repro.reports.comparison.frame import framed, sentences
+from repro.reports.comparison.frame import sentences, to_frame
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.reference.names import ANY, load_names
@@ -39,17 +39,17 @@ UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion par
 class Heading:
     """A heading that spans its `parts`, which are printed below it if there are several."""
 
-    words: str
+    text: str
     parts: tuple[str, ...] = ("",)
 
     @property
     def flat(self) -> tuple[str, ...]:
         """One heading per column: the words over the first column, the parts over the others."""
-        return (self.words, *self.parts[1:])
+        return (self.text, *self.parts[1:])
 
-    def broken(self, letters: int) -> list[str]:
+    def wrap(self, letters: int) -> list[str]:
         """Its words in lines of so many characters, or of a longer word; the unit on a line of its own."""
-        first, bracket, unit = self.words.partition(" (")
+        first, bracket, unit = self.text.partition(" (")
         lines = wrap(first, max(letters, 1), break_long_words=False, break_on_hyphens=False) or [""]
         return [*lines, f"({unit}"] if bracket else lines
 
@@ -67,7 +67,7 @@ class Grid:
         """A table of plain columns; `headings` have their alignments."""
         return cls(tuple(map(Heading, headings)), tuple(lines), "".join(headings.values()))
 
-    def divided(self, fits: Callable[[Grid], bool]) -> list[Grid]:
+    def divide(self, fits: Callable[[Grid], bool]) -> list[Grid]:
         """The grid in parts that fit, each with the columns of names and at least one heading beside them.
 
         Columns of one heading stay together. A grid of text alone, whose columns may wrap, stays whole.
@@ -124,8 +124,8 @@ def grid(table: Table) -> Grid:
     compared = [any(row.entries[i].published for row in rows) for i in range(len(table.columns))]
     headings = [Heading(name) for name in table.apart or (table.heading,)]
     names = len(headings)
-    for column, wide in zip(table.columns, compared, strict=True):
-        headings.append(Heading(heading(column), ("ours", "paper", against(column)) if wide else ("",)))
+    for column, has_paper in zip(table.columns, compared, strict=True):
+        headings.append(Heading(heading(column), ("ours", "paper", against(column)) if has_paper else ("",)))
     shared = table.shared_marks
     lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in rows]
     alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
@@ -147,12 +147,12 @@ def _unrun(table: Table) -> list[TableRow]:
 def unrun_grid(table: Table) -> Grid:
     """The published values of rows that were not run, without columns that have none."""
     rows = _unrun(table)
-    held = [i for i in range(len(table.columns)) if any(row.entries[i].published for row in rows)]
-    columns = [table.columns[i] for i in held]
+    indices = [i for i in range(len(table.columns)) if any(row.entries[i].published for row in rows)]
+    columns = [table.columns[i] for i in indices]
     lines = [
         (
             *(_names(row, table.apart) if table.apart else [row.name]),
-            *(published_words(row.entries[i].published, table.columns[i].digits) for i in held),
+            *(published_words(row.entries[i].published, table.columns[i].digits) for i in indices),
         )
         for row in rows
     ]
@@ -180,13 +180,13 @@ def _row_name(row: TableRow) -> str:
 def _line(
     row: TableRow, columns: Sequence[ColumnSpec], compared: Sequence[bool], shared: Sequence[str]
 ) -> list[str]:
-    words: list[str] = []
-    for column, wide, entry in zip(columns, compared, row.entries, strict=True):
+    cells: list[str] = []
+    for column, has_paper, entry in zip(columns, compared, row.entries, strict=True):
         missing = row.run and entry.ours is None and entry.failed is None and column.absent
-        words.append(missing or own_words(entry, column, shared))
-        if wide:
-            words += [published_words(entry.published, column.digits), compared_words(entry, column)]
-    return words
+        cells.append(missing or entry_text(entry, column, shared))
+        if has_paper:
+            cells += [published_words(entry.published, column.digits), compared_words(entry, column)]
+    return cells
 
 
 def heading(column: ColumnSpec) -> str:
@@ -195,7 +195,7 @@ def heading(column: ColumnSpec) -> str:
     return column.heading + (f" ({unit})" if unit else "") + ARROWS[column.better]
 
 
-def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> str:
+def entry_text(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> str:
     """Our value with its uncertainty and its marks, except marks shared by the whole table."""
     if entry.failed is not None:
         return f"failed [{entry.failed}]"
@@ -203,28 +203,28 @@ def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> s
         return ABSENT
     if isinstance(entry.ours, str):
         return entry.ours + signs(entry.marks, shared)
-    words = fixed(entry.ours, column.digits)
+    text = fixed_point(entry.ours, column.digits)
     if isinstance(entry.spread, float):
-        words += f" ± {fixed(entry.spread, column.digits)}"
+        text += f" ± {fixed_point(entry.spread, column.digits)}"
     elif entry.interval and not narrow(entry.interval):
-        words += f" [{', '.join(fixed(end, column.digits) for end in entry.interval)}]"
+        text += f" [{', '.join(fixed_point(end, column.digits) for end in entry.interval)}]"
     if entry.band and not narrow(entry.band):
-        words += f" {{{', '.join(fixed(end, column.digits) for end in entry.band)}}}"
-    return words + signs(entry.marks, shared)
+        text += f" {{{', '.join(fixed_point(end, column.digits) for end in entry.band)}}}"
+    return text + signs(entry.marks, shared)
 
 
 def published_words(published: Published | None, digits: int) -> str:
     """A published value, range or bound, formatted."""
     if published is None:
         return ABSENT
-    return range_words(published.low, published.high, lambda end: fixed(end, digits))
+    return range_words(published.low, published.high, lambda end: fixed_point(end, digits))
 
 
 def range_words(
-    low: float | None, high: float | None, words: Callable[[float], str], negative: str = " to "
+    low: float | None, high: float | None, to_text: Callable[[float], str], negative: str = " to "
 ) -> str:
     """A value, a range, or a bound, each end in words; what stands between ends of which one is negative."""
-    first, last = (None if end is None else words(end) for end in (low, high))
+    first, last = (None if end is None else to_text(end) for end in (low, high))
     if first is None or last is None:
         return f"≤ {last}" if first is None else f"≥ {first}"
     if first == last:
@@ -237,9 +237,9 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def with_unit(words: str, unit: str) -> str:
+def with_unit(text: str, unit: str) -> str:
     """A value's words with the unit as it is printed."""
-    return f"{words} {UNITS.get(unit, unit)}".strip()
+    return f"{text} {UNITS.get(unit, unit)}".strip()
 
 
 def compared_words(entry: Entry, column: ColumnSpec) -> str:
@@ -250,21 +250,21 @@ def compared_words(entry: Entry, column: ColumnSpec) -> str:
     near = entry.published.nearest(ours) if entry.published and ours is not None else None
     if near is None or ours is None:
         return ABSENT
-    less = ours - near
-    words = fixed(less, column.digits)
-    return f"+{words}" if less > 0 and float(words) else words
+    difference = ours - near
+    text = fixed_point(difference, column.digits)
+    return f"+{text}" if difference > 0 and float(text) else text
 
 
-def fixed(number: float, digits: int) -> str:
+def fixed_point(number: float, digits: int) -> str:
     """The number with so many decimals; never "-0"."""
-    words = f"{number:.{digits}f}"
-    return words.lstrip("-") if not float(words) else words
+    text = f"{number:.{digits}f}"
+    return text.lstrip("-") if not float(text) else text
 
 
 def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
     """The signs of the marks that are not shared."""
-    own = [MARKS[mark][0] for mark in marks if mark not in shared]
-    return f" {' '.join(own)}" if own else ""
+    symbols = [MARKS[mark][0] for mark in marks if mark not in shared]
+    return f" {' '.join(symbols)}" if symbols else ""
 
 
 def notes(table: Table) -> list[str]:
@@ -272,13 +272,13 @@ def notes(table: Table) -> list[str]:
     lines = [table.how_made + _bandless(table)] if table.how_made else []
     lines += [f"All our figures: {MARKS[mark][1]}." for mark in table.shared_marks]
     lines += table.legend
-    referred = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
-    lines += anchored(table.footnotes, referred)
-    lines += [*_unvaried(table), *sentences(framed(table.compared)), *_interval_lines(table)]
+    numbered = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
+    lines += number_footnotes(table.footnotes, numbered)
+    lines += [*_equal_figures(table), *sentences(to_frame(table.comparisons)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
-    made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
-    lines.append(f"{table.date or 'No records'}, commit {commits}, made by {made}.")
+    commands = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
+    lines.append(f"{table.date or 'No records'}, commit {commits}, made by {commands}.")
     if any(commit.endswith("+") for commit in table.commits):
         lines.append(
             "A commit with +: code or configuration had uncommitted changes when a cell was computed."
@@ -288,45 +288,45 @@ def notes(table: Table) -> list[str]:
 
 def _bandless(table: Table) -> str:
     """That nobody has varied the assumed numbers of the table's machines."""
-    billed = any(column.timed for column in table.columns) and EMULATED in table.made
-    banded = any(entry.band for entry in table.entries)
-    return " No band: the assumed numbers were not varied." if billed and not banded else ""
+    has_costs = any(column.timed for column in table.columns) and EMULATED in table.figure_kinds
+    has_bands = any(entry.band for entry in table.entries)
+    return " No band: the assumed numbers were not varied." if has_costs and not has_bands else ""
 
 
-def anchored(footnotes: Sequence[str], referred: int) -> list[str]:
+def number_footnotes(footnotes: Sequence[str], numbered: int) -> list[str]:
     """Footnotes as lines; only the first ones, which values refer to, have numbers."""
-    return [f"[{i}] {text}" if i <= referred else text for i, text in enumerate(footnotes, 1)]
+    return [f"[{i}] {text}" if i <= numbered else text for i, text in enumerate(footnotes, 1)]
 
 
-def _unvaried(table: Table) -> Iterator[str]:
+def _equal_figures(table: Table) -> Iterator[str]:
     """What does not change where one would expect it: a column over its rows, two columns over all rows."""
-    still: list[str] = []
-    alike: dict[tuple[str, ...], list[str]] = {}
+    constant: list[str] = []
+    by_figures: dict[tuple[str, ...], list[str]] = {}
     rows = [row for row in table.rows if row.run]
     for i, column in enumerate(table.columns):
         entries = [row.entries[i] for row in rows if row.entries[i].ours is not None]
-        words = [own_words(entry, column, tuple(MARKS)) for entry in entries]
-        if len(words) >= UNVARIED and len(set(words)) == 1:
-            still.append(column.heading)
-        elif len(words) == len(rows) > 1 and not column.baseline:
-            alike.setdefault((column.unit, *words), []).append(column.heading)
-    if still:
-        yield f"The same in every row: {'; '.join(still)}."
-    for names in alike.values():
+        texts = [entry_text(entry, column, tuple(MARKS)) for entry in entries]
+        if len(texts) >= UNVARIED and len(set(texts)) == 1:
+            constant.append(column.heading)
+        elif len(texts) == len(rows) > 1 and not column.baseline:
+            by_figures.setdefault((column.unit, *texts), []).append(column.heading)
+    if constant:
+        yield f"The same in every row: {'; '.join(constant)}."
+    for names in by_figures.values():
         if len(names) > 1:
             yield f"The same figures in all rows: {'; '.join(names)}."
 
 
 def interval_line(table: Table) -> list[str]:
     """What brackets mean, if there are any."""
-    spread = [e for e in table.entries if isinstance(e.spread, tuple) and not narrow(e.spread)]
+    entries = [e for e in table.entries if isinstance(e.spread, tuple) and not narrow(e.spread)]
     lines = []
-    if any(entry.n != 1 for entry in spread):
+    if any(entry.n != 1 for entry in entries):
         lines.append(
             "[low, high] is a 95% interval over prompts, rows or requests (percentile bootstrap, paired in "
             f"comparisons, {RESAMPLES} resamples); figures that rest on fewer than five have none."
         )
-    if any(entry.n == 1 for entry in spread):
+    if any(entry.n == 1 for entry in entries):
         lines.append("[low, high] of a figure of one prompt has its rounds but for a tenth at either end.")
     return lines
 
@@ -337,12 +337,12 @@ def _interval_lines(table: Table) -> list[str]:
     if any(entry.band and not narrow(entry.band) for entry in table.entries):
         lines.append(
             "{low, high} is the machine's band: its assumed numbers varied together by 30%, "
-            f"{draws_words(table.drawn)}."
+            f"{draws_words(table.draw_count)}."
         )
     if counts := [entry.n for entry in table.entries if entry.n]:
-        said = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
+        span = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
         lines.append(
-            f"A figure rests on {said} distinct texts, rows or requests; cells that read the same text count "
+            f"A figure rests on {span} distinct texts, rows or requests; cells that read the same text count "
             "once."
         )
     return lines
@@ -358,8 +358,8 @@ def _aside_line(aside: Aside) -> tuple[str, ...]:
     value = range_words(aside.published.low, aside.published.high, lambda end: f"{end + 0.0:.10g}")
     ours = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
-        ours = with_unit(own_words(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
-    return aside.label, with_unit(value, aside.unit), ours, aside.place, aside.note
+        ours = with_unit(entry_text(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
+    return aside.label, with_unit(value, aside.unit), ours, aside.artifact, aside.note
 
 
 SIGNIFICANT = 3
@@ -382,9 +382,9 @@ def value_words(metric: MetricSpec, value: Scalar) -> str:
     """A record's value in the metric's unit, without the unit; a string as it is."""
     if value is None or isinstance(value, str):
         return ABSENT if value is None else value
-    shown = value * metric.scale + 0.0  # never -0.0
-    places = decimals(metric, [value])
-    return f"{shown:.{SIGNIFICANT}g}" if 0 < abs(shown) < 10**-places else f"{shown:.{places}f}"
+    scaled = value * metric.scale + 0.0  # never -0.0
+    digits = decimals(metric, [value])
+    return f"{scaled:.{SIGNIFICANT}g}" if 0 < abs(scaled) < 10**-digits else f"{scaled:.{digits}f}"
 
 
 def unit_words(metric: MetricSpec) -> str:

@@ -60,14 +60,14 @@ class _Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         endless = options.update_width(sys.maxsize)
         yield Text(self.page.title, style="bold")
-        for whole in self.page.grids:
-            shown = replace(whole, lines=whole.lines[:MOST_ROWS])
-            parts = shown.divided(
+        for grid in self.page.grids:
+            top = replace(grid, lines=grid.lines[:MOST_ROWS])
+            parts = top.divide(
                 lambda part: console.measure(_rich(part), options=endless).maximum <= options.max_width
             )
             yield from map(_rich, parts)
-            if (more := len(whole.lines) - MOST_ROWS) > 0:
-                yield Text(f"and {more} more rows, in the files", style="dim")
+            if (rest := len(grid.lines) - MOST_ROWS) > 0:
+                yield Text(f"and {rest} more rows, in the files", style="dim")
         yield from (Text(line, style="dim") for line in self.page.notes)
 
 
@@ -76,9 +76,9 @@ def _rich(grid: Grid) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD)
     names = [name for heading in grid.headings for name in heading.flat]
     for i, (name, letter) in enumerate(zip(names, grid.alignment, strict=True)):
-        wide = max((len(line[i]) for line in grid.lines), default=0)
+        width = max((len(line[i]) for line in grid.lines), default=0)
         table.add_column(
-            "\n".join(Heading(name).broken(wide)),
+            "\n".join(Heading(name).wrap(width)),
             justify="right" if letter == "r" else "left",
             vertical="bottom",
             no_wrap=letter == "r",
@@ -91,13 +91,13 @@ def _rich(grid: Grid) -> RichTable:
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
     """GitHub Markdown: tables of at most `MOST_COLUMNS` columns, notes, BibTeX, how to make other formats."""
-    grids = [part for whole in page.grids for part in whole.divided(_fits)]
-    parts = [f"## {_markdown(page.title)}", *map(_pipes, grids)]
-    parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
+    grids = [part for grid in page.grids for part in grid.divide(_fits)]
+    parts = [f"## {_plain_text(page.title)}", *map(_pipes, grids)]
+    parts += ["\n".join(f"- {_plain_text(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
     if page.made_by_table:
-        others = f"repro table {page.experiment} --results FOLDER --format tex pdf bib --out paper"
-        parts += [f"LaTeX, PDF and BibTeX: `{others}`, with the folder of results that this lies in."]
+        command = f"repro table {page.experiment} --results FOLDER --format tex pdf bib --out paper"
+        parts += [f"LaTeX, PDF and BibTeX: `{command}`, with the folder of results that this lies in."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -115,7 +115,7 @@ def _pipes(grid: Grid) -> str:
         None, lambda *_: f"| {rule} |", None, None, row, row, padding=1, with_header_hide=None
     )
     names, *lines = (
-        [_markdown(word) for word in line]
+        [_plain_text(word) for word in line]
         for line in ([name for heading in grid.headings for name in heading.flat], *grid.lines)
     )
     text: str = tabulate(lines, names, pipes, disable_numparse=True, stralign=None)
@@ -125,8 +125,8 @@ def _pipes(grid: Grid) -> str:
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """GitHub Markdown of plain words and numbers, without a line's end."""
     lines = [" | ".join(str(cell).replace("|", "/") for cell in row) for row in (headings, *rows)]
-    first, *others = [f"| {line} |" for line in lines]
-    return "\n".join([first, f"|{'---|' * len(headings)}", *others])
+    first, *body = [f"| {line} |" for line in lines]
+    return "\n".join([first, f"|{'---|' * len(headings)}", *body])
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
@@ -134,7 +134,7 @@ LINK = re.compile(r"\][(\[:]|&#?\w+;")
 """What makes brackets a link or a link's place; a character may also be written by its number."""
 
 
-def _markdown(text: str) -> str:
+def _plain_text(text: str) -> str:
     """Text of one line that Markdown shows as it is: no HTML, link, picture or emphasis comes of it.
 
     Code between backticks stays code, in which only the table's bar is escaped.
@@ -143,11 +143,11 @@ def _markdown(text: str) -> str:
     # Brackets alone are an interval; what follows makes them a link, or the place that links lead to.
     special = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
     parts = CODE_SPAN.split(line)  # text, code, text, code, ...
-    escaped = [_escaped(part, "|" if i % 2 else special) for i, part in enumerate(parts)]
+    escaped = [_escape(part, "|" if i % 2 else special) for i, part in enumerate(parts)]
     return "".join(escaped)
 
 
-def _escaped(text: str, special: str) -> str:
+def _escape(text: str, special: str) -> str:
     return "".join(f"\\{c}" if c in special else c for c in text)
 
 
@@ -161,23 +161,23 @@ def to_csv(table: Table) -> str:
     """
     labels = dict.fromkeys(name for row in table.rows for name in row.labels)
     labels |= dict.fromkeys(name for column in table.columns for name in column.where)
-    named = [f"{name}_label" if name in CSV_HEADER else name for name in labels]
-    lines: list[Sequence[object]] = [[*CSV_HEADER, *named]]
+    label_columns = [f"{name}_label" if name in CSV_HEADER else name for name in labels]
+    lines: list[Sequence[object]] = [[*CSV_HEADER, *label_columns]]
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            about = [row.name, row.id, column.key, column.unit, column.better]
+            head = [row.name, row.id, column.key, column.unit, column.better]
             cells = " ".join(entry.cells), " ".join(entry.baseline)
-            own = {**row.labels, **column.where}
-            found = [*_csv_entry(entry, row.run), "", *origin, *cells]
-            lines.append([*about, *found, *(own.get(name, "") for name in labels)])
+            entry_labels = {**row.labels, **column.where}
+            fields = [*_csv_entry(entry, row.run), "", *origin, *cells]
+            lines.append([*head, *fields, *(entry_labels.get(name, "") for name in labels)])
     for aside in table.aside:
         ours = aside.ours or Entry()
         entry = replace(ours, published=aside.published, comparison=None)
         cells = " ".join(ours.cells), " ".join(ours.baseline)
-        of_ours = aside.column if aside.ours else None
-        about = [aside.label, "", "aside", *((of_ours.unit, of_ours.better) if of_ours else (aside.unit, ""))]
-        lines.append([*about, *_csv_entry(entry), aside.note, *origin, *cells, *("" for _ in labels)])
+        nearest = aside.column if aside.ours else None
+        head = [aside.label, "", "aside", *((nearest.unit, nearest.better) if nearest else (aside.unit, ""))]
+        lines.append([*head, *_csv_entry(entry), aside.note, *origin, *cells, *("" for _ in labels)])
     return csv_text(lines)
 
 
@@ -186,7 +186,7 @@ def _csv_entry(entry: Entry, run: bool = True) -> list[object]:
     low, high = entry.interval or (None, None)
     band = entry.band or (None, None)
     failed = "failed" if entry.failed is not None else "" if run else NOT_RUN
-    marks, one = " ".join(entry.marks), entry.comparison
-    said = (one.verdict, one.point, one.certain) if one else (None, None, "")
+    marks, comparison = " ".join(entry.marks), entry.comparison
+    verdicts = (comparison.verdict, comparison.point, comparison.certain) if comparison else (None, None, "")
     ends = (published.low, published.high, entry.ratio)
-    return [entry.ours, low, high, entry.n, *band, *ends, marks, failed, published.id, *said]
+    return [entry.ours, low, high, entry.n, *band, *ends, marks, failed, published.id, *verdicts]

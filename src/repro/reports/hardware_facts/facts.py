@@ -16,7 +16,7 @@ from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.device.device_file import Fact, facts
-from repro.device.engines.engine_file import OWN, described
+from repro.device.engines.engine_file import OWN, device_in_use
 from repro.reports.comparison.comparison import Published, in_unit
 from repro.reports.reference.reference import PublishedCell, find
 
@@ -96,16 +96,16 @@ class FactsSpec:
 
         The section's `component` is that of every fact whose `setting` is a name alone.
         """
-        return typed(cls, {"experiment": experiment, **facts_written_out(section)}, f"table {experiment!r}")
+        return typed(cls, {"experiment": experiment, **expand_facts(section)}, f"table {experiment!r}")
 
 
-def facts_written_out(section: Mapping[str, Any]) -> dict[str, Any]:
+def expand_facts(section: Mapping[str, Any]) -> dict[str, Any]:
     """A section whose settings have their component."""
-    given = dict(section)
-    component = given.pop("component", None)
+    content = dict(section)
+    component = content.pop("component", None)
     if component is not None:
-        given["facts"] = [_with_component(fact, str(component)) for fact in given.get("facts") or ()]
-    return given
+        content["facts"] = [_with_component(fact, str(component)) for fact in content.get("facts") or ()]
+    return content
 
 
 def _with_component(fact: Any, component: str) -> Any:
@@ -115,7 +115,7 @@ def _with_component(fact: Any, component: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Stated:
+class Statement:
     """A fact as the paper and our device file state it.
 
     Attributes:
@@ -174,17 +174,17 @@ def read_settings(path: Path) -> dict[tuple[str, str, str], Mapping[str, str]]:
         return {(row["paper"], row["component"], row["name"]): row for row in csv.DictReader(file)}
 
 
-def read_facts(spec: FactsSpec, sources: Sources) -> list[Stated]:
+def read_facts(spec: FactsSpec, sources: Sources) -> list[Statement]:
     """Every fact with the paper's and our statement.
 
     Raises:
         InputError: a setting, published cell, device file, entry or precision does not exist; or a cell has a
             unit that cannot be converted, or belongs to another paper.
     """
-    return [_stated(fact, spec.paper, sources) for fact in spec.facts]
+    return [_statement(fact, spec.paper, sources) for fact in spec.facts]
 
 
-def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
+def _statement(fact: FactSpec, paper: str, sources: Sources) -> Statement:
     ours, basis, fitted = _ours(fact, sources) if fact.device else (None, "", False)
     if fact.id:
         cell = find(sources.cells, fact.id)
@@ -192,13 +192,13 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
             raise InputError(f"fact {fact.fact!r} is {cell.paper}'s, not {paper}'s")
         unit = CAPACITY if fact.precision else ROWS if fact.device else cell.unit
         published = in_unit(cell, unit, f"fact {fact.fact!r}")
-        return Stated(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
+        return Statement(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
     row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, checked by FactSpec
     if row is None:
-        known = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
-        raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, known)}")
-    words = f"{row['value']} {row['unit']}".strip()
-    return Stated(fact, row["section"], words, "", "", ours, basis)
+        settings = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
+        raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, settings)}")
+    text = f"{row['value']} {row['unit']}".strip()
+    return Statement(fact, row["section"], text, "", "", ours, basis)
 
 
 def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
@@ -227,7 +227,7 @@ def _device(folder: Path, name: str) -> Mapping[str, Any]:
     if name not in files:
         raise InputError(unknown("device", name, files))
     device = read_mapping(folder / f"{name}.yaml")
-    return described({"device": device, "engine": {"name": OWN}})
+    return device_in_use({"device": device, "engine": {"name": OWN}})
 
 
 def _source(entry: Fact) -> str:

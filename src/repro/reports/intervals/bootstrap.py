@@ -42,25 +42,25 @@ def figure(totals: Totals) -> float | None:
 
 def interval(totals: Totals) -> Interval | None:
     """The 95% interval of a figure over prompts (percentiles); `None` with fewer than `FEWEST` prompts."""
-    figures = drawn(totals)
+    figures = resample(totals)
     return None if figures is None else ends(figures)
 
 
-def paired(ours: Totals, other: Totals, compare: Literal["ratio", "difference"]) -> Interval | None:
+def paired_interval(ours: Totals, other: Totals, compare: Literal["ratio", "difference"]) -> Interval | None:
     """The 95% interval of one figure over, or less, another, resampled over the same prompts.
 
     `None` if the prompts are not the same, or fewer than `FEWEST`.
     """
-    one, two = drawn(ours), drawn(other)
-    if ours.keys() != other.keys() or one is None or two is None:
+    first, second = resample(ours), resample(other)
+    if ours.keys() != other.keys() or first is None or second is None:
         return None
     if compare == "difference":
-        return ends(one - two)
+        return ends(first - second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return ends(one / two)
+        return ends(first / second)
 
 
-def drawn(totals: Totals, source: str = "", among: Collection[str] | None = None) -> Array | None:
+def resample(totals: Totals, source: str = "", among: Collection[str] | None = None) -> Array | None:
     """The figure of `RESAMPLES` draws of the prompts with replacement; `None` with fewer than `FEWEST`.
 
     Figures over the same prompts of the same source (the digest of a dataset) get the same draws, so that
@@ -114,8 +114,8 @@ def _counts(source: str, prompts: tuple[str, ...]) -> Array:
     """How often each prompt is in each draw: [prompts, `RESAMPLES`]."""
     generator = np.random.default_rng([SEED, crc32("\n".join((source, *prompts)).encode())])
     shares = np.full(len(prompts), 1 / len(prompts))
-    drawn = generator.multinomial(len(prompts), shares, size=RESAMPLES)
-    return np.ascontiguousarray(drawn.T, dtype=np.float64)
+    counts = generator.multinomial(len(prompts), shares, size=RESAMPLES)
+    return np.ascontiguousarray(counts.T, dtype=np.float64)
 
 
 def _round_counts(source: str, prompt: str, counts: Array, rounds: int) -> Array:
@@ -123,8 +123,8 @@ def _round_counts(source: str, prompt: str, counts: Array, rounds: int) -> Array
     draws the prompt: [rounds, `RESAMPLES`].
     """
     generator = np.random.default_rng([SEED, crc32("\n".join(("rounds", source, prompt)).encode())])
-    drawn = generator.multinomial(counts.astype(np.int64) * rounds, np.full(rounds, 1 / rounds))
-    return np.ascontiguousarray(drawn.T, dtype=np.float64)
+    round_counts = generator.multinomial(counts.astype(np.int64) * rounds, np.full(rounds, 1 / rounds))
+    return np.ascontiguousarray(round_counts.T, dtype=np.float64)
 
 
 def ends(figures: Array) -> Interval | None:

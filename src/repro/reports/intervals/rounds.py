@@ -115,13 +115,13 @@ def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()
         lines: its stored rounds, examples or requests.
         answers: its stored answers, which have what rounds do not: energy, similarity, latency.
     """
-    found = {}
-    for name, own in _parts(lines, answers).items():
-        value, there = record.figure(name), figure(own)
-        number = isinstance(value, (int, float)) and there is not None
-        if number and math.isclose(float(there or 0), float(value or 0), rel_tol=CLOSE, abs_tol=1e-12):
-            found[name] = own
-    return found
+    by_figure = {}
+    for name, of_prompts in _parts(lines, answers).items():
+        value, computed = record.figure(name), figure(of_prompts)
+        number = isinstance(value, (int, float)) and computed is not None
+        if number and math.isclose(float(computed or 0), float(value or 0), rel_tol=CLOSE, abs_tol=1e-12):
+            by_figure[name] = of_prompts
+    return by_figure
 
 
 def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()) -> Record:
@@ -132,25 +132,25 @@ def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Roun
     """
     if not record.done:
         return record
-    each = {name: interval(own) for name, own in totals(record, lines, answers).items()}
-    ends = {name: both for name, both in each.items() if both and not narrow(both)}
-    return replace(record, uncertainty={**stated(record), **ends})
+    intervals = {name: interval(of_prompts) for name, of_prompts in totals(record, lines, answers).items()}
+    ends = {name: pair for name, pair in intervals.items() if pair and not narrow(pair)}
+    return replace(record, uncertainty={**recorded_uncertainty(record), **ends})
 
 
-def stated(record: Record) -> dict[str, Spread]:
+def recorded_uncertainty(record: Record) -> dict[str, Spread]:
     """The uncertainty that a record has itself, without the spread of a wall clock's rounds.
 
     A value with ends beside it (`NAME_low`, `NAME_high`) has these.
     """
-    wall, values = record.provenance.clock == "wall", record.values
-    own = {name: spread for name, spread in record.uncertainty.items() if not (wall and name in GENERATION)}
-    both = {name: (values.get(f"{name}_low"), values.get(f"{name}_high")) for name in values}
+    hidden, values = GENERATION if record.provenance.clock == "wall" else {}, record.values
+    recorded = {name: spread for name, spread in record.uncertainty.items() if name not in hidden}
+    pairs = {name: (values.get(f"{name}_low"), values.get(f"{name}_high")) for name in values}
     ends = {
         name: (float(low), float(high))
-        for name, (low, high) in both.items()
+        for name, (low, high) in pairs.items()
         if isinstance(low, int | float) and isinstance(high, int | float)
     }
-    return ends | own
+    return ends | recorded
 
 
 def narrow(ends: tuple[float, float]) -> bool:
@@ -163,103 +163,103 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
         return {}
     names = lines[0].keys()
     if {"request", "emitted"} <= names:
-        return _generated(_answered(lines, answers), _by_round(lines))
+        return _generation(_answer_sums(lines, answers), _by_round(lines))
     if {"met", "ttft"} <= names:
-        return _ratios(_each(lines, _request_row), SERVING)
+        return _ratios(_row_sums(lines, _request_row), SERVING)
     scored = not names.isdisjoint(("baseline_right", "baseline_nats"))
-    return _ratios(_each(lines, _example_row), ACCURACY) if scored else {}
+    return _ratios(_row_sums(lines, _example_row), ACCURACY) if scored else {}
 
 
-def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
+def _round_sums(lines: Sequence[Round]) -> dict[str, Sums]:
     """The sums of each prompt over lines of its answers."""
-    found: dict[str, Sums] = defaultdict(lambda: defaultdict(float, dict.fromkeys(COUNTED, 0.0)))
+    by_prompt: dict[str, Sums] = defaultdict(lambda: defaultdict(float, dict.fromkeys(COUNTED, 0.0)))
     for line in lines:
-        own, numbers = found[str(line["request"])], cast("Mapping[str, float]", line)
+        sums, numbers = by_prompt[str(line["request"])], cast("Mapping[str, float]", line)
         emitted, accepted = numbers.get("emitted") or 0.0, numbers.get("accepted") or 0.0
-        own["emitted"] += emitted
-        own["seconds"] += (numbers.get("end") or 0.0) - (numbers.get("start") or 0.0)
+        sums["emitted"] += emitted
+        sums["seconds"] += (numbers.get("end") or 0.0) - (numbers.get("start") or 0.0)
         if rows := numbers.get("rows"):
-            own["calls"] += 1
-            own["verified"] += emitted
-            own["accepted"] += accepted
-            own["rows"] += rows
+            sums["calls"] += 1
+            sums["verified"] += emitted
+            sums["accepted"] += accepted
+            sums["rows"] += rows
             if drafted := numbers.get("drafted"):
                 reach = numbers.get("reach") or 0.0
-                own["draftings"] += 1
-                own["drafted"] += drafted
-                own["right"] += 100 * accepted
-                own["errors"] += accepted < reach
-                own["useless"] += accepted >= reach
+                sums["draftings"] += 1
+                sums["drafted"] += drafted
+                sums["right"] += 100 * accepted
+                sums["errors"] += accepted < reach
+                sums["useless"] += accepted >= reach
             if (possible := numbers.get("possible")) is not None:
-                own["possible"] += possible
-    return found
+                sums["possible"] += possible
+    return by_prompt
 
 
-def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
+def _answer_sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
     """The sums of each prompt over its lines, and those of its answer."""
-    found = _summed(lines)
+    by_prompt = _round_sums(lines)
     for line in answers:
-        own = found[str(line["request"])]
+        sums = by_prompt[str(line["request"])]
         for name, value in line.items():
             if isinstance(value, (int, float)):
-                own[name] = float(value)
-    for own in found.values():
-        own[ONE] = 1.0
-        if {"prefill_joules", "decode_joules"} <= own.keys():
-            own["answer_joules"] = own["prefill_joules"] + own["decode_joules"]
-    return found
+                sums[name] = float(value)
+    for sums in by_prompt.values():
+        sums[ONE] = 1.0
+        if {"prefill_joules", "decode_joules"} <= sums.keys():
+            sums["answer_joules"] = sums["prefill_joules"] + sums["decode_joules"]
+    return by_prompt
 
 
 def _by_round(lines: Sequence[Round]) -> dict[str, list[Sums]]:
     """The sums of each prompt in each round of it, where a clock answered it several times."""
-    parts: dict[str, list[list[Round]]] = defaultdict(list)
+    by_prompt: dict[str, list[list[Round]]] = defaultdict(list)
     for line in lines:
-        of_prompt = parts[str(line["request"])]
-        if not of_prompt or line.get("round") == 0:
-            of_prompt.append([])
-        of_prompt[-1].append(line)
+        answer_lines = by_prompt[str(line["request"])]
+        if not answer_lines or line.get("round") == 0:
+            answer_lines.append([])
+        answer_lines[-1].append(line)
     return {
-        prompt: [_summed(part)[prompt] for part in of_prompt]
-        for prompt, of_prompt in parts.items()
-        if len(of_prompt) > 1
+        prompt: [_round_sums(part)[prompt] for part in answer_lines]
+        for prompt, answer_lines in by_prompt.items()
+        if len(answer_lines) > 1
     }
 
 
-def _generated(sums: Mapping[str, Sums], again: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
-    share = 1 / len(sums)  # so that the sums below add up to one
-    parts = {prompt: {**own, "share": share} for prompt, own in sums.items()}
+def _generation(by_prompt: Mapping[str, Sums], by_round: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
+    share = 1 / len(by_prompt)  # so that the sums below add up to one
+    parts = {prompt: {**sums, "share": share} for prompt, sums in by_prompt.items()}
     pairs = {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}}
-    found = _ratios(parts, pairs)
-    for prompt, rounds in again.items():
-        each = [{**own, "share": share / len(rounds)} for own in rounds]
+    figures = _ratios(parts, pairs)
+    for prompt, rounds in by_round.items():
+        parts_of_rounds = [{**sums, "share": share / len(rounds)} for sums in rounds]
         for name, (above, below) in pairs.items():
-            if name in found and all({above, below} <= own.keys() for own in each):
-                split = tuple((own[above], own[below]) for own in each)
-                found[name] = {**found[name], prompt: found[name][prompt]._replace(rounds=split)}
-    return found
+            if name in figures and all({above, below} <= sums.keys() for sums in parts_of_rounds):
+                round_totals = tuple((sums[above], sums[below]) for sums in parts_of_rounds)
+                figures[name] = {**figures[name], prompt: figures[name][prompt]._replace(rounds=round_totals)}
+    return figures
 
 
-def _each(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str, Sums]:
+def _row_sums(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str, Sums]:
     """The sums of each dataset row: of its example, or of all requests that ask it."""
     rows: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for number, line in enumerate(lines):
-        own = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
-        own |= {name: 100.0 * own[name] for name in PERCENT if name in own}
-        own[ONE] = 1.0
-        if {"right", "baseline_right"} <= own.keys():
-            own["gained"] = own["right"] - own["baseline_right"]
-        if {"last_right", "baseline_last"} <= own.keys():
-            own["last_gained"] = own["last_right"] - own["baseline_last"]
-        if {"nats", "baseline_nats"} <= own.keys():
-            own["nats_more"] = own["nats"] - own["baseline_nats"]
-        if "switch" in own:
-            own["switched"] = float(own["switch"] > 0)
-        if {"right", "met"} <= own.keys():
-            own["in_time"] = own["right"] * bool(own["met"])
-        if own.get("full_ttft") and "deciding" in own:
-            own["deciding_of_full"] = own["deciding"] / own["full_ttft"]
+        values = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
+        values |= {name: 100.0 * values[name] for name in PERCENT if name in values}
+        values[ONE] = 1.0
+        if {"right", "baseline_right"} <= values.keys():
+            values["gained"] = values["right"] - values["baseline_right"]
+        if {"last_right", "baseline_last"} <= values.keys():
+            values["last_gained"] = values["last_right"] - values["baseline_last"]
+        if {"nats", "baseline_nats"} <= values.keys():
+            values["nats_more"] = values["nats"] - values["baseline_nats"]
+        if "switch" in values:
+            values["switched"] = float(values["switch"] > 0)
+        if {"right", "met"} <= values.keys():
+            values["in_time"] = values["right"] * bool(values["met"])
+        if values.get("full_ttft") and "deciding" in values:
+            values["deciding_of_full"] = values["deciding"] / values["full_ttft"]
         sums = rows[row(line, number)]
-        for name, value in own.items():
+        for name, value in values.items():
             sums[name] += value
     return rows
 
@@ -273,11 +273,11 @@ def _request_row(line: Round, number: int) -> str:
     return _example_row(line, number).rpartition("/")[0] or str(number)
 
 
-def _ratios(sums: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> dict[str, Totals]:
+def _ratios(by_prompt: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> dict[str, Totals]:
     """The ratios whose two sums are known of every prompt."""
-    known = set.intersection(*({*own} for own in sums.values()))
+    common = set.intersection(*({*sums} for sums in by_prompt.values()))
     return {
-        name: {prompt: Total(own[above], own[below]) for prompt, own in sums.items()}
+        name: {prompt: Total(sums[above], sums[below]) for prompt, sums in by_prompt.items()}
         for name, (above, below) in pairs.items()
-        if {above, below} <= known
+        if {above, below} <= common
     }

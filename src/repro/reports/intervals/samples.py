@@ -13,13 +13,13 @@ from typing import Protocol
 
 from repro.libraries import Array
 from repro.records.record import Record
-from repro.reports.intervals.bootstrap import Totals, drawn
+from repro.reports.intervals.bootstrap import Totals, resample
 from repro.reports.intervals.rounds import totals
 
 COUNTED = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
 """Values that count what a cell was asked, with their names."""
 
-KEPT = 64
+CACHED = 64
 """Drawn figures that are kept, of 80 kB each: those of a row of a table."""
 
 
@@ -47,7 +47,7 @@ class Samples:
         self.rounds = lru_cache(CELLS)(lines.rounds)
         self.answers = lru_cache(CELLS)(lines.answers)
         self._totals: dict[str, dict[str, Totals]] = {}
-        self._drawn = lru_cache(KEPT)(self._draw)
+        self._cached_draw = lru_cache(CACHED)(self._draw)
         self._examples = cache(self._count_examples)
 
     def totals(self, record: Record) -> dict[str, Totals]:
@@ -65,17 +65,17 @@ class Samples:
     def _count_examples(self, key: str) -> int:
         return len({line.get("row_hash") for line in self.answers(key)} - {None})
 
-    def drawn(self, record: Record, name: str, among: Collection[str]) -> Array | None:
+    def figure_draws(self, record: Record, name: str, among: Collection[str]) -> Array | None:
         """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
 
         Nobody changes it: several columns have ratios of the same figure.
         """
         if name not in self.totals(record):
             return None
-        return self._drawn(record.key, name, _source(record), frozenset(among))
+        return self._cached_draw(record.key, name, _source(record), frozenset(among))
 
     def _draw(self, key: str, name: str, source: str, among: frozenset[str]) -> Array | None:
-        return drawn(self._totals[key][name], source, among)
+        return resample(self._totals[key][name], source, among)
 
     def together(self, records: Iterable[Record]) -> JointSamples:
         """The records' figures, resampled over all their prompts at once."""
@@ -98,9 +98,9 @@ class JointSamples:
     samples: Samples
     prompts: Mapping[str, Collection[str]]
 
-    def drawn(self, record: Record, name: str) -> Array | None:
+    def figure_draws(self, record: Record, name: str) -> Array | None:
         """A figure of the record over each draw of all prompts; `None` if its lines do not give one."""
-        return self.samples.drawn(record, name, self.prompts.get(_source(record), ()))
+        return self.samples.figure_draws(record, name, self.prompts.get(_source(record), ()))
 
 
 def _source(record: Record) -> str:
@@ -114,12 +114,12 @@ def distinct(records: Sequence[Record], samples: Samples | None = None) -> int |
     Records of the same rows and the same target read the same text, which counts once; so do equal examples
     of a record whose `samples` name them.
     """
-    most: dict[tuple[str, str], int] = {}
+    largest: dict[tuple[str, str], int] = {}
     for record in records:
-        asked = [value for name in COUNTED if isinstance(value := record.values.get(name), int)]
-        if record.done and asked and record.provenance.weights != "none":
+        counts = [value for name in COUNTED if isinstance(value := record.values.get(name), int)]
+        if record.done and counts and record.provenance.weights != "none":
             inputs = record.provenance.inputs
             stream = (str(inputs.get("dataset")), str(inputs.get("target")))
-            counted = (samples.examples(record) if samples else 0) or max(asked)
-            most[stream] = max(most.get(stream, 0), counted)
-    return sum(most.values()) or None
+            count = (samples.examples(record) if samples else 0) or max(counts)
+            largest[stream] = max(largest.get(stream, 0), count)
+    return sum(largest.values()) or None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_folders, merge_entries
 from repro.core.registry import unknown
 
 OWN = "repro"
@@ -24,8 +24,8 @@ def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
     Raises:
         InputError: two entries have the same key.
     """
-    places = conf_folders() if folders is None else folders
-    return merged(places, "reference/papers.bib", read_entries, "BibTeX entry")
+    conf_dirs = conf_folders() if folders is None else folders
+    return merge_entries(conf_dirs, "reference/papers.bib", read_entries, "BibTeX entry")
 
 
 def read_entries(path: Path) -> dict[str, str]:
@@ -36,20 +36,20 @@ def read_entries(path: Path) -> dict[str, str]:
     """
     entries: dict[str, str] = {}
     for text in re.split(r"^(?=@)", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        found = re.match(r"@\w+\{([^,\s]+),", text)
-        if found is None:
+        match = re.match(r"@\w+\{([^,\s]+),", text)
+        if match is None:
             continue
-        if found[1] in entries:
-            raise InputError(f"{path.name} has two entries with the key {found[1]!r}")
-        entries[found[1]] = text.strip()
+        if match[1] in entries:
+            raise InputError(f"{path.name} has two entries with the key {match[1]!r}")
+        entries[match[1]] = text.strip()
     return entries
 
 
 def papers_of(name: str, component: type) -> list[str]:
     """The papers that a component's name, folder or documentation names, by their keys."""
     path = Path(inspect.getfile(component))
-    said = (name, path.parent.name, component.__doc__, sys.modules[component.__module__].__doc__)
-    text = " ".join(filter(None, said)).lower().replace("-", "_")
+    texts = (name, path.parent.name, component.__doc__, sys.modules[component.__module__].__doc__)
+    text = " ".join(filter(None, texts)).lower().replace("-", "_")
     return [paper for paper in load_bibliography() if paper != OWN and re.search(rf"\b{paper}\b", text)]
 
 

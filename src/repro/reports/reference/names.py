@@ -79,10 +79,10 @@ class DisplayNames:
 
     @staticmethod
     def _with_default(entry: NameSpec, label: str, value: str) -> NameSpec:
-        own = FIELD_OF.get(label)
-        if own is None or own in entry.published:
+        name = FIELD_OF.get(label)
+        if name is None or name in entry.published:
             return entry
-        return NameSpec(entry.name, {**entry.published, own: tuple(dict.fromkeys((value, entry.name)))})
+        return NameSpec(entry.name, {**entry.published, name: tuple(dict.fromkeys((value, entry.name)))})
 
 
 def load_names(folders: Sequence[Path] | None = None) -> DisplayNames:
@@ -103,16 +103,16 @@ def load_notes(folders: Sequence[Path] | None = None) -> dict[str, str]:
     return conf_entries("reference/notes.yaml", _read_notes, "shared footnote", folders)
 
 
-def footnotes(notes: Sequence[str], known: Mapping[str, str]) -> list[str]:
+def footnotes(notes: Sequence[str], shared: Mapping[str, str]) -> list[str]:
     """The text of each note: a shared one's by its name (a single word), or the note itself.
 
     Raises:
         InputError: there is no shared footnote with that name.
     """
     for note in notes:
-        if note.isidentifier() and note not in known:
-            raise InputError(unknown("shared footnote", note, known))
-    return [known.get(note, note) for note in notes]
+        if note.isidentifier() and note not in shared:
+            raise InputError(unknown("shared footnote", note, shared))
+    return [shared.get(note, note) for note in notes]
 
 
 def _read_notes(path: Path) -> dict[str, str]:
@@ -120,14 +120,14 @@ def _read_notes(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, NameSpec]:
-    found: dict[str, NameSpec] = {}
+    specs: dict[str, NameSpec] = {}
     for paper, labels in read_mapping(path).items():
         for label, values in _mapping(path, paper, labels).items():
             for value, entry in _mapping(path, f"{paper}, {label}", values).items():
-                found[f"{paper}/{label}/{value}"] = _entry(
+                specs[f"{paper}/{label}/{value}"] = _entry(
                     path, f"{paper}, {label}, {value}", str(value), entry
                 )
-    return found
+    return specs
 
 
 def _mapping(path: Path, where: str, content: Any) -> dict[Any, Any]:
@@ -139,10 +139,10 @@ def _mapping(path: Path, where: str, content: Any) -> dict[Any, Any]:
 def _entry(path: Path, where: str, value: str, entry: Any) -> NameSpec:
     if isinstance(entry, str):
         return NameSpec(entry)
-    given = dict(_mapping(path, where, entry))
-    name = str(given.pop("name", value))
-    for key in given:
+    fields = dict(_mapping(path, where, entry))
+    name = str(fields.pop("name", value))
+    for key in fields:
         if key not in FIELDS:
             raise InputError(f"{path}, {where}: {unknown('field of a published cell', str(key), FIELDS)}")
-    texts = {key: tuple(map(str, t)) if isinstance(t, list) else (str(t),) for key, t in given.items()}
+    texts = {key: tuple(map(str, t)) if isinstance(t, list) else (str(t),) for key, t in fields.items()}
     return NameSpec(name, texts)

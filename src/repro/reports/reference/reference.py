@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders, merged
+from repro.core.paths import conf_folders, merge_entries
 from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 
@@ -42,7 +42,7 @@ class PublishedCell:
         note: doubts about it.
         same_as: id of a cell of an earlier version of the paper that prints the same value.
         determined: what makes ours for it follow from a fit or a setting; "" if it can miss.
-        contradicted: the entry of docs/errata.md that proves that the paper's other numbers exclude it.
+        contradicted: the entry of `errata.csv` that proves that the paper's other numbers exclude it.
     """
 
     id: str
@@ -72,7 +72,7 @@ class PublishedCell:
         return {key: value for key, equals, value in parts if equals}
 
 
-COLUMNS = tuple(one.name for one in fields(PublishedCell) if one.name not in ("determined", "contradicted"))
+COLUMNS = tuple(f.name for f in fields(PublishedCell) if f.name not in ("determined", "contradicted"))
 """The columns of a file of published values; the last may be absent."""
 
 
@@ -86,12 +86,12 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
     Raises:
         InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.
     """
-    places = conf_folders() if folders is None else folders
-    cells = merged(places, "reference/cells*.csv", read_cells, "published cell")
-    own = places[0] / "reference"
-    for name, why in _remarks(own / "determined.csv", "why").items():
+    conf_dirs = conf_folders() if folders is None else folders
+    cells = merge_entries(conf_dirs, "reference/cells*.csv", read_cells, "published cell")
+    folder = conf_dirs[0] / "reference"
+    for name, why in _remarks(folder / "determined.csv", "why").items():
         cells[name] = replace(find(cells, name), determined=why)
-    for name, proof in _remarks(own / "contradictions.csv", "proof").items():
+    for name, proof in _remarks(folder / "contradictions.csv", "proof").items():
         cells[name] = replace(find(cells, name), contradicted=proof)
     return cells
 
@@ -101,8 +101,8 @@ def _remarks(path: Path, field: str) -> dict[str, str]:
     if not path.is_file():
         return {}
     with csv_reader(path) as reader:
-        if lacking := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path.name} has no column {lacking[0]!r}")
+        if missing := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path.name} has no column {missing[0]!r}")
         return {line["id"]: line[field] for line in reader if line[field]}
 
 
@@ -115,13 +115,13 @@ def read_cells(path: Path) -> dict[str, PublishedCell]:
 @cache
 def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]:
     """The values of a file; `changed` and `size` are part of the cache key."""
-    wanted = [*COLUMNS]
+    columns = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}
     with csv_reader(path) as reader:
-        if list(reader.fieldnames or ()) not in (wanted, wanted[:-1]):
+        if list(reader.fieldnames or ()) not in (columns, columns[:-1]):
             raise InputError(
-                f"{path.name} has the columns {reader.fieldnames}; it must have {wanted[:-1]}, and may have "
-                f"{wanted[-1]!r} after them"
+                f"{path.name} has the columns {reader.fieldnames}; it must have {columns[:-1]}, and may have "
+                f"{columns[-1]!r} after them"
             )
         for row in reader:
             if None in row or None in row.values():
@@ -144,30 +144,30 @@ def find(cells: Mapping[str, PublishedCell], name: str) -> PublishedCell:
     """
     if name in cells:
         return cells[name]
-    place = _place(name)
-    if beside := [known for known in cells if _place(known) == place]:
-        raise InputError(unknown("published cell", name, beside))
+    artifact = _artifact_of(name)
+    if neighbours := [cell_id for cell_id in cells if _artifact_of(cell_id) == artifact]:
+        raise InputError(unknown("published cell", name, neighbours))
     raise InputError(
-        f"published cell {name!r}: {unknown('table or figure', place, {_place(c) for c in cells})}"
+        f"published cell {name!r}: {unknown('table or figure', artifact, {_artifact_of(c) for c in cells})}"
     )
 
 
-def select(cells: Mapping[str, PublishedCell], **wanted: str) -> list[PublishedCell]:
+def select(cells: Mapping[str, PublishedCell], **texts: str) -> list[PublishedCell]:
     """The cells whose fields have these values, in the file's order: `select(cells, paper="lever")`.
 
     Raises:
         InputError: a field does not exist, or no cell has that value in it.
     """
     names = [name for name in COLUMNS if not name.startswith("value_")]
-    for field, text in wanted.items():
+    for field, text in texts.items():
         if field not in names:
             raise InputError(unknown("field of a published cell", field, names))
-        if text not in (known := {str(getattr(cell, field)) for cell in cells.values()}):
-            raise InputError(unknown(f"{field} of a published cell", text, known))
-    return [c for c in cells.values() if all(getattr(c, f) == text for f, text in wanted.items())]
+        if text not in (choices := {str(getattr(cell, field)) for cell in cells.values()}):
+            raise InputError(unknown(f"{field} of a published cell", text, choices))
+    return [c for c in cells.values() if all(getattr(c, f) == text for f, text in texts.items())]
 
 
-def _place(name: str) -> str:
+def _artifact_of(name: str) -> str:
     """Paper and table or figure, the first two parts of an id."""
     return ".".join(name.split(".")[:2])
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from repro.core.errors import InputError
-from repro.core.overrides import unquoted, word
+from repro.core.overrides import unquote, word
 from repro.core.registry import discover, lookup, names, unknown
 from repro.reports.reference.names import ANY, load_names
 
@@ -60,30 +60,30 @@ def beside(key: str) -> BesideSetting | None:
     group = next((group for group in GROUPS if component in names(group)), None)
     if group is None:
         return None
-    known = [f.name for f in fields(lookup(group, component))]
-    if setting.partition(".")[0] not in known:
-        sentence = unknown("setting", setting, known)
+    setting_names = [f.name for f in fields(lookup(group, component))]
+    if setting.partition(".")[0] not in setting_names:
+        sentence = unknown("setting", setting, setting_names)
         raise InputError(f"{group} {component} has no setting {setting!r}{sentence[sentence.index('.') :]}")
     return BesideSetting(group, component, setting)
 
 
-def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
+def carry_all(overrides: Sequence[str], sweep: bool = True) -> list[str]:
     """The command's arguments, with those of single components as the sweeper takes them.
 
     Raises:
         InputError: there is one, and the command runs a single cell; or a component lacks the setting.
     """
-    found = []
+    arguments = []
     for override in overrides:
         key, equals, value = override.partition("=")
-        asked = beside(key) if equals else None
-        if asked and not sweep:
+        setting = beside(key) if equals else None
+        if setting and not sweep:
             raise InputError(
                 f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
-                f"write {asked.choice} {asked.override}={value}"
+                f"write {setting.choice} {setting.override}={value}"
             )
-        found.append(carry(override) if asked else override)
-    return found
+        arguments.append(carry(override) if setting else override)
+    return arguments
 
 
 def carry(override: str) -> str:
@@ -93,14 +93,14 @@ def carry(override: str) -> str:
 
 
 def as_typed(override: str) -> str:
-    """An override as the command line has it, whether it was `carried` or not."""
+    """An override as the command line has it, whether `carry` wrote it or not."""
     match = CARRIED_AS.fullmatch(override)
-    return f"{match[1]}={unquoted(match[2])}" if match else override
+    return f"{match[1]}={unquote(match[2])}" if match else override
 
 
 def label(settings: Iterable[tuple[BesideSetting, str]], printed: bool = False) -> str:
     """The label of a component's cell with other settings, `chain_sd, length 2`, or with its printed name."""
-    given = [*settings]
-    own = given[0][0]
-    name = load_names().find(ANY, own.group, own.component).name if printed else own.component
-    return ", ".join([name, *(f"{asked.setting} {value}" for asked, value in given)])
+    pairs = [*settings]
+    first = pairs[0][0]
+    name = load_names().find(ANY, first.group, first.component).name if printed else first.component
+    return ", ".join([name, *(f"{setting.setting} {value}" for setting, value in pairs)])

@@ -156,41 +156,41 @@ class _Expansion:
 
     # --- columns ------------------------------------------------------------------------------------------
 
-    def _columns(self, settings: ColumnSettings, place: str) -> Iterator[Column]:
-        """The columns of an entry; `place` is the entry, for error messages."""
+    def _columns(self, settings: ColumnSettings, entry: str) -> Iterator[Column]:
+        """The columns of an entry; `entry` names it in error messages."""
         metric, each = load_metrics().find(settings.metric), settings.each
         if settings.pairs:
             for key, pair in settings.pairs.items():
-                yield self._pair(key, pair, settings, metric, place)
+                yield self._pair(key, pair, settings, metric, entry)
         elif not each:
-            yield _column(settings.key or metric.name, settings.heading, settings, metric, place)
+            yield _column(settings.key or metric.name, settings.heading, settings, metric, entry)
         else:
-            for key, value in self._values_of_each(settings, place).items():
+            for key, value in self._values_of_each(settings, entry).items():
                 heading = (settings.heading or "{}").format(self._name(each, value))
                 key = (settings.key or "{}").format(key)
-                yield _column(key, heading, settings, metric, place, where={each: value})
+                yield _column(key, heading, settings, metric, entry, where={each: value})
 
-    def _values_of_each(self, settings: ColumnSettings, place: str) -> Mapping[str, str]:
+    def _values_of_each(self, settings: ColumnSettings, entry: str) -> Mapping[str, str]:
         """The values of `each` by the key of their column."""
         each, of = settings.each, settings.of
         if isinstance(of, Mapping):
             return of
         if of is None and each not in self.values:
-            raise InputError(f"{place}: the grid does not tell the values of {each!r}; list them in `of`")
+            raise InputError(f"{entry}: the grid does not tell the values of {each!r}; list them in `of`")
         return {value: value for value in (self.values[each] if of is None else of)}
 
-    def _pair(self, key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, place: str) -> Column:
+    def _pair(self, key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, entry: str) -> Column:
         each, parts = settings.each, PAIR.fullmatch(pair)
         if not each or parts is None:
             raise InputError(
-                f"{place}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), "
+                f"{entry}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), "
                 "'a vs b' (how many times better), 'a less b' (difference) or 'a below b' (by how many "
                 "percent)"
             )
         first, word, base = parts.groups()
         for value in (first, base):
             if value not in self.values.get(each, (value,)):
-                raise InputError(f"{place}: {unknown(each, value, self.values[each])}")
+                raise InputError(f"{entry}: {unknown(each, value, self.values[each])}")
         text = f"{self._name(each, first)} {'over' if word == VERSUS else word} {self._name(each, base)}"
         heading = settings.heading.format(text) if settings.heading else text
         better = settings.better
@@ -199,7 +199,7 @@ class _Expansion:
             if metric.better == "lower":
                 first, base = base, first
         sides = {"where": {each: first}, "over": {each: base}}
-        return _column(key, heading, settings, metric, place, **sides, compare=WORDS[word], better=better)
+        return _column(key, heading, settings, metric, entry, **sides, compare=WORDS[word], better=better)
 
     # --- published values ---------------------------------------------------------------------------------
 
@@ -229,13 +229,13 @@ class _Expansion:
             yield aside
             return
         texts = _texts({**self._table_paper(), **aside.paper}, f"{self.where}, aside, paper")
-        _require_said(texts, ("artifact",), f"{self.where}, aside, paper")
-        chosen = {column.spec.key: column for column in columns if column.spec.key in aside.columns}
-        entries = [self._entry(row, column, texts, None) for row in self.rows for column in chosen.values()]
+        _require_texts(texts, ("artifact",), f"{self.where}, aside, paper")
+        by_key = {column.spec.key: column for column in columns if column.spec.key in aside.columns}
+        entries = [self._entry(row, column, texts, None) for row in self.rows for column in by_key.values()]
         ids = published_ids(entries, self.published.values(), self.where)
         for entry, name in zip(entries, ids, strict=True):
             if name:
-                label = f"{chosen[entry.column].spec.heading}, {self._row_name(entry.row)}"
+                label = f"{by_key[entry.column].spec.heading}, {self._row_name(entry.row)}"
                 yield AsideSpec(name, aside.note, label, entry.row, entry.column)
 
     def _entry(self, row: str, column: Column, texts: Texts, unit: str | None) -> EntryCoordinates:
@@ -246,15 +246,15 @@ class _Expansion:
         labels = {**self.rows[row], **column.spec.where}
         cells = [cell for cell in self.cells if labels.items() <= cell.items()]
         shared = {n: v for n, v in cells[0].items() if all(c.get(n) == v for c in cells)} if cells else {}
-        said = coordinates(load_names(), self.paper, {**shared, **labels})
+        by_field = coordinates(load_names(), self.paper, {**shared, **labels})
         if column.spec.over:
             base = coordinates(load_names(), self.paper, column.spec.over).get("system", ())
-            system = said.get("system", ())
+            system = by_field.get("system", ())
             if column.spec.compare == "ratio" and column.metric.better == "lower":
                 system, base = base, system
-            said |= {name: sides for name, sides in (("system", system), ("relative_to", base)) if sides}
-        conditions = (*said.get(CONDITION, ()), *texts.get(CONDITION, ()))
-        return EntryCoordinates(row, column.spec.key, {**said, **texts, CONDITION: conditions}, unit)
+            by_field |= {name: sides for name, sides in (("system", system), ("relative_to", base)) if sides}
+        conditions = (*by_field.get(CONDITION, ()), *texts.get(CONDITION, ()))
+        return EntryCoordinates(row, column.spec.key, {**by_field, **texts, CONDITION: conditions}, unit)
 
     def _texts(self, column: Column) -> Texts:
         """What a column's published cells must say beside its entries' labels; nothing if it has none."""
@@ -264,7 +264,7 @@ class _Expansion:
         where = f"{self.where}, column {column.spec.key!r}, paper"
         texts = _texts({"metric": metrics, **self._table_paper(), **(paper or {})}, where)
         self._require_artifact(texts, where)
-        _require_said(texts, ("artifact", "metric"), where)
+        _require_texts(texts, ("artifact", "metric"), where)
         return texts
 
     def _table_paper(self) -> Coordinates:
@@ -338,7 +338,7 @@ def _texts(paper: Coordinates, where: str) -> dict[str, tuple[str, ...]]:
     return {name: (texts,) if isinstance(texts, str) else texts for name, texts in paper.items()}
 
 
-def _require_said(texts: Texts, fields: Sequence[str], where: str) -> None:
+def _require_texts(texts: Texts, fields: Sequence[str], where: str) -> None:
     """InputError unless texts are given for these fields of the published values."""
     if not all(texts.get(name) for name in fields):
         raise InputError(f"{where}: say {' and '.join(fields)} of the published values")
@@ -357,13 +357,13 @@ def _is_among(value: str, values: Collection[str]) -> bool:
 
 
 def _column(
-    key: str, heading: str, settings: ColumnSettings, metric: MetricSpec, place: str, **changes: Any
+    key: str, heading: str, settings: ColumnSettings, metric: MetricSpec, entry: str, **changes: Any
 ) -> Column:
     """The column of a metric; `changes` go before the settings, and labels beside theirs."""
     where, over = ({**getattr(settings, side), **changes.get(side, {})} for side in ("where", "over"))
     compare = changes.get("compare", settings.compare)
     is_compared = bool(over or settings.relative_to)
-    scale, unit, digits, better = _shown(settings, metric, compare or "ratio" if is_compared else "", place)
+    scale, unit, digits, better = _display(settings, metric, compare or "ratio" if is_compared else "", entry)
     wished = changes.get("better", settings.better)
     spec = ColumnSpec(
         key=key,
@@ -388,8 +388,8 @@ def _column(
     return Column(spec, settings, metric)
 
 
-def _shown(
-    settings: ColumnSettings, metric: MetricSpec, compare: str, place: str
+def _display(
+    settings: ColumnSettings, metric: MetricSpec, compare: str, entry: str
 ) -> tuple[float, str, int, Any]:
     """Scale, unit, digits and direction of the metric, or of a comparison of two of its values."""
     if compare == "ratio":
@@ -402,6 +402,6 @@ def _shown(
         return scale, difference, metric.digits, metric.better
     times = factor(unit, wished)
     if times is None:
-        raise InputError(f"{place}: {metric.name} is in {unit!r}, not in {wished!r}")
+        raise InputError(f"{entry}: {metric.name} is in {unit!r}, not in {wished!r}")
     wished = "percentage_point" if compare and wished == "%" else wished
     return scale * times, wished, metric.digits, metric.better

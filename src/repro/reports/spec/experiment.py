@@ -15,12 +15,12 @@ from repro.reports.spec.grid import ExperimentGrid
 
 def experiments(folders: Sequence[Path] | None = None) -> dict[str, Path]:
     """The files of all experiments by name, those of other packages too; the first of a name counts."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in conf_folders() if folders is None else folders:
         root = folder / "experiment"
         for path in sorted(root.rglob("*.yaml")):
-            found.setdefault(path.relative_to(root).with_suffix("").as_posix(), path)
-    return found
+            files.setdefault(path.relative_to(root).with_suffix("").as_posix(), path)
+    return files
 
 
 def experiment_file(name: str) -> dict[str, Any]:

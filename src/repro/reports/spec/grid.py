@@ -46,9 +46,9 @@ class ExperimentGrid:
     @classmethod
     def parse(cls, content: Mapping[str, Any] | None, where: str) -> ExperimentGrid:
         """Read a `grid:` section; InputError for an axis or a part that is none."""
-        given = dict(content or {})
-        cells = given.pop(CELLS, None)
-        axes = {str(name): _axis(value, f"{where}, {name}") for name, value in given.items()}
+        settings = dict(content or {})
+        cells = settings.pop(CELLS, None)
+        axes = {str(name): _axis(value, f"{where}, {name}") for name, value in settings.items()}
         if cells is None:
             return cls(axes)
         if not isinstance(cells, list) or not all(isinstance(part, Mapping) and part for part in cells):
@@ -112,8 +112,8 @@ def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
 def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
     if not isinstance(values, str):
         return values
-    if (found := RANGE.fullmatch(values)) and int(found[3] or 1):
-        return range(int(found[1]), int(found[2]), int(found[3] or 1))
+    if (match := RANGE.fullmatch(values)) and int(match[3] or 1):
+        return range(int(match[1]), int(match[2]), int(match[3] or 1))
     return (values,) if PLAIN.fullmatch(values) else None
 
 

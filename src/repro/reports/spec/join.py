@@ -60,7 +60,7 @@ def published_ids(
         [
             (number, *texts)
             for number, entry in enumerate(entries)
-            for texts in product(*(_accepted(entry.texts, name, printed[name]) for name in ON))
+            for texts in product(*(_fitting_texts(entry.texts, name, printed[name]) for name in ON))
         ],
         columns=["entry", *ON],
     )
@@ -86,18 +86,18 @@ def published_ids(
 
 def coordinates(names: DisplayNames, paper: str, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The texts of a published cell's fields that labels stand for; of two labels the texts that fit both."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_field: dict[str, tuple[str, ...]] = {}
     for label, value in labels.items():
         for name, texts in names.find(paper, label, value).published.items():
             if name == CONDITION:
-                found[name] = (*found.get(name, ()), *texts)
+                by_field[name] = (*by_field.get(name, ()), *texts)
             else:
-                both = tuple(text for text in texts if text in found.get(name, texts))
-                found[name] = both or texts
-    return found
+                common = tuple(text for text in texts if text in by_field.get(name, texts))
+                by_field[name] = common or texts
+    return by_field
 
 
-def _accepted(texts: Texts, name: str, printed: Collection[str]) -> list[str]:
+def _fitting_texts(texts: Texts, name: str, printed: Collection[str]) -> list[str]:
     """The printed texts of a field that fit an entry."""
     fitting = (*texts.get(name, () if name in STRICT else printed), "")
     return [text for text in printed if text in fitting]

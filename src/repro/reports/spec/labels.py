@@ -37,66 +37,66 @@ Labels = Mapping[str, str]
 
 
 def labels_of(
-    points: Sequence[Point], given: Mapping[str, Any], content: Mapping[str, Any], folders: Sequence[Path]
+    points: Sequence[Point], defaults: Mapping[str, Any], content: Mapping[str, Any], folders: Sequence[Path]
 ) -> list[Labels]:
     """The labels of each cell.
 
     Args:
         points: settings of the cells.
-        given: choices that all cells share, by setting (`method`, `model@target`).
+        defaults: choices that all cells share, by setting (`method`, `model@target`).
         content: the experiment file's top level: `labels`, and settings that a label may name.
         folders: `conf/` folders.
     """
-    return [_labels(point, given, content, tuple(folders)) for point in points]
+    return [_labels(point, defaults, content, tuple(folders)) for point in points]
 
 
 def defaults_of(content: Mapping[str, Any]) -> dict[str, str]:
     """The choices in a file's `defaults:` list, by setting: `override /method: sp` is `method`."""
-    found: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for entry in content.get("defaults") or ():
         if isinstance(entry, Mapping):
             for key, value in entry.items():
-                found[str(key).removeprefix("override ").strip().lstrip("/")] = str(value)
-    return found
+                choices[str(key).removeprefix("override ").strip().lstrip("/")] = str(value)
+    return choices
 
 
 def _labels(
-    point: Point, given: Mapping[str, Any], content: Mapping[str, Any], folders: tuple[Path, ...]
+    point: Point, defaults: Mapping[str, Any], content: Mapping[str, Any], folders: tuple[Path, ...]
 ) -> Labels:
-    chosen: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    setup = point.get(SETUP, given.get(SETUP))
+    setup = point.get(SETUP, defaults.get(SETUP))
     if setup is not None:
-        read = _file(folders, SETUP, str(setup))
-        chosen |= defaults_of(read)
-        labels |= {str(name): str(value) for name, value in (read.get("labels") or {}).items()}
-    plain = {name.lstrip("+"): value for name, value in point.items()}
-    chosen |= {name: value for name, value in given.items() if name != SETUP} | plain
+        setup_file = _file(folders, SETUP, str(setup))
+        choices |= defaults_of(setup_file)
+        labels |= {str(name): str(value) for name, value in (setup_file.get("labels") or {}).items()}
+    overrides = {name.lstrip("+"): value for name, value in point.items()}
+    choices |= {name: value for name, value in defaults.items() if name != SETUP} | overrides
     for setting, label in LABEL_OF.items():
-        if setting in chosen:
-            labels[label] = _name(folders, setting.partition("@")[0], str(chosen[setting]))
+        if setting in choices:
+            labels[label] = _name(folders, setting.partition("@")[0], str(choices[setting]))
     for name, value in (content.get("labels") or {}).items():
-        text = _own(str(value), chosen, content)
+        text = _fill(str(value), choices, content)
         if text is not None:
             labels[str(name)] = text
     labels |= {
-        name.removeprefix("labels."): str(v) for name, v in plain.items() if name.startswith("labels.")
+        name.removeprefix("labels."): str(v) for name, v in overrides.items() if name.startswith("labels.")
     }
     return labels
 
 
-def _own(label: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+def _fill(label: str, choices: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
     """The label with its settings filled in; None if one of them cannot be told."""
-    told = {name: _setting(name, chosen, content) for name in SETTING.findall(label)}
-    if None in told.values() or label.count("${") != len(SETTING.findall(label)):
+    values = {name: _setting(name, choices, content) for name in SETTING.findall(label)}
+    if None in values.values() or label.count("${") != len(SETTING.findall(label)):
         return None
-    return SETTING.sub(lambda found: str(told[found[1]]), label)
+    return SETTING.sub(lambda match: str(values[match[1]]), label)
 
 
-def _setting(name: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+def _setting(name: str, choices: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
     """A setting as text, from the cell's choices or the experiment's file; None if neither has it."""
-    if name in chosen:
-        return "" if chosen[name] is None else str(chosen[name])
+    if name in choices:
+        return "" if choices[name] is None else str(choices[name])
     value: Any = content
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -105,12 +105,12 @@ def _setting(name: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -
 
 def _name(folders: tuple[Path, ...], group: str, choice: str) -> str:
     """The name that a choice's file gives it, or one of the files that it extends; else the choice."""
-    read = _file(folders, group, choice)
-    if "name" in read:
-        return str(read["name"])
-    for other in read.get("defaults") or ():
-        if isinstance(other, str) and other != "_self_":
-            return _name(folders, group, other)
+    content = _file(folders, group, choice)
+    if "name" in content:
+        return str(content["name"])
+    for parent in content.get("defaults") or ():
+        if isinstance(parent, str) and parent != "_self_":
+            return _name(folders, group, parent)
     return choice
 
 

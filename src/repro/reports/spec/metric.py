@@ -136,8 +136,8 @@ def _metric(path: Path, name: str, fields: Any) -> MetricSpec:
     where = f"{path.name}, metric {name!r}"
     if not isinstance(fields, dict):
         raise InputError(f"{where}: {fields!r} must be a mapping with heading and definition")
-    given = {"name": name, "group": path.stem, **fields}
-    if "value" not in given and "total" not in given:
-        given["value"] = name
-    given.setdefault("published", [name])
-    return typed(MetricSpec, given, where)
+    settings = {"name": name, "group": path.stem, **fields}
+    if "value" not in settings and "total" not in settings:
+        settings["value"] = name
+    settings.setdefault("published", [name])
+    return typed(MetricSpec, settings, where)

@@ -72,7 +72,7 @@ class RowsSpec:
         for label in self.also:
             require_choice("label in rows.also", label, self.by)
 
-    def printed(self, row: str, experiment: str) -> str:
+    def printed_names(self, row: str, experiment: str) -> str:
         """The printed names of a row's labels, those of the experiment's paper first."""
         names, paper = load_names(), experiment.partition("/")[0]
         labels = zip(self.by, row.split(SEPARATOR, len(self.by) - 1), strict=False)
@@ -297,12 +297,12 @@ class TableSpec:
         for key in keys:
             if keys.count(key) > 1:
                 raise InputError(f"table {self.experiment!r} has two columns with the key {key!r}")
-        pointed = [a.column for a in self.aside if a.column]
+        keys_used = [a.column for a in self.aside if a.column]
         if self.figure:
-            pointed += [key for key in (*self.figure.columns, self.figure.level) if key]
-            pointed += [key for pair in self.figure.pairs for key in pair]
-            pointed += [self.figure.x] if self.figure.kind == "curves" else []
-        for key in pointed:
+            keys_used += [key for key in (*self.figure.columns, self.figure.level) if key]
+            keys_used += [key for pair in self.figure.pairs for key in pair]
+            keys_used += [self.figure.x] if self.figure.kind == "curves" else []
+        for key in keys_used:
             if key not in keys:
                 raise InputError(f"in table {self.experiment!r} {unknown('column', key, keys)}")
         if self.figure:
@@ -431,7 +431,7 @@ def read_section(section: Mapping[str, Any], where: str) -> TableSettings:
     Raises:
         InputError: a key is unknown, withdrawn, missing or not what its type says.
     """
-    content = _inherited(section, where)
+    content = _inherit(section, where)
     require_present(content, WITHDRAWN, where)
     rows, columns = content.get("rows"), content.get("columns")
     rows = dict(rows) if isinstance(rows, Mapping) else {"by": rows}
@@ -452,7 +452,7 @@ def require_present(content: object, withdrawn: Mapping[str, str], where: str) -
             raise InputError(f"{where} has the key {key!r}, which is no more: {instead}")
 
 
-def _inherited(section: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _inherit(section: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A section with what it takes from the table of the experiment `like`; null leaves a part out.
 
     Raises:

@@ -51,17 +51,17 @@ def figures(
     with np.errstate(divide="ignore", invalid="ignore"):
         if column.aggregate in MEANS:
             sides = [([record], bases[at : at + 1]) for at, record in enumerate(records)]
-            return _mean(column, records, [_compared(column, *side, draws) for side in sides])
+            return _mean(column, records, [_compare(column, *side, draws) for side in sides])
         if column.aggregate == "only" and len(records) > 1:
             differing = ", ".join(varying(records)) or "nothing but their keys"
             raise InputError(
                 f"column {column.key!r} finds {len(records)} records for one row, which differ in "
                 f"{differing}; name that label in rows.by or in `where`, or give the column an `aggregate`"
             )
-        return _compared(column, records, bases, draws)
+        return _compare(column, records, bases, draws)
 
 
-def drawn(
+def column_draws(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], draws: JointSamples
 ) -> Array | None:
     """The column's value in each draw of prompts and seeds; `None` if a part cannot be resampled."""
@@ -99,7 +99,7 @@ def _mean(column: ColumnSpec, records: Sequence[Record], values: Sequence[Value]
     return np.asarray(np.exp(np.average(np.log(each), axis=0, weights=shares)))
 
 
-def _compared(
+def _compare(
     column: ColumnSpec, records: Sequence[Record], bases: Sequence[Record], draws: JointSamples | None
 ) -> Value:
     """One value of records, compared with that of their baseline as the column's `compare` says."""
@@ -138,7 +138,7 @@ def _read(record: Record, name: str, draws: JointSamples | None) -> Value:
         return np.array([float(value)])
     values = np.full(1 + RESAMPLES, np.nan)
     values[0] = value
-    if (resampled := draws.drawn(record, name)) is not None:
+    if (resampled := draws.figure_draws(record, name)) is not None:
         values[1:] = resampled
     return values
 
@@ -152,10 +152,10 @@ def _number(column: ColumnSpec, value: Value) -> Array:
 def _pairs(records: Sequence[Record], baseline: Sequence[Record]) -> list[tuple[Record, Record]]:
     """Pair each record with the baseline record that has the same values of the varying labels."""
     names = sorted({*varying(records), *varying(baseline)})
-    by_labels = {_at(base.labels, names): base for base in baseline}
+    by_labels = {_label_values(base.labels, names): base for base in baseline}
     pairs = []
     for record in records:
-        base = by_labels.get(_at(record.labels, names))
+        base = by_labels.get(_label_values(record.labels, names))
         if base is None:
             raise Incomparable(f"the baseline has no record for {dict(record.labels)}")
         if _prompts(record) != _prompts(base):
@@ -164,11 +164,11 @@ def _pairs(records: Sequence[Record], baseline: Sequence[Record]) -> list[tuple[
     return pairs
 
 
-def _at(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str | None, ...]:
+def _label_values(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str | None, ...]:
     return tuple(labels.get(name) for name in names)
 
 
 def _prompts(record: Record) -> tuple[str | None, Scalar]:
     """What a record's figures rest on: the rows of its dataset, or as many requests of a service."""
-    asked = record.values.get("requests", record.values.get("prompts"))
-    return record.provenance.inputs.get("dataset"), asked
+    count = record.values.get("requests", record.values.get("prompts"))
+    return record.provenance.inputs.get("dataset"), count

@@ -17,24 +17,24 @@ from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
 
 BANDS = Path("validation") / "bands" / "table.csv"
-PLACE = ("table", "row", "column")
+ID_COLUMNS = ("table", "row", "column")
 """The columns of artifact, row's id and column's key."""
 
 DIGEST = "digest"
 """The column of bands that says of which cells they are (`cells_digest`): of others they are no bands."""
 
 DRAWS = Path("validation") / "bands" / "draws.csv"
-DRAW_COLUMNS = (*PLACE, "drawn")
+DRAW_COLUMNS = (*ID_COLUMNS, "drawn")
 """The figure on each drawn machine, in the order of the draws."""
 
 MANY = 40
 """Draws from which on 2.5% of them are one."""
 
-Place = tuple[str, str, str]
+FigureId = tuple[str, str, str]
 """Table, row's id and column's key."""
 
 
-class Banded(NamedTuple):
+class Band(NamedTuple):
     """A band, and the digest of the cells that it is of."""
 
     ends: Ends
@@ -49,7 +49,7 @@ def cells_digest(cells: Iterable[str], baseline: Iterable[str] = ()) -> str:
     return content_hash([sorted(cells), sorted(baseline)])[:12]
 
 
-def read_bands(root: Path) -> dict[Place, Banded]:
+def read_bands(root: Path) -> dict[FigureId, Band]:
     """Bands by place; none if the folder of results has no such file.
 
     Raises:
@@ -58,12 +58,12 @@ def read_bands(root: Path) -> dict[Place, Banded]:
     path = root / BANDS
     lines = _lines(path, ("band_low", "band_high", DIGEST))
     return {
-        place: Banded((_number(path, place, low), _number(path, place, high)), digest)
-        for place, (low, high, digest) in lines.items()
+        figure: Band((_number(path, figure, low), _number(path, figure, high)), digest)
+        for figure, (low, high, digest) in lines.items()
     }
 
 
-def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
+def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
     """Figures on drawn machines by place, so that those of several figures can be taken draw by draw.
 
     Raises:
@@ -72,22 +72,22 @@ def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
     path = root / DRAWS
     lines = _lines(path, DRAW_COLUMNS[3:]).items()
     return {
-        place: tuple(_number(path, place, text) for text in drawn.split(" ")) for place, (drawn,) in lines
+        figure: tuple(_number(path, figure, text) for text in texts.split(" ")) for figure, (texts,) in lines
     }
 
 
 def draw_counts(root: Path) -> dict[str, int]:
     """How many machines were drawn for the bands of each table; errors as `read_bands`."""
     lines = _lines(root / BANDS, ("draws",)).items()
-    return {place[0]: int(_number(root / BANDS, place, count)) for place, (count,) in lines}
+    return {figure[0]: int(_number(root / BANDS, figure, count)) for figure, (count,) in lines}
 
 
-def band_range(drawn: Array | Sequence[float], value: float) -> Ends:
+def band_range(figures: Array | Sequence[float], value: float) -> Ends:
     """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all.
 
     It has `value`, the figure on the machine as it is, which is one of the machines.
     """
-    low, high = np.quantile(drawn, (0.025, 0.975) if len(drawn) >= MANY else (0.0, 1.0))
+    low, high = np.quantile(figures, (0.025, 0.975) if len(figures) >= MANY else (0.0, 1.0))
     return min(float(low), value), max(float(high), value)
 
 
@@ -96,24 +96,24 @@ def draws_words(draws: int) -> str:
     return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
 
 
-def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[str, ...]]:
+def _lines(path: Path, columns: tuple[str, ...]) -> dict[FigureId, tuple[str, ...]]:
     """These columns of each line by its place; none if there is no such file."""
     return _read(path, columns, path.stat().st_mtime_ns) if path.is_file() else {}
 
 
 @cache
-def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[Place, tuple[str, ...]]:
+def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[FigureId, tuple[str, ...]]:
     with csv_reader(path) as reader:
-        if lacking := [name for name in (*PLACE, *columns) if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path} has no column {lacking[0]!r}; make it again")
+        if missing := [name for name in (*ID_COLUMNS, *columns) if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path} has no column {missing[0]!r}; make it again")
         return {
             (line["table"], line["row"], line["column"]): tuple(line[name] or "" for name in columns)
             for line in reader
         }
 
 
-def _number(path: Path, place: Place, text: str) -> float:
+def _number(path: Path, figure: FigureId, text: str) -> float:
     try:
         return float(text)
     except ValueError as wrong:
-        raise InputError(f"{path} is damaged at {', '.join(place)} ({wrong}); make it again") from wrong
+        raise InputError(f"{path} is damaged at {', '.join(figure)} ({wrong}); make it again") from wrong

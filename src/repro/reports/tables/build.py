@@ -13,16 +13,16 @@ from itertools import product
 
 from repro.libraries import np
 from repro.records.record import Record, Spread
-from repro.reports.comparison.certain import settled
-from repro.reports.comparison.comparison import Compared, Ends, Figure, Published, in_unit
+from repro.reports.comparison.certain import find_certain
+from repro.reports.comparison.comparison import Comparison, Ends, Figure, Published, in_unit
 from repro.reports.intervals.bootstrap import ends
-from repro.reports.intervals.rounds import stated
+from repro.reports.intervals.rounds import recorded_uncertainty
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
 from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import Incomparable, counterparts, drawn, figures
-from repro.reports.tables.bands import Banded, Place, cells_digest
+from repro.reports.tables.aggregate import Incomparable, column_draws, counterparts, figures
+from repro.reports.tables.bands import Band, FigureId, cells_digest
 from repro.reports.tables.crossings import SampledCurve, sentences
 from repro.reports.tables.how_made import (
     amounts,
@@ -30,7 +30,7 @@ from repro.reports.tables.how_made import (
     notes_of,
     says_stand_ins,
     stand_ins,
-    uncounted,
+    uncounted_parts,
     words_of,
 )
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
@@ -42,7 +42,7 @@ PLAIN = "plain decoding"
 SHORT = 12
 """Characters of a key that tell a table's cells apart."""
 
-Bands = Mapping[Place, Banded]
+Bands = Mapping[FigureId, Band]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
 
 Outside = Mapping[str, Collection[str]]
@@ -70,8 +70,8 @@ def build(
         InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
             several records where the column wants one.
     """
-    chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
-    current, replaced = _newest([r for r in chosen if matches(r, spec.where)])
+    of_table = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
+    current, replaced = _newest([r for r in of_table if matches(r, spec.where)])
     table = _Builder(spec, current, cells, older, samples, bands or {}, outside or {}).table(replaced)
     return with_best(table) if spec.best else table
 
@@ -105,8 +105,8 @@ class _Builder:
         self.spec, self.records, self.cells = spec, records, cells
         self.older, self.samples, self.bands, self.outside = older, samples, bands, outside
         self.failures: dict[str, int] = {}
-        both = says_stand_ins(records)
-        notes = [note for note in spec.footnotes if both or not note.startswith(OF_STAND_INS)]
+        has_stand_ins = says_stand_ins(records)
+        notes = [note for note in spec.footnotes if has_stand_ins or not note.startswith(OF_STAND_INS)]
         self.footnotes = dict.fromkeys(note.removeprefix(OF_STAND_INS) for note in notes)
         by = spec.rows.by
         self.groups: dict[str, list[Record]] = {row: [] for row in spec.rows.names}
@@ -123,8 +123,8 @@ class _Builder:
 
     def table(self, replaced: int) -> Table:
         spec, records = self.spec, self.records
-        rows = self._settled([self._row(row) for row in self.groups])
-        for note in (*self._crossings(rows), *self._uncounted(), *notes_of(records)):
+        rows = self._with_certain([self._row(row) for row in self.groups])
+        for note in (*self._crossings(rows), *self._uncounted_parts(), *notes_of(records)):
             self.footnotes[note] = None
         if replaced:
             self.footnotes[f"Left out: {replaced} older record(s) of the same cells."] = None
@@ -140,7 +140,7 @@ class _Builder:
             date=max((r.provenance.finished for r in records), default="")[:10],
             papers=self._papers(),
             figure=spec.figure,
-            made=words_of(records),
+            figure_kinds=words_of(records),
             stand_ins=stand_ins(records),
             how_made=how_made(records),
             amounts=amounts(records),
@@ -150,7 +150,7 @@ class _Builder:
 
     def _row(self, row: str) -> TableRow:
         rows, has_cells = self.spec.rows, bool(self.groups[row])
-        name = rows.names.get(row) or rows.printed(row, self.spec.experiment)
+        name = rows.names.get(row) or rows.printed_names(row, self.spec.experiment)
         entries = tuple(self._entry(row, column) for column in self.spec.columns)
         reason = "" if has_cells else rows.refused.get(row, "")
         refused = self._failure(f"{rows.names[row]}: {reason}") if reason else None
@@ -162,24 +162,24 @@ class _Builder:
 
     # --- which records an entry is made from --------------------------------------------------------------
 
-    def _of(self, row: str, where: Mapping[str, str]) -> list[Record]:
+    def _records_of(self, row: str, where: Mapping[str, str]) -> list[Record]:
         return [record for record in self.groups.get(row, ()) if matches(record, where)]
 
     def _sides(self, row: str, column: ColumnSpec) -> tuple[list[Record], list[Record]]:
         """The records of an entry, and those that it is compared with."""
-        records, base = self._least(self._of(row, column.where)), column.relative_to
+        records, base = self._least(self._records_of(row, column.where)), column.relative_to
         if column.over:
-            return records, self._of(row, {**column.where, **column.over})
+            return records, self._records_of(row, {**column.where, **column.over})
         base = base if isinstance(base, str) else self._row_with(row, base)
-        return records, self._least(self._of(base, column.where)) if base else []
+        return records, self._least(self._records_of(base, column.where)) if base else []
 
     def _least(self, records: list[Record]) -> list[Record]:
         """Of several cells the one with the least of the figure that the rows name (`RowsSpec.least`)."""
         figures = [(record.figure(self.spec.rows.least), record) for record in records if record.done]
-        known = [(value, record) for value, record in figures if isinstance(value, (int, float))]
-        if not self.spec.rows.least or len(records) < 2 or not known:
+        numbers = [(value, record) for value, record in figures if isinstance(value, (int, float))]
+        if not self.spec.rows.least or len(records) < 2 or not numbers:
             return records
-        return [min(known, key=lambda pair: pair[0])[1]]
+        return [min(numbers, key=lambda pair: pair[0])[1]]
 
     def _row_with(self, row: str, changed: Mapping[str, str]) -> str:
         """The row with these labels and otherwise those of another row, or none at all; "" without one."""
@@ -228,7 +228,7 @@ class _Builder:
             return entry
         spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
         if spread is None and len(records) == 1 and column.value and not column.baseline:
-            spread = _scaled(stated(records[0]).get(column.value), column.scale)
+            spread = _scale(recorded_uncertainty(records[0]).get(column.value), column.scale)
         entry = replace(entry, ours=ours)
         marks = reservations(column, records, baseline, entry, self.older, self.outside)
         if entry.published and find(self.cells, entry.published.id).determined:
@@ -241,17 +241,17 @@ class _Builder:
             marks=marks,
         )
 
-    def _band(self, place: Place, entry: Entry) -> Ends | None:
+    def _band(self, figure_id: FigureId, entry: Entry) -> Ends | None:
         """The band of a figure; None without one, or if it is of other cells."""
-        band = self.bands.get(place)
+        band = self.bands.get(figure_id)
         return band.ends if band and band.digest == cells_digest(entry.cells, entry.baseline) else None
 
-    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
+    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Comparison | None:
         """The entry beside its published value; None without one, or if ours is a text."""
         if entry.published is None or isinstance(entry.ours, str):
             return None
         ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
-        return Compared(
+        return Comparison(
             cell=find(self.cells, entry.published.id),
             published=entry.published,
             unit=column.unit,
@@ -265,14 +265,14 @@ class _Builder:
             baseline=entry.baseline,
         )
 
-    def _settled(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    def _with_certain(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
         """The rows with what cannot miss said in their comparisons."""
-        comparisons = iter(settled([e.comparison for row in rows for e in row.entries if e.comparison]))
+        comparisons = iter(find_certain([e.comparison for row in rows for e in row.entries if e.comparison]))
 
-        def said(entry: Entry) -> Entry:
+        def with_certain(entry: Entry) -> Entry:
             return replace(entry, comparison=next(comparisons)) if entry.comparison else entry
 
-        return tuple(replace(row, entries=tuple(map(said, row.entries))) for row in rows)
+        return tuple(replace(row, entries=tuple(map(with_certain, row.entries))) for row in rows)
 
     # --- beside the rows ----------------------------------------------------------------------------------
 
@@ -284,39 +284,39 @@ class _Builder:
         columns = {column.key: column for column in self.spec.columns}
         points = [row for row in rows if row.is_point(figure.panel)]
         for panel in dict.fromkeys(row.labels.get(figure.panel, "") for row in points):
-            there = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
-            joint = self.samples.together(record for row in there for record in self.groups[row.id])
+            in_panel = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
+            joint = self.samples.together(record for row in in_panel for record in self.groups[row.id])
             at = self.spec.columns.index(columns[figure.x])
-            there.sort(key=lambda row: row.entries[at].number or 0.0)
-            found = {key: self._curve(there, columns[key], joint) for key in (figure.x, *figure.columns)}
-            x = found.pop(figure.x)
-            curves = {key: curve for key, curve in found.items() if curve}
-            if x is None or len(curves) < 2 or len(there) < 2:
+            in_panel.sort(key=lambda row: row.entries[at].number or 0.0)
+            by_key = {key: self._curve(in_panel, columns[key], joint) for key in (figure.x, *figure.columns)}
+            x = by_key.pop(figure.x)
+            curves = {key: curve for key, curve in by_key.items() if curve}
+            if x is None or len(curves) < 2 or len(in_panel) < 2:
                 continue
             pairs = [(curves[a], curves[b]) for a, b in figure.pairs if {a, b} <= curves.keys()]
-            compared = list(curves.values())
+            rivals = list(curves.values())
             if columns[figure.columns[0]].baseline:
-                compared.append(SampledCurve(PLAIN, np.ones(len(there)), np.ones((len(there), 1))))
-            said = sentences(x, compared, pairs)
-            yield f"{figure.names.get(panel, panel)}: {'; '.join(said)}."
+                rivals.append(SampledCurve(PLAIN, np.ones(len(in_panel)), np.ones((len(in_panel), 1))))
+            clauses = sentences(x, rivals, pairs)
+            yield f"{figure.names.get(panel, panel)}: {'; '.join(clauses)}."
 
     def _curve(
         self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
     ) -> SampledCurve | None:
         """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
         values = [row.entries[self.spec.columns.index(column)].number for row in rows]
-        draws = [drawn(column, *self._sides(row.id, column), joint) for row in rows]
+        draws = [column_draws(column, *self._sides(row.id, column), joint) for row in rows]
         numbers = [value for value in values if value is not None]
-        there = [resampled for resampled in draws if resampled is not None]
-        if not len(numbers) == len(there) == len(rows):
+        arrays = [resampled for resampled in draws if resampled is not None]
+        if not len(numbers) == len(arrays) == len(rows):
             return None
-        return SampledCurve(column.heading, np.array(numbers), np.stack(there))
+        return SampledCurve(column.heading, np.array(numbers), np.stack(arrays))
 
-    def _uncounted(self) -> Iterator[str]:
+    def _uncounted_parts(self) -> Iterator[str]:
         """What of a request is in no column, if anything is."""
-        places = product(self.groups, self.spec.columns)
-        shown = ((c, record) for row, c in places for side in self._sides(row, c) for record in side)
-        if sentence := uncounted(shown):
+        row_columns = product(self.groups, self.spec.columns)
+        pairs = ((c, record) for row, c in row_columns for side in self._sides(row, c) for record in side)
+        if sentence := uncounted_parts(pairs):
             yield sentence
 
     def _aside(self, aside: AsideSpec, rows: Sequence[TableRow]) -> Aside:
@@ -328,16 +328,16 @@ class _Builder:
             label=aside.label or f"{cell.system}, {cell.metric.replace('_', ' ')}",
             published=Published(aside.id, cell.value_low, cell.value_high),
             unit=cell.unit,
-            place=f"{cell.paper}, {cell.artifact}",
+            artifact=f"{cell.paper}, {cell.artifact}",
             note=aside.note,
             ours=ours,
             column=column,
         )
 
     def _papers(self) -> tuple[str, ...]:
-        named = [name for column in self.spec.columns for name in column.reference.values()]
-        named += [aside.id for aside in self.spec.aside]
-        return tuple(sorted({find(self.cells, name).paper for name in named} | set(self.spec.cite)))
+        ids = [name for column in self.spec.columns for name in column.reference.values()]
+        ids += [aside.id for aside in self.spec.aside]
+        return tuple(sorted({find(self.cells, name).paper for name in ids} | set(self.spec.cite)))
 
 
 def reservations(
@@ -360,8 +360,8 @@ def reservations(
         "costs_only": lambda r: r.provenance.weights == "none",
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
-        "fitted": lambda r: r in records and _fitted(r, column, determined),
-        "extrapolated": lambda r: column.timed and _left((outside or {}).get(r.key, ()), column),
+        "fitted": lambda r: r in records and _is_fitted(r, column, determined),
+        "extrapolated": lambda r: column.timed and _leaves_ranges((outside or {}).get(r.key, ()), column),
         "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
@@ -377,11 +377,11 @@ OF_PREFILLS = ("prefill_", "ttft")
 """Beginnings of figures of one phase alone."""
 
 
-def _left(outside: Collection[str], column: ColumnSpec) -> bool:
+def _leaves_ranges(outside: Collection[str], column: ColumnSpec) -> bool:
     """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
     names = [name for name in (column.value, column.total, column.per) if name]
     parts = {"prefill": OF_DECODING, "decode": OF_PREFILLS}
-    return any(not all(name.startswith(parts[said.partition(" ")[0]]) for name in names) for said in outside)
+    return any(not all(name.startswith(parts[text.partition(" ")[0]]) for name in names) for text in outside)
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:
@@ -389,7 +389,7 @@ def _short(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(record.key[:SHORT] for record in records)
 
 
-def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:
+def _is_fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:
     by_name = not determined.isdisjoint(record.provenance.fitted)
     return by_name or (column.timed and record.provenance.costs == "fitted")
 
@@ -408,7 +408,7 @@ def _natural(label: str) -> tuple[float, str]:
         return math.inf, label
 
 
-def _scaled(spread: Spread | None, scale: float) -> Spread | None:
+def _scale(spread: Spread | None, scale: float) -> Spread | None:
     if isinstance(spread, tuple):
         low, high = sorted(end * scale + 0.0 for end in spread)  # a negative scale swaps the ends
         return low, high

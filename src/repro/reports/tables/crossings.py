@@ -25,12 +25,12 @@ class SampledCurve:
     Attributes:
         name: as it is printed.
         values: [points].
-        drawn: the values in each draw, [points, draws].
+        draws: the values in each draw, [points, draws].
     """
 
     name: str
     values: Array
-    drawn: Array
+    draws: Array
 
 
 def sentences(
@@ -43,60 +43,60 @@ def sentences(
         curves: those of which one is first, more being better.
         pairs: curves that are compared with each other.
     """
-    yield _first(x, curves)
-    for one, other in pairs:
-        yield _ahead(x, one, other)
+    yield _leaders(x, curves)
+    for first, second in pairs:
+        yield _ahead(x, first, second)
 
 
-def _first(x: SampledCurve, curves: Sequence[SampledCurve]) -> str:
-    places = np.linspace(x.values[0], x.values[-1], STEPS)
-    best = np.argmax([np.interp(places, x.values, curve.values) for curve in curves], axis=0)
+def _leaders(x: SampledCurve, curves: Sequence[SampledCurve]) -> str:
+    xs = np.linspace(x.values[0], x.values[-1], STEPS)
+    best = np.argmax([np.interp(xs, x.values, curve.values) for curve in curves], axis=0)
     starts = [0, *(np.flatnonzero(np.diff(best)) + 1)]
-    leaders = [(curves[best[start]], float(places[start])) for start in starts]
-    words = [f"{leaders[0][0].name} is first" + (" throughout" if len(leaders) == 1 else "")]
-    words += [
-        f"{after.name} from {_place(x, before, after, place)} on"
-        for (before, _), (after, place) in pairwise(leaders)
+    leaders = [(curves[best[start]], float(xs[start])) for start in starts]
+    clauses = [f"{leaders[0][0].name} is first" + (" throughout" if len(leaders) == 1 else "")]
+    clauses += [
+        f"{after.name} from {_crossing(x, before, after, x_value)} on"
+        for (before, _), (after, x_value) in pairwise(leaders)
     ]
-    return ", ".join(words)
+    return ", ".join(clauses)
 
 
-def _ahead(x: SampledCurve, one: SampledCurve, other: SampledCurve) -> str:
+def _ahead(x: SampledCurve, first: SampledCurve, second: SampledCurve) -> str:
     """Who is ahead of whom, and at which x that changes."""
-    lead = one.values - other.values
-    found = _rises(x.values[:, None], lead[:, None])[:, 0], _rises(x.values[:, None], -lead[:, None])[:, 0]
+    lead = first.values - second.values
+    rises = _rises(x.values[:, None], lead[:, None])[:, 0], _rises(x.values[:, None], -lead[:, None])[:, 0]
     changes = [
-        (float(place), *names)
-        for places, names in zip(found, ((other, one), (one, other)), strict=True)
-        for place in places[np.isfinite(places)]
+        (float(point), *names)
+        for points, names in zip(rises, ((second, first), (first, second)), strict=True)
+        for point in points[np.isfinite(points)]
     ]
     if changes:
         return ", ".join(
-            f"{after.name} overtakes {before.name} at {_place(x, before, after, place)}"
-            for place, before, after in sorted(changes, key=lambda change: change[0])
+            f"{after.name} overtakes {before.name} at {_crossing(x, before, after, point)}"
+            for point, before, after in sorted(changes, key=lambda change: change[0])
         )
-    winner, loser = (one, other) if lead[0] > 0 else (other, one)
+    winner, loser = (first, second) if lead[0] > 0 else (second, first)
     gains = 100 * (winner.values / loser.values - 1)
-    low = np.quantile(winner.drawn - loser.drawn, ENDS[0], axis=1)
+    low = np.quantile(winner.draws - loser.draws, ENDS[0], axis=1)
     return (
         f"{winner.name} is ahead of {loser.name} throughout, by {gains.min():.0f} to {gains.max():.0f}% "
         f"(beyond chance at {int((low > 0).sum())} of {len(low)} points)"
     )
 
 
-def _place(x: SampledCurve, before: SampledCurve, after: SampledCurve, place: float) -> str:
+def _crossing(x: SampledCurve, before: SampledCurve, after: SampledCurve, point: float) -> str:
     """The x at which a curve overtakes another, with its interval: of each draw the nearest such x."""
-    lead = after.drawn - before.drawn
-    crossed = _rises(x.drawn, lead)
+    lead = after.draws - before.draws
+    crossings = _rises(x.draws, lead)
     never = np.where(lead[-1] > 0, -np.inf, np.inf)
-    nearest = np.nanargmin(np.where(np.isnan(crossed), np.inf, np.abs(crossed - place)), axis=0)
-    places = np.where(
-        np.isnan(crossed).all(axis=0), never, np.take_along_axis(crossed, nearest[None], axis=0)[0]
+    nearest = np.nanargmin(np.where(np.isnan(crossings), np.inf, np.abs(crossings - point)), axis=0)
+    points = np.where(
+        np.isnan(crossings).all(axis=0), never, np.take_along_axis(crossings, nearest[None], axis=0)[0]
     )
-    low, high = (float(np.sort(places)[round(end * (len(places) - 1))]) for end in ENDS)
+    low, high = (float(np.sort(points)[round(end * (len(points) - 1))]) for end in ENDS)
     first = f"below {x.values[0]:.0f}" if low == -np.inf else f"{low:.0f}"
     last = f"above {x.values[-1]:.0f}" if high == np.inf else f"{high:.0f}"
-    return f"{x.name.lower()} {place:.0f}% [{first}, {last}]"
+    return f"{x.name.lower()} {point:.0f}% [{first}, {last}]"
 
 
 def _rises(x: Array, lead: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.engines.evidence import PRINTED, sources
 from repro.records.record import Record
 from repro.reports.intervals.samples import COUNTED
@@ -36,7 +36,7 @@ FEW, FEW_MODELS = 3, 2
 def words_of(records: Sequence[Record]) -> str:
     """ "emulated", "measured", both, or "" where no time, energy or memory was billed."""
     return " and ".join(
-        word for word, some in ((EMULATED, _emulated(records)), (MEASURED, _timed(records))) if some
+        word for word, part in ((EMULATED, _virtual(records)), (MEASURED, _wall(records))) if part
     )
 
 
@@ -45,15 +45,15 @@ def how_made(records: Sequence[Record]) -> str:
     if not records:
         return ""
     return " ".join(
-        [*_machines(_emulated(records)), *_hosts(_timed(records)), *_unbilled(records), *_weights(records)]
+        [*_machines(_virtual(records)), *_hosts(_wall(records)), *_no_machine(records), *_weights(records)]
     )
 
 
-def _emulated(records: Sequence[Record]) -> list[Record]:
+def _virtual(records: Sequence[Record]) -> list[Record]:
     return [r for r in records if r.provenance.clock == "virtual" and BILLED in r.provenance.versions]
 
 
-def _timed(records: Sequence[Record]) -> list[Record]:
+def _wall(records: Sequence[Record]) -> list[Record]:
     return [r for r in records if r.provenance.clock == "wall"]
 
 
@@ -63,24 +63,24 @@ def _machines(records: Sequence[Record]) -> list[str]:
     devices = each_name(str(r.provenance.config["device"].get("name")) for r in records)
     engines = each_name(_engine(r.provenance.config) for r in records)
     configs = [record.provenance.config for record in records]
-    distinct = {(id(one["device"]), id(one.get("engine"))): one for one in configs}  # most have the same
-    known = sources(map(described, distinct.values()))
+    distinct = {(id(c["device"]), id(c.get("engine"))): c for c in configs}  # most have the same
+    by_source = sources(map(device_in_use, distinct.values()))
     counts = {
-        "measured": known["measured"],
-        "printed": sum(known[source] for source in PRINTED),
-        "fitted": known["fitted"],
-        "assumed": known["assumed"],
+        "measured": by_source["measured"],
+        "printed": sum(by_source[source] for source in PRINTED),
+        "fitted": by_source["fitted"],
+        "assumed": by_source["assumed"],
     }
-    said = ", ".join(f"{count} {source}" for source, count in counts.items())
-    by = f" ({_named(engines, 'engines')})" if engines else ""
-    return [f"Emulated on {_named(devices, 'machines')}{by}: of their {known.total()} numbers {said}."]
+    text = ", ".join(f"{count} {source}" for source, count in counts.items())
+    by = f" ({_listing(engines, 'engines')})" if engines else ""
+    return [f"Emulated on {_listing(devices, 'machines')}{by}: of their {by_source.total()} numbers {text}."]
 
 
 def _engine(config: Mapping[str, Any]) -> str:
     """The engine's name; of the device's own engine that of its file."""
-    own = config["device"].get("engine")
+    engine = config["device"].get("engine")
     name = str((config.get("engine") or {}).get("name") or "")
-    return f"engine {own or name}" if name == "own" and own else f"engine {name}" if name else ""
+    return f"engine {engine or name}" if name == "own" and engine else f"engine {name}" if name else ""
 
 
 def _hosts(records: Sequence[Record]) -> list[str]:
@@ -88,20 +88,18 @@ def _hosts(records: Sequence[Record]) -> list[str]:
         f"{host.get('system')} on {host.get('machine')}, {host.get('processor')}, {host.get('cores')} cores"
         for host in (r.provenance.host for r in records)
     )
-    return [f"Measured: {_named(hosts, 'hosts')}."] if records else []
+    return [f"Measured: {_listing(hosts, 'hosts')}."] if records else []
 
 
-def _unbilled(records: Sequence[Record]) -> list[str]:
-    return (
-        [] if _emulated(records) or _timed(records) else ["No machine: figures of weights and texts alone."]
-    )
+def _no_machine(records: Sequence[Record]) -> list[str]:
+    return [] if _virtual(records) or _wall(records) else ["No machine: figures of weights and texts alone."]
 
 
 def _weights(records: Sequence[Record]) -> list[str]:
     computed = each_name(_checkpoint(r.provenance.config) for r in records if r.provenance.weights != "none")
-    billed = each_name(_target(r.provenance.config).get("precision") for r in _emulated(records))
-    said = f"{_named(computed, 'checkpoints')} computed" if computed else "No weights computed"
-    return [said + (f"; costs are of {_named(billed, 'formats')}" if billed else "") + "."]
+    billed = each_name(_target(r.provenance.config).get("precision") for r in _virtual(records))
+    text = f"{_listing(computed, 'checkpoints')} computed" if computed else "No weights computed"
+    return [text + (f"; costs are of {_listing(billed, 'formats')}" if billed else "") + "."]
 
 
 def _checkpoint(config: Mapping[str, Any]) -> str:
@@ -115,7 +113,7 @@ def _target(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("target") or {}
 
 
-def _named(names: Sequence[str], many: str) -> str:
+def _listing(names: Sequence[str], many: str) -> str:
     if len(names) > FEW:
         return f"{len(names)} {many}"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -133,9 +131,9 @@ def stand_ins(records: Sequence[Record]) -> str:
     if not checkpoints:
         return ""
     models = each_name(record.labels.get("target", "") for record in proxies)
-    named = " and ".join(models) if 0 < len(models) <= FEW_MODELS else "the models"
+    text = " and ".join(models) if 0 < len(models) <= FEW_MODELS else "the models"
     return (
-        f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {named}"
+        f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {text}"
     )
 
 
@@ -178,16 +176,16 @@ def amounts(records: Sequence[Record]) -> str:
     """Number of cells, and prompts, rows or requests and decoded tokens of a cell; "" without records."""
     if not records:
         return ""
-    said = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
+    parts = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
     done = [record for record in records if record.done]
-    for name, words in {**COUNTED, "decode_tokens": "decoded tokens"}.items():
+    for name, noun in {**COUNTED, "decode_tokens": "decoded tokens"}.items():
         counts = [value for r in done if isinstance(value := r.values.get(name), int)]
         if counts:
-            said.append(f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {words} a cell")
+            parts.append(f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {noun} a cell")
     texts = {str(r.provenance.config.get("prompts")) for r in done if not r.values.keys() & COUNTED.keys()}
     if len(texts) == 1 and texts != {"None"}:
-        said.append(f"{texts.pop()} texts a cell")
-    return f"n: {', '.join(said)}."
+        parts.append(f"{texts.pop()} texts a cell")
+    return f"n: {', '.join(parts)}."
 
 
 def notes_of(records: Sequence[Record]) -> list[str]:
@@ -196,10 +194,10 @@ def notes_of(records: Sequence[Record]) -> list[str]:
     That no draft token was accepted is left out where hardly any was verified: older cells say it of width 1,
     too.
     """
-    return sorted({note for r in records for note in r.provenance.notes if not _explained(note, r)})
+    return sorted({note for r in records for note in r.provenance.notes if not _is_explained(note, r)})
 
 
-def _explained(note: str, record: Record) -> bool:
+def _is_explained(note: str, record: Record) -> bool:
     width = record.values.get("verification_width")
     return note.startswith(UNACCEPTED) and isinstance(width, (int, float)) and width < ONE_ROW
 
@@ -229,7 +227,7 @@ LEAST = 0.0005
 """Seconds and joules that no page would show."""
 
 
-def uncounted(shown: Iterable[tuple[ColumnSpec, Record]]) -> str:
+def uncounted_parts(figures: Iterable[tuple[ColumnSpec, Record]]) -> str:
     """A sentence that says which parts of a request, and how much, are in no column; "" if all are in one.
 
     Of cells of methods with a draft, whose time to the first token, decoding or energy a column has: a table
@@ -237,28 +235,28 @@ def uncounted(shown: Iterable[tuple[ColumnSpec, Record]]) -> str:
     where a column has some of them, and joules likewise.
 
     Args:
-        shown: columns with the records behind their figures.
+        figures: columns with the records behind their figures.
     """
-    had: dict[str, set[str]] = defaultdict(set)
+    counted_parts: dict[str, set[str]] = defaultdict(set)
     records: dict[str, Record] = {}
-    for column, record in shown:
+    for column, record in figures:
         if record.done and "draft" in record.provenance.inputs:
             records[record.key] = record
             for name in filter(None, (column.value, column.total, column.per)):
-                had[record.key].update(HAVE.get(name, ()))
-    said = []
+                counted_parts[record.key].update(HAVE.get(name, ()))
+    clauses = []
     for unit, kind in PARTS.items():
         for part in kind:
             missing = [
                 amount
                 for key, record in records.items()
-                if part not in had[key] and had[key].intersection(kind)
+                if part not in counted_parts[key] and counted_parts[key].intersection(kind)
                 if (amount := _parts(record).get(part, 0.0)) > LEAST
             ]
             if missing:
                 ends = dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(missing), max(missing)))
-                said.append(f"{part} ({' to '.join(ends)} {unit})")
-    return f"Of a request with a draft, in no column: {'; '.join(said)}." if said else ""
+                clauses.append(f"{part} ({' to '.join(ends)} {unit})")
+    return f"Of a request with a draft, in no column: {'; '.join(clauses)}." if clauses else ""
 
 
 def _parts(record: Record) -> dict[str, float]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.core.registry import discover, lookup, names
-from repro.core.remembered import remembered
+from repro.core.remembered import remember
 from repro.device.device_file import facts
-from repro.device.engines.engine_file import described
+from repro.device.engines.engine_file import device_in_use
 from repro.device.facts.kinds import POWER
 from repro.records.record import Record, Scalar
 
@@ -46,13 +46,13 @@ def known_values(record: Record) -> dict[str, Scalar]:
 
 def assumed_watts(record: Record) -> list[str]:
     """The parts of a cell's machine whose watts are assumed, on which its joules rest: `cpu`, `idle`, ..."""
-    about = record.provenance
-    if about.clock == "wall" or "device" not in about.config:
+    provenance = record.provenance
+    if provenance.clock == "wall" or "device" not in provenance.config:
         return []
-    return _assumed_watts(described(about.config))
+    return _assumed_watts(device_in_use(provenance.config))
 
 
-@remembered(64)
+@remember(64)
 def _assumed_watts(device: Mapping[str, Any]) -> list[str]:
     watts = {fact.path: fact for fact in facts(device) if fact.kind is POWER}
     counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
@@ -79,9 +79,9 @@ def needs(record: Record) -> str:
     models = [
         str(config[role]["name"]) for role in inputs if role != "target" and _is_model(config.get(role))
     ]
-    parts = [words for name, words in BESIDE.items() if name in inputs]
+    parts = [text for name, text in BESIDE.items() if name in inputs]
     return (
-        ", ".join([*models, *parts, *(words for name, words in GRAPHS.items() if name in record.values)])
+        ", ".join([*models, *parts, *(text for name, text in GRAPHS.items() if name in record.values)])
         or "nothing"
     )
 

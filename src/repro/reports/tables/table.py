@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from repro.records.record import Scalar, Spread
-from repro.reports.comparison.comparison import Compared, Ends, Published
+from repro.reports.comparison.comparison import Comparison, Ends, Published
 from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
@@ -35,7 +35,7 @@ MARKS = {
 def legend(marks: Iterable[str]) -> list[str]:
     """What the signs of these marks mean, a sentence each."""
     used = {*marks}
-    return [f"{sign} {words}." for mark, (sign, words) in MARKS.items() if mark in used]
+    return [f"{sign} {text}." for mark, (sign, text) in MARKS.items() if mark in used]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Entry:
     n: int | None = None
     band: Ends | None = None
     published: Published | None = None
-    comparison: Compared | None = None
+    comparison: Comparison | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
     cells: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Aside:
     label: str
     published: Published
     unit: str
-    place: str
+    artifact: str
     note: str
     ours: Entry | None
     column: ColumnSpec | None
@@ -130,11 +130,11 @@ class Aside:
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `made` says in a word or two whether figures are emulated or measured, `stand_ins` in a phrase what stands
-    in for the paper's models, `how_made` in a line on which machines, how well known, and what computed.
-    `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its cells; the
-    first recreates the table. `apart` names the labels of a row that have a column each; without any, a row's
-    name is one column. `drawn` counts the drawn machines of its bands.
+    `figure_kinds` says in a word or two whether figures are emulated or measured, `stand_ins` in a phrase
+    what stands in for the paper's models, `how_made` in a line on which machines, how well known, and what
+    computed. `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its
+    cells; the first recreates the table. `apart` names the labels of a row that have a column each; without
+    any, a row's name is one column. `draw_count` counts the drawn machines of its bands.
     """
 
     experiment: str
@@ -148,13 +148,13 @@ class Table:
     date: str
     papers: tuple[str, ...]
     figure: FigureSpec | None
-    made: str = ""
+    figure_kinds: str = ""
     stand_ins: str = ""
     how_made: str = ""
     amounts: str = ""
     commands: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
-    drawn: int = 0
+    draw_count: int = 0
 
     @property
     def entries(self) -> list[Entry]:
@@ -162,7 +162,7 @@ class Table:
         return [entry for row in self.rows for entry in row.entries]
 
     @property
-    def compared(self) -> list[Compared]:
+    def comparisons(self) -> list[Comparison]:
         """All comparisons with published values, in the order of rows."""
         return [entry.comparison for entry in self.entries if entry.comparison]
 
@@ -185,7 +185,7 @@ class Table:
     @property
     def origin(self) -> str:
         """Whether the figures are emulated, and what stands in for the paper's models."""
-        return "; ".join(filter(None, (self.made, self.stand_ins)))
+        return "; ".join(filter(None, (self.figure_kinds, self.stand_ins)))
 
     @property
     def command(self) -> str:
@@ -218,13 +218,13 @@ def with_best(table: Table) -> Table:
 
 
 def _with_best(column: ColumnSpec, entries: Sequence[Entry]) -> Sequence[Entry]:
-    shown = [None if entry.number is None else round(entry.number, column.digits) for entry in entries]
-    values = {value for value in shown if value is not None}
+    rounded = [None if entry.number is None else round(entry.number, column.digits) for entry in entries]
+    values = {value for value in rounded if value is not None}
     if len(values) < 2 or not column.better:
         return entries
     best = max(values) if column.better == "higher" else min(values)
-    places = [i for i, value in enumerate(shown) if value == best]
-    ends = [entries[i].interval for i in places]
-    if len(places) > 1 and not all(both and not narrow(both) for both in ends):
+    indices = [i for i, value in enumerate(rounded) if value == best]
+    ends = [entries[i].interval for i in indices]
+    if len(indices) > 1 and not all(interval and not narrow(interval) for interval in ends):
         return entries
-    return [replace(e, marks=(*e.marks, "best")) if i in places else e for i, e in enumerate(entries)]
+    return [replace(e, marks=(*e.marks, "best")) if i in indices else e for i, e in enumerate(entries)]

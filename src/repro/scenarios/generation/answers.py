@@ -57,14 +57,14 @@ def quality(
         values["ties"] = require_lossless(generations, texts, cell.target.computes_in)
     if cell.cost_only:
         return Quality(values)
-    said = [decode(answer.tokens) for answer in generations]
-    target_said = None if references is None else [decode(tokens) for tokens in references]
+    answer_texts = [decode(answer.tokens) for answer in generations]
+    target_texts = None if references is None else [decode(tokens) for tokens in references]
     rows = cell.rows.rows
-    scored = task_scores.scored(cell.task_metrics, cell.dataset, rows, said, target_said)
-    values |= task_scores.evaluated(cell.evaluated, cell.dataset, rows, said)
-    answers = lines(generations, said, references, target_said, rows, cell.config["skip"])
-    if target_said is not None:
-        for line, share in zip(answers, rouge_by_prompt(said, target_said), strict=True):
+    scored = task_scores.score_answers(cell.task_metrics, cell.dataset, rows, answer_texts, target_texts)
+    values |= task_scores.evaluate_answers(cell.evaluated, cell.dataset, rows, answer_texts)
+    answers = lines(generations, answer_texts, references, target_texts, rows, cell.config["skip"])
+    if target_texts is not None:
+        for line, share in zip(answers, rouge_by_prompt(answer_texts, target_texts), strict=True):
             line["rouge_l"] = 100.0 * share
     notes = []
     if scored.answers:
@@ -75,7 +75,7 @@ def quality(
     return Quality(values | dict(scored.values), scored.uncertainty, answers, notes)
 
 
-def ended(tokens: Sequence[int], stop: Container[int]) -> list[int]:
+def until_stop(tokens: Sequence[int], stop: Container[int]) -> list[int]:
     """A text up to its first stop token, which is included."""
     end = next((i for i, token in enumerate(tokens) if token in stop), len(tokens))
     return list(tokens[: end + 1])
@@ -83,7 +83,7 @@ def ended(tokens: Sequence[int], stop: Container[int]) -> list[int]:
 
 def answer_of(text: GreedyText, request: Request) -> list[int]:
     """A model's own answer to a request: its greedy text, cut where answers end."""
-    return ended(text.tokens[: request.max_tokens], request.stop)
+    return until_stop(text.tokens[: request.max_tokens], request.stop)
 
 
 def scores(
@@ -191,7 +191,7 @@ def ids(tokens: Sequence[int]) -> str:
     return " ".join(map(str, tokens))
 
 
-def first_difference(tokens: str, others: str) -> int | None:
+def first_difference(tokens: str, other: str) -> int | None:
     """The position of the first token that differs between two texts of token ids; None if they are equal."""
-    pairs = zip_longest(tokens.split(), others.split())
+    pairs = zip_longest(tokens.split(), other.split())
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)

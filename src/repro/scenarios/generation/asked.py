@@ -20,7 +20,12 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.methods.base import Method, Request
 from repro.methods.speculative.drafting import heads_fit, interpolated_model
-from repro.methods.speculative.drafting.head_model import HeadModel, MedusaModel, align_vocabularies, opened
+from repro.methods.speculative.drafting.head_model import (
+    HeadModel,
+    MedusaModel,
+    align_vocabularies,
+    open_model,
+)
 from repro.methods.speculative.drafting.heads_fit import FittedHeads
 from repro.methods.speculative.drafting.interpolated_model import InterpolatedModel
 from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
@@ -43,7 +48,7 @@ from repro.scenarios.base import (
     component,
     component_version,
     metric_versions,
-    named,
+    names_in,
 )
 from repro.scenarios.compressed_target import CompressedTarget
 from repro.scenarios.emulation import COMPUTED, EmulatedCell
@@ -132,9 +137,9 @@ class GenerationCell(Scenario):
         """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
         machine = self.cell.machine()
         for role, place in self.places.items():
-            named = {place.on or machine.main, place.head, *self.method.computes_on(role)}
+            processors = {place.on or machine.main, place.head, *self.method.computes_on(role)}
             arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(named & machine.processors.keys()):
+            for on in sorted(processors & machine.processors.keys()):
                 if arithmetic not in (rates := machine.processors[on].peak):
                     raise InputError(
                         f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
@@ -145,29 +150,29 @@ class GenerationCell(Scenario):
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """See `Scenario`."""
-        labels = named(config, "method", "device", "dataset", "target", "draft")
+        labels = names_in(config, "method", "device", "dataset", "target", "draft")
         return labels | {"agreement": "matched" if config.get("calibrate_draft_to") else "native"}
 
     @property
     def unread(self) -> Mapping[str, str]:
         """See `Scenario`."""
-        asked, method = self.config, f"method {self.name}"
+        config, method = self.config, f"method {self.name}"
         unread = {"trace": "only a service has requests"}
         if "draft" not in self.places:
             of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
             unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
         elif not self.calibrates:
             unread["calibration_prompts"] = "no draft is calibrated"
-            if not self.match and asked["draft_calibration"] == draft_calibration.CHOICES:
+            if not self.match and config["draft_calibration"] == draft_calibration.CHOICES:
                 unread["draft_calibration"] = "calibrate_draft_to is null"
         if self.emulated:
             unread |= dict.fromkeys(("repeats", "cooldown"), "an emulated run is the same each time")
         else:
             unread |= dict.fromkeys(("engine", "host", "format"), "a real device computes by itself")
-        formats = {asked[role].get("precision") for role in ("target", *self.places)}
-        if asked["format"] not in (None, COMPUTED, *formats):
+        formats = {config[role].get("precision") for role in ("target", *self.places)}
+        if config["format"] not in (None, COMPUTED, *formats):
             unread["format"] = f"the models' files name theirs: {', '.join(map(str, formats))}"
-        if "target" not in self.places and "resident" not in asked["method"]:
+        if "target" not in self.places and "resident" not in config["method"]:
             unread["resident"] = f"{method} places no target"
         if self.sampling.greedy:
             unread["sampling.top_p"] = "at temperature 0 the likeliest token is taken"
@@ -237,9 +242,9 @@ class GenerationCell(Scenario):
     @cached_property
     def target(self) -> Model:
         """The target model, compressed if asked for; its checkpoint is fetched if necessary."""
-        target = opened(self.models["target"], host=self.host)
+        target = open_model(self.models["target"], host=self.host)
         if self.compressed:
-            target.alter(self.compressed.altered(target, self.config.get("data_dir")))
+            target.alter(self.compressed.alteration(target, self.config.get("data_dir")))
         return target
 
     @property
@@ -252,7 +257,7 @@ class GenerationCell(Scenario):
         if role == "target":
             return self.target
         if role not in self._drafts:
-            model = opened(self.models[role], embeddings_from=self.target, host=self.host)
+            model = open_model(self.models[role], embeddings_from=self.target, host=self.host)
             if role == "draft" and self.interpolates:
                 model = InterpolatedModel(self.target, model, seed=self.config["seed"])
             self._drafts[role] = model
@@ -266,8 +271,8 @@ class GenerationCell(Scenario):
     @property
     def plain_metrics(self) -> list[str]:
         """The metrics asked for that do not score answers by their task."""
-        own = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
-        return [name for name in self.config["metrics"] if name not in own]
+        answer_metrics = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
+        return [name for name in self.config["metrics"] if name not in answer_metrics]
 
     @property
     def computes_otherwise(self) -> bool:
@@ -295,18 +300,18 @@ class GenerationCell(Scenario):
         Raises:
             InputError: there are too few.
         """
-        used, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
+        skip, count = self.config["skip"] + self.config["prompts"], self.config["calibration_prompts"]
         folder = self.config.get("data_dir")
         if self.interpolates:
-            used = max(used, len(data.load_rows(self.dataset, data_dir=folder).rows) - count)
-        rows = data.load_rows(self.dataset, used + count, folder)
-        if len(rows.rows) < used + count:
+            skip = max(skip, len(data.load_rows(self.dataset, data_dir=folder).rows) - count)
+        rows = data.load_rows(self.dataset, skip + count, folder)
+        if len(rows.rows) < skip + count:
             raise InputError(
-                f"dataset {self.dataset.name!r} has {len(rows.rows)} rows, and rows {used} to "
-                f"{used + count - 1} were asked for: calibrate_draft_to needs more rows; lower prompts or "
+                f"dataset {self.dataset.name!r} has {len(rows.rows)} rows, and rows {skip} to "
+                f"{skip + count - 1} were asked for: calibrate_draft_to needs more rows; lower prompts or "
                 "calibration_prompts"
             )
-        return data.rows_after(self.dataset, rows, used)
+        return data.rows_after(self.dataset, rows, skip)
 
     @cached_property
     def inputs(self) -> dict[str, str]:
@@ -343,56 +348,56 @@ class GenerationCell(Scenario):
     @cached_property
     def _settings(self) -> dict[str, Any]:
         """What is asked, without trees."""
-        asked = {name: self.config[name] for name in ASKED}
+        settings = {name: self.config[name] for name in ASKED}
         if self.evaluated:
-            asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
-        asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
+            settings["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
+        settings |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
         if self.places != self.method.places():
-            asked["resident"] = self.config["resident"]
-        asked["device"] = device_asked(self.cell.described)
-        asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
+            settings["resident"] = self.config["resident"]
+        settings["device"] = device_asked(self.cell.described)
+        settings["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
         if not self.emulated:
-            asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
+            settings |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
             match = self.match
-            asked["match"] = match.request if isinstance(match, HeadMatch) else asdict(match)
+            settings["match"] = match.request if isinstance(match, HeadMatch) else asdict(match)
         if self.calibrates:
-            asked["calibration"] = self.config["calibration_prompts"]
-            asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
+            settings["calibration"] = self.config["calibration_prompts"]
+            settings["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
         if self.interpolates:
-            asked["draft made of"] = "the target's weights"
+            settings["draft made of"] = "the target's weights"
         if self.compressed and self.compressed.calibrated:
-            asked["corpus"] = corpus_asked(self.config["corpus"])
+            settings["corpus"] = corpus_asked(self.config["corpus"])
         if self.task_metrics:
-            asked["score"] = self.config["dataset"]["scoring"]["score"]
-        return asked
+            settings["score"] = self.config["dataset"]["scoring"]["score"]
+        return settings
 
     @cached_property
     def versions(self) -> dict[str, int]:
         """Versions of the components that decide the outcome, by name."""
         against = () if self.cost_only else AGAINST_TARGET
-        own = {"scenario generation": self.version}
-        own |= component_version("method", str(self.config["method"]["name"]))
-        own |= component_version("compression", self.compressed.name) if self.compressed else {}
-        own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
-        own |= {"fit of heads": heads_fit.VERSION} if isinstance(self.match, HeadMatch) else {}
-        own |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
-        asked = [*map(str, self.config["metrics"]), *self.task_metrics]
-        asked = [name for name in asked if not is_evaluated(name)]
-        own |= metric_versions([self.method.round_metric, *against, *asked])
-        return own | COSTS | WEIGHTS
+        versions = {"scenario generation": self.version}
+        versions |= component_version("method", str(self.config["method"]["name"]))
+        versions |= component_version("compression", self.compressed.name) if self.compressed else {}
+        versions |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
+        versions |= {"fit of heads": heads_fit.VERSION} if isinstance(self.match, HeadMatch) else {}
+        versions |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
+        metrics = [*map(str, self.config["metrics"]), *self.task_metrics]
+        metrics = [name for name in metrics if not is_evaluated(name)]
+        versions |= metric_versions([self.method.round_metric, *against, *metrics])
+        return versions | COSTS | WEIGHTS
 
     @property
     def origin(self) -> dict[str, Any]:
         """See `Scenario`."""
-        used = [self.model(role) for role in self.places]
-        kinds = {model.weights for model in used}
+        models = [self.model(role) for role in self.places]
+        kinds = {model.weights for model in models}
         return {
             "clock": "virtual" if self.emulated else "wall",
             "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
             "costs": "predicted" if self.emulated else "measured",
             "fitted": tuple(sorted(self.fitted_cells)),
-            "dequantized": any(model.dequantized for model in used),
+            "dequantized": any(model.is_dequantized for model in models),
         }
 
     @property
@@ -430,10 +435,10 @@ class GenerationCell(Scenario):
             blank = (0,) * most
             yield from ((f"blank/{i}", blank) for i in range(self.config["prompts"]))
             return
-        asked = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
-        if asked not in _tokenized:
-            _tokenized[asked] = data.prompts(self.dataset, rows, self.target.tokenizer)
-        for prompt, row in zip(_tokenized[asked], rows.rows, strict=True):
+        key = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
+        if key not in _tokenized:
+            _tokenized[key] = data.prompts(self.dataset, rows, self.target.tokenizer)
+        for prompt, row in zip(_tokenized[key], rows.rows, strict=True):
             if builder_of(self.dataset).is_empty(row):
                 raise InputError(f"prompt {prompt.id} is empty, so nothing is asked; leave its row out")
             yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
@@ -462,8 +467,8 @@ class GenerationCell(Scenario):
             for role, place in self.places.items():
                 model = self.model(role)
                 self.method.variant(role, model, device)
-                whole = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
-                if not self.emulated and not whole:
+                plain = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
+                if not self.emulated and not plain:
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)

@@ -159,12 +159,12 @@ def goal_of(names: object) -> Goal | HeadMatch:
         require(AgreedShare, names, "calibrate_draft_to")
         return Goal("", 100 * float(names))
     try:
-        return head_match(names) if isinstance(names, (list, tuple)) else published(names)
+        return head_match(names) if isinstance(names, (list, tuple)) else published_goal(names)
     except InputError as wrong:
         raise InputError(f"{PLACE}{str(wrong).removeprefix(PLACE)}") from wrong
 
 
-def published(name: object) -> Goal:
+def published_goal(name: object) -> Goal:
     """Look up a published agreement by its id.
 
     Raises:
@@ -271,7 +271,7 @@ class Agreement:
 
 
 def native(
-    answers: Sequence[tuple[Prefix, Sequence[int]]], draft: Network, told: Callable[[int], None]
+    answers: Sequence[tuple[Prefix, Sequence[int]]], draft: Network, report: Callable[[int], None]
 ) -> Agreement:
     """How often the draft predicts the target's greedy token from the same prefix (EdgeLLM sec. II-C).
 
@@ -280,27 +280,27 @@ def native(
     Args:
         answers: calibration prompts, each with the target's answer.
         draft: the draft.
-        told: progress callback, called with the number of finished prompts.
+        report: progress callback, called with the number of finished prompts.
 
     Raises:
         InputError: no answer has a second token, so nothing is drafted.
     """
-    hits, said_by_draft = list[bool](), list[Logits]()
-    for i, (prompt, said) in enumerate(answers):
-        told(i)
-        contexts = [prompt.extend(said[:at]) for at in range(1, len(said))]
+    hits, draft_rows = list[bool](), list[Logits]()
+    for i, (prompt, answer) in enumerate(answers):
+        report(i)
+        contexts = [prompt.extend(answer[:at]) for at in range(1, len(answer))]
         if contexts:
             draft.start(prompt)
             rows = rows_of(draft, contexts)
-            hits += [row.choice == token for row, token in zip(rows, said[1:], strict=True)]
-            said_by_draft += rows
-    told(len(answers))
-    if not said_by_draft:
+            hits += [row.choice == token for row, token in zip(rows, answer[1:], strict=True)]
+            draft_rows += rows
+    report(len(answers))
+    if not draft_rows:
         raise InputError(
             f"the target's answers to {len(answers)} calibration prompts end with their first token, where "
             "nothing is drafted; raise calibration_prompts or max_tokens"
         )
-    return Agreement(sum(hits), len(said_by_draft), said_by_draft, hits)
+    return Agreement(sum(hits), len(draft_rows), draft_rows, hits)
 
 
 def match(goal: Goal, measured: Agreement, confidences: bool = True) -> Matched:
@@ -338,26 +338,26 @@ def match_weights(goal: Goal, seed: int, agreement_at: Callable[[float], Agreeme
         InputError: no share comes within a point, or no temperature brings the confidences there.
     """
     aim, low, high = goal.published / 100, 0.0, 1.0
-    tried: list[tuple[float, float, Agreement]] = []
-    while len(tried) < HALVINGS and not (tried and min(tried)[0] <= NEAR):
+    trials: list[tuple[float, float, Agreement]] = []
+    while len(trials) < HALVINGS and not (trials and min(trials)[0] <= NEAR):
         share = (low + high) / 2
-        there = agreement_at(share)
-        tried.append((abs(there.share - aim), share, there))
-        low, high = (share, high) if there.share > aim else (low, share)
-    miss, share, there = min(tried, key=lambda each: each[:2])
+        outcome = agreement_at(share)
+        trials.append((abs(outcome.share - aim), share, outcome))
+        low, high = (share, high) if outcome.share > aim else (low, share)
+    miss, share, outcome = min(trials, key=lambda trial: trial[:2])
     if miss > MISS:
         raise InputError(
             f"no draft of the target's weights comes within a point of {aim:.1%} on the calibration rows: "
-            f"the nearest agrees in {there.share:.1%} of {there.tokens} tokens; raise calibration_prompts"
+            f"the nearest agrees in {outcome.share:.1%} of {outcome.tokens} tokens; raise calibration_prompts"
         )
-    temperature = temperature_for(there.rows, there.share)
+    temperature = temperature_for(outcome.rows, outcome.share)
     return MatchedWeights(
         cell=goal.cell,
         published=goal.published,
-        native=100 * there.share,
+        native=100 * outcome.share,
         share=share,
         seed=seed,
-        confidence=100 * mean_confidence(there.rows, 1.0),
+        confidence=100 * mean_confidence(outcome.rows, 1.0),
         temperature=temperature,
-        calibration_error=100 * calibration_error(there.rows, there.hits, temperature),
+        calibration_error=100 * calibration_error(outcome.rows, outcome.hits, temperature),
     )

@@ -74,22 +74,22 @@ def by_answer(
 
     Returns:
         ttft, latency: seconds; prefill_joules, decode_joules: `None` if power is not known; and the sums of
-        `passes` and `projecting` over the answer's decoding (see `_passed` and `_projected`).
+        `passes` and `projecting` over the answer's decoding (see `_pass_sums` and `_projection_sums`).
     """
-    found: list[dict[str, Scalar]] = []
+    answers: list[dict[str, Scalar]] = []
     for g in generations:
-        own = decode_windows([g])
-        found.append(
+        windows = decode_windows([g])
+        answers.append(
             {
                 "ttft": g.first - g.arrived,
                 "latency": g.ended - g.arrived,
                 "prefill_joules": trace.joules(g.arrived, g.prefilled),
                 "decode_joules": trace.joules(g.prefilled, g.ended) if g.rounds else 0.0,
-                **_passed(own, sessions),
-                **_projected([g], trace),
+                **_pass_sums(windows, sessions),
+                **_projection_sums([g], trace),
             }
         )
-    return found
+    return answers
 
 
 def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
@@ -122,7 +122,7 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
         return {}
     errors = sum(r.accepted < r.reach for r in rounds)
     drafted = sum(r.drafted for r in rounds)
-    whole = sum(r.possible for r in rounds if r.possible is not None)
+    possible = sum(r.possible for r in rounds if r.possible is not None)
     out: dict[str, Scalar] = {
         "drafted_per_call": drafted / len(rounds),
         "error_rate": errors / len(rounds),
@@ -130,8 +130,8 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
         "drafted_per_error": drafted / errors if errors else None,
         "useless_calls": len(rounds) - errors,
     }
-    if whole:
-        out["retention"] = sum(r.accepted for r in rounds) / whole
+    if possible:
+        out["retention"] = sum(r.accepted for r in rounds) / possible
     return out
 
 
@@ -148,7 +148,7 @@ class _Stretches:
         i = bisect_right(self._starts, time) - 1
         return i >= 0 and time < self._ends[i]
 
-    def covered(self, start: float, end: float) -> list[float]:
+    def overlaps(self, start: float, end: float) -> list[float]:
         """Seconds of a stretch that each of those near it covers."""
         near = self._stretches[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
         return [max(0.0, min(end, b) - max(start, a)) for a, b in near]
@@ -166,21 +166,21 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         draft_hidden: share of the draft time that overlaps passes of the target.
         rows_kept: share of the target's tokens that ran through its last layers; the others were pruned.
     """
-    own = _passed(decode_windows(generations), sessions)
-    target = own["target_passes"]
+    sums = _pass_sums(decode_windows(generations), sessions)
+    target = sums["target_passes"]
     return {
-        "target_pass": _over(own["target_seconds"], target),
-        "target_loading": _over(own["loading_seconds"], target),
-        "target_computing": _over(own["computing_seconds"], target),
-        "draft_pass": _over(own["alone_seconds"], own["alone_passes"]),
-        "provisional_pass": _over(own["beside_seconds"], own["beside_passes"]),
-        "draft_seconds": own["draft_seconds"],
-        "draft_hidden": _over(own["hidden_seconds"], own["draft_seconds"]),
-        "rows_kept": _over(own["kept_rows"], own["target_rows"]),
+        "target_pass": _over(sums["target_seconds"], target),
+        "target_loading": _over(sums["loading_seconds"], target),
+        "target_computing": _over(sums["computing_seconds"], target),
+        "draft_pass": _over(sums["alone_seconds"], sums["alone_passes"]),
+        "provisional_pass": _over(sums["beside_seconds"], sums["beside_passes"]),
+        "draft_seconds": sums["draft_seconds"],
+        "draft_hidden": _over(sums["hidden_seconds"], sums["draft_seconds"]),
+        "rows_kept": _over(sums["kept_rows"], sums["target_rows"]),
     }
 
 
-def _passed(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Session]) -> dict[str, float]:
+def _pass_sums(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Session]) -> dict[str, float]:
     """Passes that began in these stretches of decoding: how many, their seconds, and the target's rows.
 
     Draft passes are those of all other roles; they began alone, or beside a pass of the target.
@@ -189,7 +189,7 @@ def _passed(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Sessi
     inside = {role: [p for p in session.passes if decoding.at(p.start)] for role, session in sessions.items()}
     target = inside.pop("target", [])
     verifying = _Stretches([(t.start, t.end) for t in target])
-    drafts = [p for own in inside.values() for p in own]
+    drafts = [p for role_passes in inside.values() for p in role_passes]
     beside = [p for p in drafts if verifying.at(p.start)]
     alone = [p for p in drafts if not verifying.at(p.start)]
     return {
@@ -198,13 +198,13 @@ def _passed(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Sessi
         "loading_seconds": fsum(p.loading for p in target),
         "computing_seconds": fsum(p.end - p.start - p.loading for p in target),
         "target_rows": sum(p.rows for p in target),
-        "kept_rows": sum(p.kept for p in target),
+        "kept_rows": sum(p.last_rows for p in target),
         "alone_passes": len(alone),
         "alone_seconds": fsum(p.end - p.start for p in alone),
         "beside_passes": len(beside),
         "beside_seconds": fsum(p.end - p.start for p in beside),
         "draft_seconds": sum(p.end - p.start for p in drafts),
-        "hidden_seconds": sum(part for p in drafts for part in verifying.covered(p.start, p.end)),
+        "hidden_seconds": sum(part for p in drafts for part in verifying.overlaps(p.start, p.end)),
     }
 
 
@@ -216,19 +216,19 @@ def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Sca
         target_wasted: the part spent on tokens outside the accepted path (LEVER Table 2).
     """
     rounds = sum(bool(r.rows) for g in generations for r in g.rounds)
-    own = _projected(generations, trace)
+    sums = _projection_sums(generations, trace)
     names = {"target_projection": "projecting_seconds", "target_wasted": "wasted_seconds"}
-    return {name: own[sum_] / rounds for name, sum_ in names.items()} if rounds else {}
+    return {name: sums[sum_] / rounds for name, sum_ in names.items()} if rounds else {}
 
 
-def _projected(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:
+def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:
     """Seconds of the target's output projections while decoding, and those spent off the accepted path."""
     spent, wasted = [], []
-    for one in (r for g in generations for r in g.rounds if r.rows):
-        heads = [s for s in trace.within(one.start, one.end) if s.kind == "head" and s.name == "target head"]
+    for r in (r for g in generations for r in g.rounds if r.rows):
+        heads = [s for s in trace.within(r.start, r.end) if s.kind == "head" and s.name == "target head"]
         rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
         spent.append(seconds)
-        wasted.append(seconds * max(0.0, 1 - (one.accepted + 1) / rows) if rows else 0.0)
+        wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / rows) if rows else 0.0)
     return {"projecting_seconds": fsum(spent), "wasted_seconds": fsum(wasted)}
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from repro.methods.base import Request
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
-from repro.models.forward.side_by_side import GreedyText, Told
+from repro.models.forward.side_by_side import GreedyText, Report
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model, ModelVariant
 from repro.models.runtime.side_network import SideNetwork
@@ -86,14 +86,14 @@ class PreparedRows:
     calibrated: Calibrated | None
 
 
-def prepared(cell: GenerationCell, progress: Progress) -> PreparedRows:
+def prepare_rows(cell: GenerationCell, progress: Progress) -> PreparedRows:
     """Compute what a cell's plan lists, then calibrate its draft.
 
     Raises:
         InputError: the draft cannot be brought to the value asked for.
     """
     texts = {prefixes.needed_for: texts_after(cell, prefixes, progress) for prefixes in plan(cell)}
-    return PreparedRows(texts.get(REFERENCES), _calibrated(cell, texts.get(CALIBRATION, []), progress))
+    return PreparedRows(texts.get(REFERENCES), _calibrate(cell, texts.get(CALIBRATION, []), progress))
 
 
 def remembers(cell: GenerationCell) -> bool:
@@ -111,41 +111,41 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
     with ExitStack() as opened:
         root = memory_root() if cell.config["memo"] else opened.enter_context(forgetting())
         store = opened.enter_context(closing(model.texts(root)))
-        transfer.fill_texts(store, model.observed())
+        transfer.fill_texts(store, model.outputs_key())
         memo = opened.enter_context(closing(model.memo(root))) if remembers(cell) else None
 
-        def compute(prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
-            texts = model.compute_texts(prompts, tokens, told)
+        def compute(prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
+            texts = model.compute_texts(prompts, tokens, report)
             if memo and not cell.target.encoder_decoder:
                 for text in texts:
                     memo.put([context.digest for context in text.contexts()], text.rows)
             return texts
 
-        def told(done: int) -> None:
+        def report(done: int) -> None:
             progress(prefixes.stage, done, tokens * len(prompts))
 
-        return own_text.own_texts(store, compute, prompts, tokens, told)
+        return own_text.own_texts(store, compute, prompts, tokens, report)
 
 
-def _calibrated(cell: GenerationCell, texts: Sequence[GreedyText], progress: Progress) -> Calibrated | None:
+def _calibrate(cell: GenerationCell, texts: Sequence[GreedyText], progress: Progress) -> Calibrated | None:
     """What the draft is brought to, by the target's texts after the calibration prompts."""
     goal = cell.match
     if goal is None or isinstance(goal, HeadMatch):
         return goal
 
-    def measured() -> Agreement:
-        def told(done: int) -> None:
+    def measure() -> Agreement:
+        def report(done: int) -> None:
             progress("matching agreement", done, len(texts))
 
-        return agreement(cell, cell.calibration, texts, told)
+        return agreement(cell, cell.calibration, texts, report)
 
     def agreement_at(share: float) -> Agreement:
         cell.take_share(share)
-        return measured()
+        return measure()
 
     if not cell.interpolates:
         confidences = cell.config["draft_calibration"] != draft_calibration.CHOICES
-        return draft_calibration.match(goal, measured(), confidences)
+        return draft_calibration.match(goal, measure(), confidences)
     matched = draft_calibration.match_weights(goal, cell.config["seed"], agreement_at)
     cell.take_share(matched.share)
     return matched
@@ -155,12 +155,12 @@ def agreement(
     cell: GenerationCell,
     requests: Sequence[Request],
     texts: Sequence[GreedyText],
-    told: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> Agreement:
     """How often the draft as it is predicts the tokens of the target's answers to requests."""
     answers = [(text.prompt, answer_of(text, request)) for text, request in zip(texts, requests, strict=True)]
     with network_of(cell, cell.draft, "draft") as draft:
-        return draft_calibration.native(answers, draft, told)
+        return draft_calibration.native(answers, draft, report)
 
 
 OpenNetwork = Callable[[GenerationCell, ModelVariant, str], AbstractContextManager[Network]]
@@ -174,7 +174,7 @@ def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator
         yield model.network()
         return
     with closing(model.memo(memory_root())) as memo:
-        transfer.fill(memo, model.observed())
+        transfer.fill(memo, model.outputs_key())
         yield model.network(memo, cell.method.ranks(role))
 
 
@@ -182,5 +182,5 @@ def network_of(cell: GenerationCell, model: ModelVariant, role: str) -> Iterator
 def outputs_of(model: Model, side: SideNetwork) -> Iterator[LogitCache]:
     """Open the cache of the outputs of a network beside a model."""
     with closing(model.memo(memory_root(), side.variant)) as memo:
-        transfer.fill(memo, model.observed(side.variant))
+        transfer.fill(memo, model.outputs_key(side.variant))
         yield memo

@@ -2,7 +2,7 @@
 
 Owns that derivation: a function of the record, its rounds and today's ranges, so that a mark is the same
 whenever the cell was computed. Must not know tables. A run's own trace says the same
-(`EmulatedCell.extrapolated`), which records of before there were ranges do not have.
+(`EmulatedCell.extrapolations`), which records of before there were ranges do not have.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from repro.core.errors import InputError
-from repro.device.engines.engine_file import explained
+from repro.device.engines.engine_file import with_explanations
 from repro.device.facts.holds import outside
 from repro.models.costs.model_cost import ModelCost
 from repro.records.record import Record, Round
@@ -30,7 +30,7 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     """
     if record.provenance.extrapolated:
         return record.provenance.extrapolated
-    config = explained(record.provenance.config)
+    config = with_explanations(record.provenance.config)
     if not record.done or record.provenance.clock == "wall":
         return ()
     try:
@@ -42,14 +42,14 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     if any(cell.models[role].shape is None for role in cell.places):
         return record.provenance.extrapolated
     sizes = {role: _layer_mb(cell, role) for role in cell.places}
-    used: dict[tuple[str, str], dict[str, list[float]]] = {}
+    ranges: dict[tuple[str, str], dict[str, list[float]]] = {}
     for phase, processor, role, rows in _passes(cell, record, rounds(record.key)):
-        ends = used.setdefault((phase, processor), {"rows": [], "layer_mb": []})
+        ends = ranges.setdefault((phase, processor), {"rows": [], "layer_mb": []})
         ends["rows"].append(rows)
         ends["layer_mb"].append(sizes[role])
     return tuple(
         f"{phase} on {processor}: {far}"
-        for (phase, processor), ends in sorted(used.items())
+        for (phase, processor), ends in sorted(ranges.items())
         if processor in holds
         for far in outside(holds[processor], ends)
     )
@@ -81,9 +81,9 @@ def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> It
 def _processors(cell: GenerationCell, role: str, several: bool) -> set[str]:
     """The processors of a model's passes over one row or over several."""
     machine, place = cell.cell.machine(), cell.places[role]
-    asked = {place.on or machine.main}
+    processors = {place.on or machine.main}
     if several and role == "target":
-        asked = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
-        asked |= {place.head} - {""}  # which also judges where a tree is pruned
+        processors = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
+        processors |= {place.head} - {""}  # which also judges where a tree is pruned
     arithmetic = cell.models[role].stored.arithmetic
-    return {name if name in machine.processors else machine.fastest(arithmetic) for name in asked}
+    return {name if name in machine.processors else machine.fastest(arithmetic) for name in processors}

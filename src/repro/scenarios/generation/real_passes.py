@@ -28,7 +28,7 @@ from repro.records.record import content_hash
 from repro.scenarios.base import Scenario, silent
 from repro.scenarios.generation.answers import require_lossless
 from repro.scenarios.generation.asked import GenerationCell
-from repro.scenarios.generation.prefixes import PreparedRows, outputs_of, prepared, remembers
+from repro.scenarios.generation.prefixes import PreparedRows, outputs_of, prepare_rows, remembers
 from repro.scenarios.generation.scenario import load, opened_sessions, prepare, start
 
 OWN = "the target's own text"
@@ -62,7 +62,7 @@ class RealPasses:
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
-        self._asked: set[str] = set()
+        self._keys: set[str] = set()
 
     def compare(self, cell: Scenario) -> None:
         """Compute a cell's first tokens without stored rows, if it looks rows up.
@@ -78,47 +78,47 @@ class RealPasses:
         if not isinstance(cell, GenerationCell) or not (cell.emulated and cell.target.folder):
             return
         digests = {role: cell.inputs[role] for role in ("target", *cell.places)}
-        asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
-        if cell.target.computes_in not in BOUNDS or asked in self._asked:
+        key = content_hash([str(cell.config["method"]), digests, remembers(cell)])
+        if cell.target.computes_in not in BOUNDS or key in self._keys:
             return
-        self._asked.add(asked)
-        self.rows[cell.labels["method"]] += _compared(cell, prepared(cell, silent))
+        self._keys.add(key)
+        self.rows[cell.labels["method"]] += _compare_cell(cell, prepare_rows(cell, silent))
 
 
-def _compared(cell: GenerationCell, before: PreparedRows) -> int:
+def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
     """Compute the first tokens of the shortest request, and return how many rows were compared."""
     places, dtype = cell.places, cell.target.computes_in
     shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
-    asked_for = cell.requests[shortest]
-    request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens), sampling=GREEDY)
+    shortest_request = cell.requests[shortest]
+    request = replace(shortest_request, max_tokens=min(TOKENS, shortest_request.max_tokens), sampling=GREEDY)
     if before.references is None:
         (text,) = cell.target.compute_texts([request.prefix], TOKENS, lambda done: None)
     else:
         text = before.references[shortest]
-    own = GreedyText(request.prefix, text.tokens, text.rows)
+    greedy_text = GreedyText(request.prefix, text.tokens, text.rows)
     bound = rounding(dtype)
     plays = "target" in places and not cell.method.alters_target
-    compared: list[ComparedNetwork] = []
+    networks: list[ComparedNetwork] = []
     if not plays:
-        compared.append(_recomputed(cell, own, request.max_tokens, bound))
+        networks.append(_recompute(cell, greedy_text, request.max_tokens, bound))
 
     @contextmanager
-    def computed(_: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
+    def open_network(_: GenerationCell, model: ModelVariant, role: str) -> Iterator[Network]:
         network = model.network()
         if cell.model(role).computes_in not in BOUNDS or not model.folder:
             yield network
             return
         with ExitStack() as opened:
-            stored: dict[str, Known] = {OWN: along(own)} if model is cell.target else {}
+            stored: dict[str, Known] = {OWN: along(greedy_text)} if model is cell.target else {}
             if remembers(cell):
                 memo = opened.enter_context(closing(model.memo(memory_root())))
-                transfer.fill(memo, model.observed())
-                stored["its cache"] = MemoNetwork(network, memo, ranks=1).known
-            made = ComparedNetwork(network, role, stored, bound)
-            compared.append(made)
-            yield made
+                transfer.fill(memo, model.outputs_key())
+                stored["its cache"] = MemoNetwork(network, memo, ranks=1).look_up
+            compared_network = ComparedNetwork(network, role, stored, bound)
+            networks.append(compared_network)
+            yield compared_network
             if role != "target":
-                made.repeat(model.network(), request.prefix)
+                compared_network.repeat(model.network(), request.prefix)
 
     beforehand, device = cell.open_device(), cell.open_device()
     with closing(beforehand), opened_sessions(cell, beforehand, before.calibrated) as looked_up:
@@ -126,25 +126,25 @@ def _compared(cell: GenerationCell, before: PreparedRows) -> int:
     with (
         closing(device),
         ExitStack() as caches,
-        opened_sessions(cell, device, before.calibrated, computed) as sessions,
+        opened_sessions(cell, device, before.calibrated, open_network) as sessions,
     ):
         for session in sessions.values():
             if isinstance(side := session.beside, SideNetwork) and remembers(cell):
                 stored = caches.enter_context(outputs_of(cell.target, side))
-                session.beside = side.compared(stored, partial(require_score, bound, side.kind))
+                session.beside = side.compare(stored, partial(require_score, bound, side.kind))
         load(device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
     if cell.method.lossless:
-        require_lossless([answer], [own], dtype)
-    return sum(network.compared for network in compared)
+        require_lossless([answer], [greedy_text], dtype)
+    return sum(network.compared for network in networks)
 
 
-def _recomputed(cell: GenerationCell, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
+def _recompute(cell: GenerationCell, greedy_text: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
-    network = ComparedNetwork(cell.target.network(), "target", {OWN: along(own)}, bound)
-    network.start(own.prompt)
-    rows_of(network, own.contexts()[:tokens])
+    network = ComparedNetwork(cell.target.network(), "target", {OWN: along(greedy_text)}, bound)
+    network.start(greedy_text.prompt)
+    rows_of(network, greedy_text.contexts()[:tokens])
     return network
 
 
@@ -183,22 +183,22 @@ class ComparedNetwork:
         self._text = None
         self._rows.clear()
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        return RewrittenStep(self._network.begin(wanted, branches), wanted, self._compared)
+        return RewrittenStep(self._network.begin(prefixes, branches), prefixes, self._compare_rows)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
         self._network.keep(text)
         self._text = text
 
-    def _compared(self, prefixes: Sequence[Prefix], rows: list[Logits]) -> list[Logits]:
+    def _compare_rows(self, prefixes: Sequence[Prefix], rows: list[Logits]) -> list[Logits]:
         """The computed rows, compared with the stored ones; UnfaithfulRowError as `_compare`."""
         for prefix, row in zip(prefixes, rows, strict=True):
             self._rows.append(ComputedRow(prefix, row, self._text))
             for where, known_after in self._stored.items():
-                if known := known_after(prefix):
-                    self._compare(prefix, row, known, where)
+                if stored_row := known_after(prefix):
+                    self._compare(prefix, row, stored_row, where)
         return rows
 
     def repeat(self, network: Network, prompt: Prefix) -> None:
@@ -207,36 +207,36 @@ class ComparedNetwork:
         Raises:
             UnfaithfulRowError: one differs by more than rounding explains.
         """
-        some = {len(self._rows) * (2 * i + 1) // (2 * ALONE) for i in range(ALONE)} if self._rows else ()
-        for prefix, row, text in (self._rows[i] for i in some):
+        indices = {len(self._rows) * (2 * i + 1) // (2 * ALONE) for i in range(ALONE)} if self._rows else ()
+        for prefix, row, text in (self._rows[i] for i in indices):
             network.start(prompt)
             if text is not None:
                 network.keep(text)
             (alone,) = rows_of(network, [prefix])
             self._compare(prefix, row, alone, "a pass of the same tokens alone")
 
-    def _compare(self, prefix: Prefix, row: Logits, known: Logits, where: str) -> None:
+    def _compare(self, prefix: Prefix, row: Logits, other: Logits, where: str) -> None:
         """Compare a row with a known one.
 
         Raises:
             UnfaithfulRowError: they differ by more than rounding explains.
         """
         self.compared += 1
-        tokens, logps = known.ranked()
-        found = dict(zip(*row.ranked(), strict=True))
+        tokens, logps = other.top_ranks()
+        logps_by_token = dict(zip(*row.top_ranks(), strict=True))
         expected = list(zip(tokens, logps, strict=True))[:COMPARED]
-        apart = max(abs(logp - found.get(token, float("-inf"))) for token, logp in expected)
-        if apart > self._bound:
+        difference = max(abs(logp - logps_by_token.get(token, float("-inf"))) for token, logp in expected)
+        if difference > self._bound:
             raise UnfaithfulRowError(
                 f"a pass of the {self._role} computed logits after {prefix.length} tokens that differ by "
-                f"{apart:.3g} from those of {where}, and rounding explains {self._bound:g}: "
+                f"{difference:.3g} from those of {where}, and rounding explains {self._bound:g}: "
                 "the pass's attention mask, the cache that it read, or what is stored is wrong"
             )
 
 
-def along(own: GreedyText) -> Known:
+def along(text: GreedyText) -> Known:
     """The rows of an own text."""
-    return dict(zip(own.contexts(), own.rows, strict=True)).get
+    return dict(zip(text.contexts(), text.rows, strict=True)).get
 
 
 def require_score(bound: float, kind: str, length: int, apart: float) -> None:

@@ -25,7 +25,7 @@ from repro.methods.speculative.drafting.calibrated_draft import MatchedNetwork
 from repro.methods.speculative.drafting.calibrated_heads import MatchedHeads
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer
-from repro.models.checkpoints.generation_settings import unused
+from repro.models.checkpoints.generation_settings import unused_settings
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward.network import Network
 from repro.models.runtime.model import ModelVariant
@@ -44,7 +44,7 @@ from repro.scenarios.generation.prefixes import (
     agreement,
     network_of,
     outputs_of,
-    prepared,
+    prepare_rows,
     remembers,
 )
 
@@ -57,7 +57,7 @@ class GenerationScenario(GenerationCell):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        before = prepared(self, progress)
+        before = prepare_rows(self, progress)
         device = self.open_device()
         with closing(device), opened_sessions(self, device, before.calibrated) as sessions:
             serving = prepare(self, device, sessions)
@@ -95,16 +95,16 @@ def _matched_network(
     network: OpenNetwork,
 ) -> Iterator[Network]:
     """Open a model's network; a calibrated draft also opens its target as an oracle."""
-    with network(cell, model, role) as own:
+    with network(cell, model, role) as plain:
         if matched is None:
-            yield own
+            yield plain
             return
         seed = cell.config["seed"]
         with network(cell, cell.target, "target") as oracle:
             if isinstance(matched, HeadMatch):
-                yield MatchedHeads(own, oracle, matched.heads.accuracies, seed)
+                yield MatchedHeads(plain, oracle, matched.heads.accuracies, seed)
             else:
-                yield MatchedNetwork(own, oracle, matched.probability, seed, matched.temperature)
+                yield MatchedNetwork(plain, oracle, matched.probability, seed, matched.temperature)
 
 
 @contextmanager
@@ -121,10 +121,10 @@ def opened_sessions(
             model = cell.model(role)
             if cell.emulated:
                 # Of several drafts only the first is calibrated: the others have no measured agreement.
-                brought = matched if role == "draft" else None
-                there = cell.method.variant(role, model, device)
-                made = opened.enter_context(_matched_network(cell, there, role, brought, network))
-                sessions[role] = there.session(role, device, place, made, cell.tokens(role))
+                match = matched if role == "draft" else None
+                variant = cell.method.variant(role, model, device)
+                model_network = opened.enter_context(_matched_network(cell, variant, role, match, network))
+                sessions[role] = variant.session(role, device, place, model_network, cell.tokens(role))
                 if role == "draft" and cell.trees:
                     sessions[role].beside = Calibration(cell.trees.accuracies)
                 side = sessions[role].beside
@@ -195,10 +195,10 @@ def _timeline(
     cell: GenerationCell, device: Device, answers: Sequence[Generation], sessions: Mapping[str, Session]
 ) -> partial[str]:
     """What makes the run's Chrome trace."""
-    until, shown = shown_until(answers, device.trace)
+    until, count = shown_until(answers, device.trace)
     name = f"{cell.labels['method']} on {device.name}"
-    if shown < len(answers):
-        name += f", the first {shown} of {len(answers)} requests"
+    if count < len(answers):
+        name += f", the first {count} of {len(answers)} requests"
     parts = [*timeline_parts(answers, sessions)]
     return partial(chrome, device.trace, name, parts, device.memory.history, until)
 
@@ -220,15 +220,15 @@ def timeline_parts(
         args: dict[str, object] = {"prompt_tokens": len(g.request.prompt), "tokens": len(g.tokens)}
         yield TimelinePart(Level.REQUEST, f"request {g.request.id}", g.arrived, g.ended, args)
         for i, r in enumerate(g.rounds):
-            told: dict[str, object] = {
+            round_args: dict[str, object] = {
                 "drafted": r.drafted,
                 "accepted": r.accepted,
                 "emitted": r.emitted,
                 "rows": r.rows,
             }
             if r.reason:
-                told["stopped"] = r.reason
-            yield TimelinePart(Level.ROUND, f"round {i}", r.start, r.end, told)
+                round_args["stopped"] = r.reason
+            yield TimelinePart(Level.ROUND, f"round {i}", r.start, r.end, round_args)
     for role, session in sessions.items():
         for p in session.passes:
             args = {"rows": p.rows, "loading_ms": round(p.loading * 1e3, 3)}
@@ -250,7 +250,7 @@ def _provenance(
         "matched": asdict(matched) if matched else None,
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
-        "extrapolated": cell.cell.extrapolated(device.trace, layers) if cell.emulated else (),
+        "extrapolated": cell.cell.extrapolations(device.trace, layers) if cell.emulated else (),
         "ends": None if cell.cost_only else _ends(cell.target.tokenizer),
         "notes": (*_notes(cell, device, values), *notes),
     }
@@ -276,13 +276,13 @@ def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
 def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
     yield from stored_notes(*(cell.model(role).folder for role in cell.places))
-    if cell.target.folder and (settings := unused(cell.target.folder)):
+    if cell.target.folder and (settings := unused_settings(cell.target.folder)):
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
-    asked, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
-    if asked and (shorter := sum(length < asked for length in lengths)):
+    most, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
+    if most and (shorter := sum(length < most for length in lengths)):
         yield (
-            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={asked}, which only cuts: "
+            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={most}, which only cuts: "
             f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
         )
     if cell.cell.stand_in:

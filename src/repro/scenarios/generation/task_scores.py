@@ -58,26 +58,26 @@ def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
     from repro.metrics.task import AnswerMetric  # late, with numpy
 
     discover("repro.metrics")
-    named = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
-    if not named and MAIN not in metrics:
+    by_name = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
+    if not by_name and MAIN not in metrics:
         return ()
-    own = score_of(dataset).metrics
-    for name in named:
-        if name not in own:
+    of_task = score_of(dataset).metrics
+    for name in by_name:
+        if name not in of_task:
             raise InputError(
                 f"metric {name!r} scores answers by their task, and dataset {dataset.name!r} is scored by "
-                f"{', '.join(own)}; choose one of these, or {MAIN}"
+                f"{', '.join(of_task)}; choose one of these, or {MAIN}"
             )
-    wanted = tuple(name for name in own if name in named or MAIN in metrics)
-    for name in wanted:
+    selected = tuple(name for name in of_task if name in by_name or MAIN in metrics)
+    for name in selected:
         metric = lookup("metric", name)()
-        if metric.runs_code and name not in named:
+        if metric.runs_code and name not in by_name:
             raise InputError(
                 f"dataset {dataset.name!r} is scored by running the answers' code; ask for it by name, "
                 f"metrics=[{name}]"
             )
         metric.ready()
-    return wanted
+    return selected
 
 
 def score_of(dataset: DatasetConfig) -> TaskScoring:
@@ -97,7 +97,7 @@ def score_of(dataset: DatasetConfig) -> TaskScoring:
     return scoring.score
 
 
-def evaluated(
+def evaluate_answers(
     metrics: Sequence[str], dataset: DatasetConfig, rows: Sequence[Row], texts: Sequence[str]
 ) -> dict[str, Scalar]:
     """Figures of metrics of `evaluate`, over all answers and the dataset's references.
@@ -114,12 +114,12 @@ def evaluated(
     return {name: value for metric in metrics for name, value in figures(metric, texts, references).items()}
 
 
-def scored(
+def score_answers(
     names: Sequence[str],
     dataset: DatasetConfig,
     rows: Sequence[Row],
     texts: Sequence[str],
-    own: Sequence[str] | None,
+    target_texts: Sequence[str] | None,
 ) -> Scored:
     """Score answers.
 
@@ -128,7 +128,7 @@ def scored(
         dataset: the dataset; its first metric's figures are called `task_score`.
         rows: the example of each answer.
         texts: a method's answers.
-        own: the target's own answers; None skips what compares with them.
+        target_texts: the target's own answers; None skips what compares with them.
 
     Raises:
         InputError: a metric cannot score an example.
@@ -141,19 +141,19 @@ def scored(
     expected = [scoring.expected(row) for row in rows]
     task = score_of(dataset)
     main, texts = task.metrics[0], [*map(task.scored_part, texts)]
-    own = None if own is None else [*map(task.scored_part, own)]
-    found: dict[str, Scalar] = {}
+    target_texts = None if target_texts is None else [*map(task.scored_part, target_texts)]
+    values: dict[str, Scalar] = {}
     columns: dict[str, list[float]] = {}
     for name in names:
         score = cache(lookup("metric", name)().score)  # a lossless method's answers are the target's own
         columns[name] = [score(text, right) for text, right in zip(texts, expected, strict=True)]
         target = None
-        if own is not None:
-            target = [score(text, right) for text, right in zip(own, expected, strict=True)]
+        if target_texts is not None:
+            target = [score(text, right) for text, right in zip(target_texts, expected, strict=True)]
             columns[f"target_{name}"] = target
-        found |= compared(MAIN if name == main else name, columns[name], target)
-    each = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
+        values |= compared(MAIN if name == main else name, columns[name], target)
+    by_answer = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
     figures = {
-        name: value for name, value in found.items() if not name.endswith(("_stderr", "_low", "_high"))
+        name: value for name, value in values.items() if not name.endswith(("_stderr", "_low", "_high"))
     }
-    return Scored(figures, spreads(found, len(texts)), each)
+    return Scored(figures, spreads(values, len(texts)), by_answer)

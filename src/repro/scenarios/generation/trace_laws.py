@@ -69,17 +69,17 @@ def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str,
     if trace.idle_watts is None:
         return
     edges = np.array([[a.arrived, a.prefilled, a.ended if a.rounds else a.prefilled] for a in answers])
-    energy = _integrated(trace, edges)
+    energy = _integrate_power(trace, edges)
     for name, joules in (
         ("prefill_joules", float((energy[:, 1] - energy[:, 0]).sum())),
         ("decode_joules", float((energy[:, 2] - energy[:, 1]).sum())),
     ):
-        stored = values.get(name)
-        if isinstance(stored, (int, float)) and not np.isclose(stored, joules, rtol=CLOSE, atol=1e-9):
-            yield f"{name} is the integral of power: {stored:.10g} is not {joules:.10g}"
+        figure = values.get(name)
+        if isinstance(figure, (int, float)) and not np.isclose(figure, joules, rtol=CLOSE, atol=1e-9):
+            yield f"{name} is the integral of power: {figure:.10g} is not {joules:.10g}"
 
 
-def _integrated(trace: Trace, at: Array) -> Array:
+def _integrate_power(trace: Trace, at: Array) -> Array:
     """Joules from 0 to each of these times, by integrating the sum of the spans' powers over time."""
     lasting = np.array([(s.start, s.end, s.joules) for s in trace if s.end > s.start]).reshape(-1, 3)
     watts = lasting[:, 2] / (lasting[:, 1] - lasting[:, 0])

@@ -22,10 +22,10 @@ from repro.data.config import DatasetConfig, read_config, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.methods.serving.service import Service, System
-from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.shortening import Scorer, shorten_prompt
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.tlm import tiny_language_model
-from repro.methods.speculative.drafting.head_model import opened
+from repro.methods.speculative.drafting.head_model import open_model
 from repro.models.analysis.likelihood import Likelihood, common
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.validate import stored_notes
@@ -33,7 +33,7 @@ from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.scenarios.accuracy import best_of, is_right, metric_of
-from repro.scenarios.base import COSTS, named
+from repro.scenarios.base import COSTS, names_in
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.offline import OfflineScenario
 from repro.scenarios.sections import OF_ANSWERS
@@ -61,9 +61,9 @@ class ServingCell(OfflineScenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As `OfflineScenario`; also InputError for a device that is not emulated."""
-        given = config.get("trace") or read_mapping(conf_dir() / "trace" / f"{DEMONSTRATION}.yaml")
-        config = {**config, "trace": given}
-        if given["name"] == DEMONSTRATION:  # it needs no data beside this project's own
+        section = config.get("trace") or read_mapping(conf_dir() / "trace" / f"{DEMONSTRATION}.yaml")
+        config = {**config, "trace": section}
+        if section["name"] == DEMONSTRATION:  # it needs no data beside this project's own
             texts = read_mapping(conf_dir() / "dataset" / f"{CORPUS_OF_DEMONSTRATION}.yaml")
             config["corpus"] = {"dataset": texts, "texts": 6, "tokens": 128}
         self.cell = EmulatedCell(config, format="fp16")
@@ -80,12 +80,12 @@ class ServingCell(OfflineScenario):
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """As `OfflineScenario`, with the device, the trace as `dataset`, and the decider."""
-        own = named(config, "device", "trace")
-        own["trace"] = own["trace"] if config.get("trace") else DEMONSTRATION
+        names = names_in(config, "device", "trace")
+        names["trace"] = names["trace"] if config.get("trace") else DEMONSTRATION
         decider = str(config[cls.group]["decider"])
         return super().labels_of(config) | {
-            "device": own["device"],
-            "dataset": own["trace"],
+            "device": names["device"],
+            "dataset": names["trace"],
             "decider": decider,
         }
 
@@ -109,7 +109,7 @@ class ServingCell(OfflineScenario):
     def rows(self) -> dict[str, data.Rows]:
         """The examples that apps may ask, by dataset."""
         count, folder = self.config["prompts"], self.config.get("data_dir")
-        return {name: data.load_rows(one, count, folder) for name, one in self.datasets.items()}
+        return {name: data.load_rows(dataset, count, folder) for name, dataset in self.datasets.items()}
 
     @cached_property
     def family(self) -> dict[str, ModelConfig]:
@@ -120,7 +120,7 @@ class ServingCell(OfflineScenario):
     def members(self) -> dict[str, Model]:
         """The family, opened; empty if a checkpoint is unavailable, so that only costs are known."""
         try:
-            return {name: opened(config) for name, config in self.family.items()}
+            return {name: open_model(config) for name, config in self.family.items()}
         except InputError as reason:
             log.info("costs alone: %s", reason)
             return {}
@@ -162,7 +162,7 @@ class ServingCell(OfflineScenario):
     @cached_property
     def arrivals(self) -> tuple[Arrival, ...]:
         """All requests in the order of arrival."""
-        rows = {name: len(one.rows.rows) for name, one in self.requests.items()}
+        rows = {name: len(pool.rows.rows) for name, pool in self.requests.items()}
         blanks = {app.source: self.trace.requests for app in self.trace.apps if app.tokens}
         return trace(self.trace, rows | blanks)
 
@@ -178,28 +178,28 @@ class ServingCell(OfflineScenario):
     @property
     def decisive_settings(self) -> dict[str, Any]:
         """See `Scenario`; with a corpus that its levels may not need."""
-        own = {name: self.config[name] for name in (self.group, "trace", "prompts", "seed", "corpus")}
-        own["target"] = model_asked(self.config["target"])
-        return own | {"device": device_asked(self.cell.described)}
+        settings = {name: self.config[name] for name in (self.group, "trace", "prompts", "seed", "corpus")}
+        settings["target"] = model_asked(self.config["target"])
+        return settings | {"device": device_asked(self.cell.described)}
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `OfflineScenario`."""
-        own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
-        own["device"] = device_asked(self.cell.described)
-        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.datasets.items()}
-        return super().asked | own
+        settings = {name: self.config[name] for name in ("trace", "prompts", "seed")}
+        settings["device"] = device_asked(self.cell.described)
+        settings["datasets"] = {n: dataset_asked(asdict(dataset)) for n, dataset in self.datasets.items()}
+        return super().asked | settings
 
     @property
     def versions(self) -> dict[str, int]:
         """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
-        own = COSTS if level is None else {**COSTS, "level": version_of(type(level))}
+        versions = COSTS if level is None else {**COSTS, "level": version_of(type(level))}
         if self._model.stored != precision("fp16"):
-            own = {**own, "heads": 2}  # which ran in fp16 beside any target before
+            versions = {**versions, "heads": 2}  # which ran in fp16 beside any target before
         if self.trace.answer < 2:
-            own = {**own, "time per later token": 2}  # which was 0 of one token before
-        return super().versions | own
+            versions = {**versions, "time per later token": 2}  # which was 0 of one token before
+        return super().versions | versions
 
     def check(self) -> None:
         """As `OfflineScenario`; also InputError for a trace of dataset examples without a checkpoint."""
@@ -248,11 +248,11 @@ def read_model(name: str) -> ModelConfig:
     folder = conf_dir() / "model"
     path = folder / f"{name}.yaml"
     if not path.is_file():
-        raise InputError(unknown("model", name, [found.stem for found in folder.glob("*.yaml")]))
+        raise InputError(unknown("model", name, [file.stem for file in folder.glob("*.yaml")]))
     content: dict[str, Any] = parse_yaml(OWN_OR.sub(r"\1", read_yaml(path)), str(path))
     parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
-    named = {group: choice for part in parts for group, choice in part.items()}
-    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in named.items()}
+    choices = {group: choice for part in parts for group, choice in part.items()}
+    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
     return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)
 
 
@@ -289,19 +289,19 @@ class DatasetRequests:
         if not scoring_of(self.dataset).scores_continuations:
             raise InputError(
                 f"the answers of dataset {self.dataset.name!r} are generated, and requests are answered by a "
-                "choice; take a dataset whose scoring is a choice (docs/datasets.md lists them)"
+                "choice; take a dataset whose scoring is a choice, such as hellaswag (`repro list datasets`)"
             )
 
     @cached_property
-    def _known(self) -> dict[int, Prompt]:
+    def _prompts(self) -> dict[int, Prompt]:
         return {}
 
     def _whole(self, row: int) -> Prompt:
         """An example's full prompt, tokenized on first use, since many choices take long to tokenize."""
-        if row not in self._known:
+        if row not in self._prompts:
             only = replace(self.rows, rows=self.rows.rows[row : row + 1])
-            self._known[row] = data.prompts(self.dataset, only, _Repeating(self.text))[0]
-        return self._known[row]
+            self._prompts[row] = data.prompts(self.dataset, only, _Repeating(self.text))[0]
+        return self._prompts[row]
 
     @cached_property
     def _beginning(self) -> Tokens:
@@ -322,26 +322,26 @@ class DatasetRequests:
 
     def prompt(self, row: int) -> Prompt:
         """An example's prompt, its prefix shortened by the caller if `concise` is below 1."""
-        whole, long = self._whole(row), len(self._beginning)
+        full, long = self._whole(row), len(self._beginning)
         if self.concise == 1.0:
-            return whole
+            return full
 
-        def streamlined(context: Tokens) -> Tokens:
-            return shortened(context, len(context) - long + self.spare, self._scores, long)
+        def shorten_context(context: Tokens) -> Tokens:
+            return shorten_prompt(context, len(context) - long + self.spare, self._scores, long)
 
         return replace(
-            whole,
-            continuations=tuple(replace(c, context=streamlined(c.context)) for c in whole.continuations),
+            full,
+            continuations=tuple(replace(c, context=shorten_context(c.context)) for c in full.continuations),
         )
 
     def read(self, row: int) -> Tokens:
         """All prompt tokens of a request."""
         return self.prompt(row).continuations[0].context
 
-    def is_right(self, row: int, said: Sequence[Likelihood]) -> bool:
+    def is_right(self, row: int, likelihoods: Sequence[Likelihood]) -> bool:
         """Whether an example's correct continuation is among the `best_of` likeliest."""
         scoring = scoring_of(self.dataset)
-        return is_right(self.prompt(row), said, metric_of(scoring), best_of(scoring))
+        return is_right(self.prompt(row), likelihoods, metric_of(scoring), best_of(scoring))
 
     def chance(self, row: int) -> float:
         """Probability that a random guess is correct."""

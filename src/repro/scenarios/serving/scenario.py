@@ -38,8 +38,8 @@ from repro.methods.serving.deciders import (
     Uniform,
 )
 from repro.methods.serving.service import profile_of
-from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
-from repro.methods.serving.shortening import AnyToken, Scorer, shortened
+from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, run_ops
+from repro.methods.serving.shortening import AnyToken, Scorer, shorten_prompt
 from repro.methods.serving.slo import Decision, LatencySlo, RequestCosts, kept_tokens
 from repro.methods.serving.tlm import tiny_language_model
 from repro.models.analysis.likelihood import Reader
@@ -117,13 +117,13 @@ class ServingScenario(ServingCell):
         lengths = (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
         profile = profile_of(self.system, device, lengths)
         served = list(self._serve(device, profile, requests, progress))
-        values, right = billed(served) | self._memory(longest), None
+        values, right = service_figures(served) | self._memory(longest), None
         if self.answers_known:
             queries = [_query(request.arrival, request.decision) for request in served]
             answers = self.right(set(queries), progress)
             full = self.right_in_full(set(queries), progress)
             right = [answers[query] for query in queries]
-            values |= answered(served, right, [full[query] for query in queries])
+            values |= accuracy_figures(served, right, [full[query] for query in queries])
             chances = (self.requests[a.app.source].chance(a.row) for a in self.arrivals)
             values["chance"] = 100.0 * mean(chances)
         about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
@@ -132,16 +132,16 @@ class ServingScenario(ServingCell):
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
         """Peak memory in bytes, and extra memory as shares of the full model's weights."""
-        system, whole = self.system, self.system.full.model_bytes
+        system, full_bytes = self.system, self.system.full.model_bytes
         return {
             "memory": system.resident_bytes(longest),
-            "adapter_share": system.adapter_bytes / whole,
-            "extra_memory": system.weights / whole - 1.0,
+            "adapter_share": system.adapter_bytes / full_bytes,
+            "extra_memory": system.weights / full_bytes - 1.0,
         }
 
     def _request(self, number: int, arrival: Arrival) -> ServiceRequest:
         app, answer, name = arrival.app, self.trace.answer, f"{arrival.app.name}/{arrival.row}/{number}"
-        shares = {what: getattr(app, what) for what in ("ttft", "tpot", "time", "energy")}
+        shares = {objective: getattr(app, objective) for objective in ("ttft", "tpot", "time", "energy")}
         slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
         if app.tokens:
             return ServiceRequest(name, (0,) * app.tokens, answer, slo)
@@ -160,8 +160,8 @@ class ServingScenario(ServingCell):
             if not number % 20:
                 progress("deciding", number, len(requests))
             ops = self._deciding(check.decider, request, device.main)
-            deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
-            decision, fell_back = self._decided(check, request, present, deciding)
+            deciding = took.get(ops) or took.setdefault(ops, device.play(run_ops(device, ops)))
+            decision, fell_back = self._decide(check, request, present, deciding)
             read = request.read(decision.prompt)
             costs, first = (
                 profile.costs(decision.model, read, answer, present, deciding)
@@ -179,7 +179,7 @@ class ServingScenario(ServingCell):
         scorer = self._scorer
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
-    def _decided(
+    def _decide(
         self, check: SloGuard, request: ServiceRequest, present: float | None, deciding: Spent
     ) -> tuple[Decision, bool]:
         """The decision and whether it is a fallback; the smallest levels if no decision meets the SLO."""
@@ -255,7 +255,7 @@ class ServingScenario(ServingCell):
         """Whether the full target answers the example of each query correctly."""
         full = {query: query._replace(decision=Decision(1.0, 1.0)) for query in queries}
         right = self._answers(None, Corpus((), "none")).right(set(full.values()), progress)
-        return {query: right[whole] for query, whole in full.items()}
+        return {query: right[full_query] for query, full_query in full.items()}
 
     def _answers(self, name: str | None, corpus: Corpus) -> AnswerCache:
         """The answer cache of a family member, or of the target if `name` is None."""
@@ -402,11 +402,11 @@ class AnswerCache:
             kind, settings = type(compression), asdict(compression)  # type: ignore[call-overload]
             level = [kind.__qualname__, version_of(kind), settings, files_read(compression), *corpus]
         shorter = self.shortening.identity if decision.prompt < 1.0 else []
-        asked: list[object] = [dataset_asked(asdict(requests.dataset)), requests.rows.digest]
+        examples: list[object] = [dataset_asked(asdict(requests.dataset)), requests.rows.digest]
         if requests.concise < 1.0:
-            asked += [requests.concise, *Shortening(requests.scorer).identity]
-        shown = [decision.prompt, *shorter, requests.spare]
-        return content_hash([self.digest, level, asked, shown, WEIGHTS])
+            examples += [requests.concise, *Shortening(requests.scorer).identity]
+        prompts = [decision.prompt, *shorter, requests.spare]
+        return content_hash([self.digest, level, examples, prompts, WEIGHTS])
 
     def _compression(self, model: float) -> Compression | None:
         return None if model == 1.0 else self.compression(model)
@@ -455,7 +455,7 @@ class AnswerCache:
 
         def shorten(context: Tokens) -> Tokens:
             count = kept_tokens(len(context), level, spare, self.shortening.granule)
-            return shortened(context, count, scores, spare)
+            return shorten_prompt(context, count, scores, spare)
 
         return shorten
 
@@ -463,65 +463,65 @@ class AnswerCache:
 # Figures
 
 
-def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
+def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """Latency, SLO and switching figures over all requests.
 
     TPOTs are over answers of two tokens or more, `None` without any. Speedups and most shares are ratios of
     sums, so that long requests weigh more. `switch_seconds` is the
     mean over switches that took time, `switch_seconds_max` the longest.
     """
-    switches = [one.switch.seconds for one in served if one.switch.seconds]
-    first = sum(one.costs.ttft for one in served)
-    own = [one.costs.tpot for one in served if one.costs.tpot is not None]
-    full = [one.full.tpot for one in served if one.full.tpot is not None]
-    energies = [one.costs.energy for one in served if one.costs.energy is not None]
+    switches = [s.switch.seconds for s in served if s.switch.seconds]
+    first = sum(s.costs.ttft for s in served)
+    tpots = [s.costs.tpot for s in served if s.costs.tpot is not None]
+    full_tpots = [s.full.tpot for s in served if s.full.tpot is not None]
+    energies = [s.costs.energy for s in served if s.costs.energy is not None]
     return {
         "requests": len(served),
-        "met": 100.0 * mean(one.met for one in served),
-        "unmet": sum(not one.met for one in served),
-        "fell_back": 100.0 * mean(one.fell_back for one in served),
-        "ttft": mean(one.costs.ttft for one in served),
-        "tpot": mean(own) if own else None,
-        "time": mean(one.costs.time for one in served),
+        "met": 100.0 * mean(s.met for s in served),
+        "unmet": sum(not s.met for s in served),
+        "fell_back": 100.0 * mean(s.fell_back for s in served),
+        "ttft": mean(s.costs.ttft for s in served),
+        "tpot": mean(tpots) if tpots else None,
+        "time": mean(s.costs.time for s in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
         **_as_generated(served),
-        "full_ttft": mean(one.full.ttft for one in served),
-        "full_tpot": mean(full) if full else None,
-        "ttft_speedup": sum(one.full.ttft for one in served) / first,
-        "tpot_speedup": sum(full) / sum(own) if own else None,
-        "prompt_level": mean(one.decision.prompt for one in served),
-        "model_level": mean(one.decision.model for one in served),
-        "prompt_tokens": mean(len(one.request.prompt) for one in served),
-        "read_share": sum(one.read for one in served) / sum(len(one.request.prompt) for one in served),
+        "full_ttft": mean(s.full.ttft for s in served),
+        "full_tpot": mean(full_tpots) if full_tpots else None,
+        "ttft_speedup": sum(s.full.ttft for s in served) / first,
+        "tpot_speedup": sum(full_tpots) / sum(tpots) if tpots else None,
+        "prompt_level": mean(s.decision.prompt for s in served),
+        "model_level": mean(s.decision.model for s in served),
+        "prompt_tokens": mean(len(s.request.prompt) for s in served),
+        "read_share": sum(s.read for s in served) / sum(len(s.request.prompt) for s in served),
         "switches": len(switches),
         "switch_seconds": mean(switches) if switches else 0.0,
         "switch_seconds_max": max(switches, default=0.0),
         "switch_share": sum(switches) / first,
-        "deciding_seconds": mean(one.deciding.seconds for one in served),
-        "deciding_share": sum(one.deciding.seconds for one in served) / first,
-        "deciding_share_of_full": mean(one.deciding.seconds / one.full.ttft for one in served),
-        "decisions": len({one.decision for one in served}),
+        "deciding_seconds": mean(s.deciding.seconds for s in served),
+        "deciding_share": sum(s.deciding.seconds for s in served) / first,
+        "deciding_share_of_full": mean(s.deciding.seconds / s.full.ttft for s in served),
+        "decisions": len({s.decision for s in served}),
     }
 
 
 def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """The figures of generation that requests have too, under its names, for tables that have both."""
-    tokens = sum(one.request.answer - 1 for one in served)
-    seconds = sum(one.costs.time - one.costs.ttft for one in served)
-    read = [one.first.energy for one in served if one.first.energy is not None]
-    spent = [one.costs.energy for one in served if one.costs.energy is not None]
-    known = len(read) == len(spent) == len(served)
+    tokens = sum(s.request.answer - 1 for s in served)
+    seconds = sum(s.costs.time - s.costs.ttft for s in served)
+    read = [s.first.energy for s in served if s.first.energy is not None]
+    spent = [s.costs.energy for s in served if s.costs.energy is not None]
+    is_complete = len(read) == len(spent) == len(served)
     return {
         "prompts": len(served),
         "decode_tokens": tokens,
         "decode_seconds": seconds,
         "decode_tokens_per_s": tokens / seconds if tokens else None,
-        "prefill_joules": sum(read) if known else None,
-        "joules_per_token": (sum(spent) - sum(read)) / tokens if known and tokens else None,
+        "prefill_joules": sum(read) if is_complete else None,
+        "joules_per_token": (sum(spent) - sum(read)) / tokens if is_complete and tokens else None,
     }
 
 
-def answered(
+def accuracy_figures(
     served: Sequence[ServedRequest], right: Sequence[bool], plain: Sequence[bool]
 ) -> dict[str, Scalar]:
     """Accuracy, compared with the full model's on the same examples.
@@ -530,13 +530,13 @@ def answered(
     """
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
-    correct = [int(one) for one in right]
+    correct = [int(hit) for hit in right]
     values: dict[str, Scalar] = {**score(["accuracy"], {"correct": correct})}
     values["full_accuracy"] = 100.0 * mean(plain)
     values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(right, served, strict=True))
-    pairs = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in plain]}
+    pairs = {"values": [100.0 * hit for hit in right], "baseline_values": [100.0 * hit for hit in plain]}
     values |= score(["paired_difference"], pairs)
-    apps = dict.fromkeys(one.arrival.app.name for one in served)
+    apps = dict.fromkeys(s.arrival.app.name for s in served)
     if len(apps) > 1:
         for app in apps:
             of_app = [a for a, b in zip(right, served, strict=True) if b.arrival.app.name == app]
@@ -546,21 +546,21 @@ def answered(
 
 def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Iterator[Round]:
     """One mapping per request."""
-    for number, one in enumerate(served):
+    for number, entry in enumerate(served):
         yield {
-            "id": one.request.id,
-            "seconds": one.arrival.seconds,
-            "prompt_level": one.decision.prompt,
-            "model_level": one.decision.model,
-            "prompt_tokens": len(one.request.prompt),
-            "read": one.read,
-            "ttft": one.costs.ttft,
-            "tpot": one.costs.tpot,
-            "full_ttft": one.full.ttft,
-            "full_tpot": one.full.tpot,
-            "deciding": one.deciding.seconds,
-            "switch": one.switch.seconds,
-            "met": int(one.met),
-            "fell_back": int(one.fell_back),
+            "id": entry.request.id,
+            "seconds": entry.arrival.seconds,
+            "prompt_level": entry.decision.prompt,
+            "model_level": entry.decision.model,
+            "prompt_tokens": len(entry.request.prompt),
+            "read": entry.read,
+            "ttft": entry.costs.ttft,
+            "tpot": entry.costs.tpot,
+            "full_ttft": entry.full.ttft,
+            "full_tpot": entry.full.tpot,
+            "deciding": entry.deciding.seconds,
+            "switch": entry.switch.seconds,
+            "met": int(entry.met),
+            "fell_back": int(entry.fell_back),
             "right": None if right is None else int(right[number]),
         }

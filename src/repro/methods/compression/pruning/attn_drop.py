@@ -59,43 +59,43 @@ class AttnDrop:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = _without(decoder, self._gone(decoder, self._order(decoder, corpus)))
-        layers = made.resident_layers()
-        kept = {
+        pruned = _without(decoder, self._halves_to_remove(decoder, self._order(decoder, corpus)))
+        layers = pruned.resident_layers()
+        counts = {
             "kept_attention": sum(map(has_attention, layers)),
             "kept_mlps": sum(map(has_mlp, layers)),
         }
-        return Compressed(made, {**figures_of(made, decoder), **kept})
+        return Compressed(pruned, {**figures_of(pruned, decoder), **counts})
 
     def _order(self, decoder: Decoder, corpus: Sequence[Tensor]) -> list[Half]:
         """All halves, most similar first; ties go to the earlier layer."""
         attention, mlp = half_similarities(decoder, corpus)
-        similar = {Half(i, False): one for i, one in enumerate(attention)}
-        similar |= {Half(i, True): one for i, one in enumerate(mlp)}
+        similarities = {Half(i, False): similarity for i, similarity in enumerate(attention)}
+        similarities |= {Half(i, True): similarity for i, similarity in enumerate(mlp)}
         if self.joint:
-            return sorted(similar, key=lambda half: -similar[half])
-        return sorted(similar, key=lambda half: (half.is_mlp, -similar[half]))
+            return sorted(similarities, key=lambda half: -similarities[half])
+        return sorted(similarities, key=lambda half: (half.is_mlp, -similarities[half]))
 
-    def _gone(self, decoder: Decoder, order: Sequence[Half]) -> set[Half]:
+    def _halves_to_remove(self, decoder: Decoder, order: Sequence[Half]) -> set[Half]:
         """The first halves of the order, as many as needed to reach the level."""
-        most = self.level * block_elements(decoder)
-        left, layers = block_elements(decoder), decoder.resident_layers()
-        gone: set[Half] = set()
+        limit = self.level * block_elements(decoder)
+        remaining, layers = block_elements(decoder), decoder.resident_layers()
+        halves: set[Half] = set()
         for half in order[:-1]:
-            if left <= most:
+            if remaining <= limit:
                 break
             layer = layers[half.layer]
-            left -= elements(layer) - elements(
+            remaining -= elements(layer) - elements(
                 without_mlp(layer) if half.is_mlp else without_attention(layer)
             )
-            gone.add(half)
-        return gone
+            halves.add(half)
+        return halves
 
 
-def _without(decoder: Decoder, gone: Iterable[Half]) -> Decoder:
+def _without(decoder: Decoder, halves: Iterable[Half]) -> Decoder:
     """Remove these halves, and layers that have neither half left."""
     layers = decoder.resident_layers()
-    for i, is_mlp in gone:
+    for i, is_mlp in halves:
         layers[i] = without_mlp(layers[i]) if is_mlp else without_attention(layers[i])
-    kept = [i for i, layer in enumerate(layers) if has_attention(layer) or has_mlp(layer)]
-    return of_layers(partial_decoder(decoder, layers), kept)
+    nonempty = [i for i, layer in enumerate(layers) if has_attention(layer) or has_mlp(layer)]
+    return of_layers(partial_decoder(decoder, layers), nonempty)

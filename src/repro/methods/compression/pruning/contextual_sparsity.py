@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.predicted_linear import ActivationPredictor, PredictedLinear
-from repro.models.analysis.hooks import Place, watched
+from repro.models.analysis.hooks import LinearId, with_observer
 from repro.models.analysis.layer_dropping import block_elements, elements, without_mlp
 from repro.models.analysis.layer_importance import through
 from repro.models.transformer.decoder import Decoder
@@ -65,69 +65,69 @@ class ContextualSparsity:
             raise InputError(
                 "predictors are fitted to tokens of a corpus, and tried on others; raise corpus.texts"
             )
-        kept = max(1, round(self.share * decoder.config.intermediate))
-        figures = {"true_ratio": _computed(decoder, kept), "kept_neurons": kept}
-        if kept == decoder.config.intermediate:
+        active_count = max(1, round(self.share * decoder.config.intermediate))
+        figures = {"true_ratio": _active_share(decoder, active_count), "kept_neurons": active_count}
+        if active_count == decoder.config.intermediate:
             return Compressed(decoder, figures)
         layers, recalls = decoder.resident_layers(), []
-        for i, seen in enumerate(_seen(decoder, corpus)):
-            predictor, recall = self._fitted(seen, kept)
-            layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, kept))
+        for i, sample in enumerate(_samples_by_layer(decoder, corpus)):
+            predictor, recall = self._fit(sample, active_count)
+            layers[i] = replace(layers[i], up=PredictedLinear(layers[i].up, predictor, active_count))
             recalls.append(recall)
         sparse = decoder.with_layers(layers)
         return Compressed(sparse, {**figures, "recall": sum(recalls) / len(recalls)})
 
-    def _fitted(self, seen: Seen, kept: int) -> tuple[ActivationPredictor, float]:
+    def _fit(self, sample: MlpSample, active_count: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor and its recall on held-out tokens."""
-        held = max(1, round(HELD_OUT * len(seen.inputs)))
-        largest = torch.zeros_like(seen.magnitudes)
-        largest.scatter_(1, seen.magnitudes.topk(kept, -1).indices, 1.0)
-        predictor = self._descended(seen.inputs[:-held], largest[:-held])
-        chosen = predictor(seen.inputs[-held:]).topk(kept, -1).indices
-        return predictor, float(largest[-held:].gather(1, chosen).mean())
+        test_count = max(1, round(HELD_OUT * len(sample.inputs)))
+        labels = torch.zeros_like(sample.magnitudes)
+        labels.scatter_(1, sample.magnitudes.topk(active_count, -1).indices, 1.0)
+        predictor = self._train(sample.inputs[:-test_count], labels[:-test_count])
+        predictions = predictor(sample.inputs[-test_count:]).topk(active_count, -1).indices
+        return predictor, float(labels[-test_count:].gather(1, predictions).mean())
 
-    def _descended(self, inputs: Tensor, largest: Tensor) -> ActivationPredictor:
+    def _train(self, inputs: Tensor, labels: Tensor) -> ActivationPredictor:
         """Train a predictor, with initial weights and batch order from a fixed seed."""
         generator = torch.Generator().manual_seed(SEED)
-        shapes = ((self.rank, inputs.shape[1]), (largest.shape[1], self.rank))
-        narrow, wide = (torch.randn(shape, generator=generator) * shape[1] ** -0.5 for shape in shapes)
-        weights = [narrow.requires_grad_(), wide.requires_grad_()]
-        descent = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
+        shapes = ((self.rank, inputs.shape[1]), (labels.shape[1], self.rank))
+        to_rank, to_neurons = (torch.randn(shape, generator=generator) * shape[1] ** -0.5 for shape in shapes)
+        weights = [to_rank.requires_grad_(), to_neurons.requires_grad_()]
+        optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
         with torch.enable_grad():
             for _ in range(self.epochs):
                 order = torch.randperm(len(inputs), generator=generator)
                 for rows in torch.split(order, BATCH):
-                    descent.zero_grad()
-                    said = ActivationPredictor(narrow, wide)(inputs[rows])
-                    F.binary_cross_entropy_with_logits(said, largest[rows]).backward()  # type: ignore[no-untyped-call]
-                    descent.step()
-        return ActivationPredictor(narrow.detach(), wide.detach())
+                    optimizer.zero_grad()
+                    logits = ActivationPredictor(to_rank, to_neurons)(inputs[rows])
+                    F.binary_cross_entropy_with_logits(logits, labels[rows]).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+        return ActivationPredictor(to_rank.detach(), to_neurons.detach())
 
 
-class Seen(NamedTuple):
+class MlpSample(NamedTuple):
     """Inputs of an MLP, `[tokens, hidden]`, and magnitudes of its neurons, `[tokens, neurons]`."""
 
     inputs: Tensor
     magnitudes: Tensor
 
 
-def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
+def _samples_by_layer(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[MlpSample]:
     """Inputs and magnitudes layer by layer over a corpus; only one layer is in memory at a time."""
-    found: dict[str, list[Tensor]] = {}
+    rows_by_part: dict[str, list[Tensor]] = {}
 
-    def note(place: Place, x: Tensor) -> None:
-        found.setdefault(place.part, []).append(x)
+    def note(place: LinearId, x: Tensor) -> None:
+        rows_by_part.setdefault(place.part, []).append(x)
 
-    seeing = watched(decoder, note)
+    recorder = with_observer(decoder, note)
     texts = [decoder.embed(tokens, torch.arange(len(tokens))) for tokens in corpus]
     for i in range(decoder.config.layers):
-        found.clear()
-        texts = [through(seeing, [i], x)[-1] for x in texts]
-        yield Seen(torch.cat(found["up"]), torch.cat(found["down"]).abs())
+        rows_by_part.clear()
+        texts = [through(recorder, [i], x)[-1] for x in texts]
+        yield MlpSample(torch.cat(rows_by_part["up"]), torch.cat(rows_by_part["down"]).abs())
 
 
-def _computed(decoder: Decoder, kept: int) -> float:
+def _active_share(decoder: Decoder, active_count: int) -> float:
     """Share of the blocks' matrix elements that a token uses, without the predictors'."""
     layers = decoder.resident_layers()
     mlps = sum(elements(layer) - elements(without_mlp(layer)) for layer in layers)
-    return 1.0 - (1.0 - kept / decoder.config.intermediate) * mlps / block_elements(decoder)
+    return 1.0 - (1.0 - active_count / decoder.config.intermediate) * mlps / block_elements(decoder)

@@ -72,25 +72,25 @@ class Laco:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        wanted = layers_at(self.level, decoder.config.layers)
-        if not 0 <= self.lowest < wanted:
+        fewest = layers_at(self.level, decoder.config.layers)
+        if not 0 <= self.lowest < fewest:
             raise InputError(
-                f"lowest is {self.lowest}, and {wanted} layers are to be left; choose 0 to {wanted - 1}"
+                f"lowest is {self.lowest}, and {fewest} layers are to be left; choose 0 to {fewest - 1}"
             )
         trials, threshold = _Trials(decoder, corpus[: self.texts]), self.threshold
-        self._descend(trials, wanted, threshold)
-        while trials.left > wanted:
+        self._descend(trials, fewest, threshold)
+        while trials.layer_count > fewest:
             threshold -= self.step
-            self._descend(trials, wanted, threshold)
+            self._descend(trials, fewest, threshold)
         return Compressed(trials.decoder, {**figures_of(trials.decoder, decoder), "threshold": threshold})
 
-    def _descend(self, trials: _Trials, wanted: int, threshold: float) -> None:
+    def _descend(self, trials: _Trials, fewest: int, threshold: float) -> None:
         """Go once over the remaining layers, from the top down, and keep merges above the threshold."""
-        at = max(trials.left - 1 - self.merged, self.lowest)
-        while at >= self.lowest and (left := trials.left) > wanted:
-            tried = Merge(at, min(self.merged - 1, left - 1 - at, left - wanted))
-            if trials.similarity(tried) > threshold:
-                trials.keep(tried)
+        at = max(trials.layer_count - 1 - self.merged, self.lowest)
+        while at >= self.lowest and (count := trials.layer_count) > fewest:
+            merge = Merge(at, min(self.merged - 1, count - 1 - at, count - fewest))
+            if trials.similarity(merge) > threshold:
+                trials.keep(merge)
                 at -= self.interval
             else:
                 at -= 1
@@ -103,56 +103,58 @@ class _Trials:
     are cached until a merge is kept.
     """
 
-    def __init__(self, whole: Decoder, corpus: Texts) -> None:
+    def __init__(self, decoder: Decoder, corpus: Texts) -> None:
         if not corpus:
             raise InputError("merges are judged on a corpus of no sequence; set corpus.texts to at least 1")
-        self.decoder = whole
-        self._rows = [rows_by_layer(whole, tokens) for tokens in corpus]
-        self._wanted = [self._ended(rows[-1]) for rows in self._rows]
-        self._known: dict[Merge, float] = {}
+        self.decoder = decoder
+        self._rows = [rows_by_layer(decoder, tokens) for tokens in corpus]
+        self._last_rows = [self._normalize(rows[-1]) for rows in self._rows]
+        self._similarities: dict[Merge, float] = {}
 
     @property
-    def left(self) -> int:
+    def layer_count(self) -> int:
         """Number of remaining layers."""
         return self.decoder.config.layers
 
     def similarity(self, merge: Merge) -> float:
         """Cosine of a text's flattened last hidden states with the whole decoder's, mean over texts."""
-        if merge not in self._known:
-            made = merged(self.decoder, merge)
-            above = range(merge.at, made.config.layers)
-            last = [through(made, above, rows[merge.at])[-1] for rows in self._rows]
-            pairs = zip(self._wanted, map(self._ended, last), strict=True)
+        if merge not in self._similarities:
+            trial = merge_layers(self.decoder, merge)
+            above = range(merge.at, trial.config.layers)
+            last = [through(trial, above, rows[merge.at])[-1] for rows in self._rows]
+            pairs = zip(self._last_rows, map(self._normalize, last), strict=True)
             cosines = [F.cosine_similarity(x.flatten(), y.flatten(), dim=0) for x, y in pairs]
-            self._known[merge] = float(torch.stack(cosines).mean())
-        return self._known[merge]
+            self._similarities[merge] = float(torch.stack(cosines).mean())
+        return self._similarities[merge]
 
     def keep(self, merge: Merge) -> None:
         """Apply a merge."""
-        at, made = merge.at, merged(self.decoder, merge)
-        above = range(at, made.config.layers)
-        self._rows = [[*rows[:at], *through(made, above, rows[at])] for rows in self._rows]
-        self.decoder, self._known = made, {}
+        at, decoder = merge.at, merge_layers(self.decoder, merge)
+        above = range(at, decoder.config.layers)
+        self._rows = [[*rows[:at], *through(decoder, above, rows[at])] for rows in self._rows]
+        self.decoder, self._similarities = decoder, {}
 
-    def _ended(self, rows: Tensor) -> Tensor:
+    def _normalize(self, rows: Tensor) -> Tensor:
         """Apply the final norm, if any, to the last layer's hidden states."""
         norm = self.decoder.ends.final_norm
         return rows if norm is None else norm(rows)
 
 
-def merged(decoder: Decoder, merge: Merge) -> Decoder:
+def merge_layers(decoder: Decoder, merge: Merge) -> Decoder:
     """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
     layers = decoder.resident_layers()
     base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
-    sums = {part: _sum(getattr(base, part), [getattr(one, part) for one in above]) for part in PARTS}
+    sums = {part: _sum(getattr(base, part), [getattr(layer, part) for layer in above]) for part in PARTS}
     layers[merge.at] = replace(base, **sums)  # type: ignore[arg-type]
-    gone = range(merge.at + 1, merge.at + 1 + merge.above)
-    kept = [i for i in range(len(layers)) if i not in gone]
-    return of_layers(decoder.with_layers(layers), kept)
+    absorbed = range(merge.at + 1, merge.at + 1 + merge.above)
+    remaining = [i for i in range(len(layers)) if i not in absorbed]
+    return of_layers(decoder.with_layers(layers), remaining)
 
 
 def _sum(base: Linear, above: Sequence[Linear]) -> Linear:
     """A linear plus the sum of the others' differences to it."""
-    own = base.tensors()
-    added = {name: sum(one.tensors()[name] - tensor for one in above) for name, tensor in own.items()}
-    return base.with_tensors({name: tensor + added[name] for name, tensor in own.items()})
+    tensors = base.tensors()
+    differences = {
+        name: sum(linear.tensors()[name] - tensor for linear in above) for name, tensor in tensors.items()
+    }
+    return base.with_tensors({name: tensor + differences[name] for name, tensor in tensors.items()})

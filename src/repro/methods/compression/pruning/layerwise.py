@@ -36,5 +36,5 @@ class Layerwise:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = most_important(decoder, losses_without(decoder, corpus), self.level)
-        return Compressed(made, figures_of(made, decoder))
+        pruned = most_important(decoder, losses_without(decoder, corpus), self.level)
+        return Compressed(pruned, figures_of(pruned, decoder))

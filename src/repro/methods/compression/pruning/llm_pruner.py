@@ -14,16 +14,16 @@ from torch import Tensor
 from repro.core.bounds import Layers, Part
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.elastication import (
     UnitOrder,
     cut,
     figures,
     parts_read,
-    ranked,
+    rank_units,
 )
-from repro.methods.elastilm.lora import merged
-from repro.methods.elastilm.submodels import copied
+from repro.methods.elastilm.lora import merge_adapters
+from repro.methods.elastilm.submodels import dense_copy
 from repro.methods.elastilm.unit_importance import Aggregate, Measure
 from repro.models.transformer.decoder import Decoder
 
@@ -61,8 +61,9 @@ class LLMPruner:
         """See `Compression`."""
         count = decoder.config.layers
         locked = [i for i in range(count) if i < self.spare_first or i >= count - self.spare_last]
-        found = ranked(decoder, corpus, self.order, Measure(self.aggregate))
-        made = cut(
-            decoder, found, kept_at(decoder.config, self.level, locked), "llm_pruner", self.level, self.lora
+        ranking = rank_units(decoder, corpus, self.order, Measure(self.aggregate))
+        sizes = sizes_at(decoder.config, self.level, locked)
+        sub = cut(decoder, ranking, sizes, "llm_pruner", self.level, self.lora)
+        return Compressed(
+            dense_copy(merge_adapters(sub.decoder)), figures(decoder.config, ranking, sub, locked)
         )
-        return Compressed(copied(merged(made.decoder)), figures(decoder.config, found, made, locked))

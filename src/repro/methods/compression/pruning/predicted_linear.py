@@ -17,12 +17,12 @@ from repro.models.transformer.linear import Linear
 class ActivationPredictor:
     """Two linears without bias or activation (Deja Vu), `[rank, inputs]` and `[neurons, rank]`."""
 
-    narrow: Tensor
-    wide: Tensor
+    to_rank: Tensor
+    to_neurons: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scores of each neuron for each token, as logits `[rows, neurons]`."""
-        return x @ self.narrow.T @ self.wide.T
+        return x @ self.to_rank.T @ self.to_neurons.T
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class PredictedLinear:
     Attributes:
         linear: the full linear.
         predictor: scores the neurons.
-        kept: neurons kept per token.
+        active_count: neurons computed per token.
     """
 
     linear: Linear
     predictor: ActivationPredictor
-    kept: int
+    active_count: int
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        chosen = self.predictor(x).topk(self.kept, -1).indices
-        whole = self.linear(x).view(x.shape[0], -1, self.predictor.wide.shape[0])
-        index = chosen[:, None].expand(-1, whole.shape[1], -1)
-        left = whole.new_zeros(whole.shape).scatter_(2, index, whole.gather(2, index))
-        return left.view(x.shape[0], -1)
+        active = self.predictor(x).topk(self.active_count, -1).indices
+        outputs = self.linear(x).view(x.shape[0], -1, self.predictor.to_neurons.shape[0])
+        index = active[:, None].expand(-1, outputs.shape[1], -1)
+        active_outputs = outputs.new_zeros(outputs.shape).scatter_(2, index, outputs.gather(2, index))
+        return active_outputs.view(x.shape[0], -1)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the full linear."""
@@ -61,9 +61,9 @@ class PredictedLinear:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the kept neurons' weights and of the predictor."""
-        neurons = self.predictor.wide.shape[0]
+        neurons = self.predictor.to_neurons.shape[0]
         return (
-            self.linear.weight_bytes * self.kept // neurons
-            + self.predictor.narrow.nbytes
-            + self.predictor.wide.nbytes
+            self.linear.weight_bytes * self.active_count // neurons
+            + self.predictor.to_rank.nbytes
+            + self.predictor.to_neurons.nbytes
         )

@@ -37,5 +37,5 @@ class ShortGpt:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = most_important(decoder, block_influences(decoder, corpus), self.level)
-        return Compressed(made, figures_of(made, decoder))
+        pruned = most_important(decoder, block_influences(decoder, corpus), self.level)
+        return Compressed(pruned, figures_of(pruned, decoder))

@@ -19,14 +19,14 @@ from repro.core.bounds import Tokens
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import Sample, samples
-from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
+from repro.models.analysis.hooks import PARTS, LinearId, matrices, with_linears
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, grouped, groups_of
-from repro.models.quantization.scale_folding import feeds, folded, scaled_inputs, scaled_outputs
+from repro.models.quantization.grouped import SCALE_BITS, Group, asymmetric, groups_of, split_groups
+from repro.models.quantization.scale_folding import feeds, fold_scales, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, plain
+from repro.models.transformer.linear import Linear, as_plain
 
 GRID = 20
 """Grid steps: exponents of the scales, and fractions by which a range is clipped."""
@@ -66,63 +66,65 @@ class Awq:
     @torch.no_grad()
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        seen = samples(decoder, corpus, self.rows)
+        by_place = samples(decoder, corpus, self.rows)
         config, layers = decoder.config, decoder.resident_layers()
-        made: dict[Place, BlockLinear] = {}
+        linears: dict[LinearId, BlockLinear] = {}
         for i, layer in enumerate(layers):
-            scaled, inputs = self.scaled(config, layer, {part: seen[Place(i, part)] for part in PARTS})
+            scaled, inputs = self.scale_layer(
+                config, layer, {part: by_place[LinearId(i, part)] for part in PARTS}
+            )
             layers[i] = scaled
             for part in PARTS:
-                made[Place(i, part)] = self._rounded(config, part, getattr(scaled, part), inputs[part])
-        compressed = replaced(decoder.with_layers(layers), made)
-        return Compressed(compressed, {"bits_per_weight": bits_per_weight(made.values())})
+                linears[LinearId(i, part)] = self._quantize(config, part, getattr(scaled, part), inputs[part])
+        compressed = with_linears(decoder.with_layers(layers), linears)
+        return Compressed(compressed, {"bits_per_weight": bits_per_weight(linears.values())})
 
-    def scaled(
+    def scale_layer(
         self, config: DecoderConfig, layer: LayerWeights, inputs: Mapping[str, Sample]
     ) -> tuple[LayerWeights, dict[str, Sample]]:
         """An equivalent layer with scaled weights, and the scaled inputs of its linears by part."""
-        result, moved = layer, dict(inputs)
+        scaled, inputs_by_part = layer, dict(inputs)
         for norm, parts in feeds(config).items():
-            by = self._scales(layer, parts, inputs)
-            result = folded(result, norm, parts, by)
-            moved |= {part: inputs[part].over(by) for part in parts}
-        for source, part in (("qkv", "out"), ("up", "down")):
-            first = _passing(config, source)
+            scales = self._scales(layer, parts, inputs)
+            scaled = fold_scales(scaled, norm, parts, scales)
+            inputs_by_part |= {part: inputs[part].over(scales) for part in parts}
+        for producer, part in (("qkv", "out"), ("up", "down")):
+            first = _first_scalable_output(config, producer)
             if first is not None:
-                by = self._scales(layer, (part,), inputs)
-                shrunk = F.pad(1.0 / by, (first, 0), value=1.0)
-                fed = {source: scaled_outputs(getattr(result, source), shrunk)}
-                fed[part] = scaled_inputs(getattr(result, part), by)
-                result = replace(result, **fed)  # type: ignore[arg-type]
-                moved[part] = inputs[part].over(by)
-        return result, moved
+                scales = self._scales(layer, (part,), inputs)
+                inverse = F.pad(1.0 / scales, (first, 0), value=1.0)
+                linears = {producer: scaled_outputs(getattr(scaled, producer), inverse)}
+                linears[part] = scaled_inputs(getattr(scaled, part), scales)
+                scaled = replace(scaled, **linears)  # type: ignore[arg-type]
+                inputs_by_part[part] = inputs[part].over(scales)
+        return scaled, inputs_by_part
 
     def _scales(self, layer: LayerWeights, parts: tuple[str, ...], inputs: Mapping[str, Sample]) -> Tensor:
         """Scales of the input columns of linears that share their inputs, fp32 `[inputs]`."""
         sample = inputs[parts[0]]
-        weight = torch.cat([plain(getattr(layer, part)).weight for part in parts])
+        weight = torch.cat([as_plain(getattr(layer, part)).weight for part in parts])
         best, least = torch.ones_like(sample.magnitude), float("inf")
         for step in range(GRID):
-            by = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
-            by = by / (by.max() * by.min()).sqrt()
-            error = self._error(weight, sample.rows, by)
+            scales = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
+            scales = scales / (scales.max() * scales.min()).sqrt()
+            error = self._error(weight, sample.rows, scales)
             if error < least:
-                best, least = by, error
+                best, least = scales, error
         return best
 
-    def _error(self, weight: Tensor, rows: Tensor, by: Tensor) -> float:
+    def _error(self, weight: Tensor, rows: Tensor, scales: Tensor) -> float:
         """Summed squared error of the outputs of a scaled and quantized weight."""
         error = 0.0
-        for part in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
-            lost = asymmetric(part * by, self.bits, self.group).div_(by).sub_(part)
-            error += float(F.linear(rows, lost).square_().sum())
+        for chunk in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
+            delta = asymmetric(chunk * scales, self.bits, self.group).div_(scales).sub_(chunk)
+            error += float(F.linear(rows, delta).square_().sum())
         return error
 
-    def _rounded(self, config: DecoderConfig, part: str, linear: Linear, sample: Sample) -> BlockLinear:
-        dense, outputs = plain(linear), matrices(config, part)
+    def _quantize(self, config: DecoderConfig, part: str, linear: Linear, sample: Sample) -> BlockLinear:
+        dense, outputs = as_plain(linear), matrices(config, part)
         names = ("q", "k", "v") if part == "qkv" else (part,) * len(outputs)
         pieces = [
-            self.clipped(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
+            self.clip_weight(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
             for name, piece in zip(names, torch.split(dense.weight, list(outputs)), strict=True)
         ]
         weight = asymmetric(torch.cat(pieces), self.bits, self.group)
@@ -130,38 +132,38 @@ class Awq:
         bits = self.bits + (SCALE_BITS + self.bits) * groups_of(inputs, self.group) / inputs
         return BlockLinear(weight, bits, None, dense.bias)
 
-    def clipped(self, weight: Tensor, rows: Tensor) -> Tensor:
+    def clip_weight(self, weight: Tensor, rows: Tensor) -> Tensor:
         """Clip each group of a weight at the limit that minimizes the error of its partial output.
 
         Args:
             weight: fp32 `[outputs, inputs]`.
             rows: sample inputs, fp32 `[rows, inputs]`.
         """
-        groups = grouped(weight, self.group)
+        groups = split_groups(weight, self.group)
         x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
-        # sum over rows of (x . lost)^2 = lost . (x^T x) . lost, so the loop needs only the Gram matrix.
+        # sum over rows of (x . delta)^2 = delta . (x^T x) . delta, so the loop needs only the Gram matrix.
         gram = x.permute(1, 2, 0) @ x.transpose(0, 1)
         chunks = torch.split(groups, max(CHUNK // groups[0].numel(), 1))
-        cut = [self._cut(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
-        return torch.cat(cut, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
+        clipped_chunks = [self._clip_groups(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
+        return torch.cat(clipped_chunks, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
 
-    def _cut(self, groups: Tensor, gram: Tensor) -> Tensor:
+    def _clip_groups(self, groups: Tensor, gram: Tensor) -> Tensor:
         """Clip groups `[groups, outputs, group]` at the limit of least error; `gram` is x^T x per group."""
         largest = groups.abs().amax(2, keepdim=True)
         best, least = largest, torch.full_like(largest, float("inf"))
         for step in range(MOST_SHRUNK):
             limit = largest * (1.0 - step / GRID)
             cut = groups.clamp(-limit, limit)
-            lost = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
-            error = (lost @ gram).mul_(lost).sum(2, keepdim=True)
+            delta = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
+            error = (delta @ gram).mul_(delta).sum(2, keepdim=True)
             better = error < least
             best, least = torch.where(better, limit, best), torch.where(better, error, least)
         return groups.clamp(-best, best)
 
 
-def _passing(config: DecoderConfig, source: str) -> int | None:
+def _first_scalable_output(config: DecoderConfig, producer: str) -> int | None:
     """First output of a linear from which scales commute with the next linear's inputs; None if none do."""
-    if source == "qkv":
+    if producer == "qkv":
         return (config.heads + config.kv_heads) * config.head_dim if config.heads == config.kv_heads else None
     if config.gated:
         return config.intermediate

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import Place, matrices, places, replaced
+from repro.models.analysis.hooks import LinearId, linears_of, matrices, with_linears
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.ggml_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import PlainLinear, as_plain
 
 
 @register("compression", "k_quant")
@@ -42,8 +42,13 @@ class KQuant:
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
         config = decoder.config
-        made = {place: _rounded(config, place, plain(held), self.mix) for place, held in places(decoder)}
-        return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
+        linears = {
+            place: _quantize(config, place, as_plain(linear), self.mix)
+            for place, linear in linears_of(decoder)
+        }
+        return Compressed(
+            with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
+        )
 
 
 def more_bits(layer: int, layers: int) -> bool:
@@ -69,7 +74,7 @@ MIXES: Mapping[str, Callable[[str, int, int], str]] = {
 """Mix -> format of a matrix (`v`, `down` or another) of a layer, as in `llama_tensor_get_type`."""
 
 
-def _rounded(config: DecoderConfig, place: Place, linear: PlainLinear, mix: str) -> BlockLinear:
+def _quantize(config: DecoderConfig, place: LinearId, linear: PlainLinear, mix: str) -> BlockLinear:
     """Quantize a fused linear, each original matrix (q, k, v; gate, up) in its own format."""
     outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
     names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)

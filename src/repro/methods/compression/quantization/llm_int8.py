@@ -14,10 +14,10 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.hooks import linears_of, with_linears
 from repro.models.quantization.w8a8 import Int8Weight, RowwiseLinear, scale_per_output
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 
 
 @register("compression", "llm_int8")
@@ -37,9 +37,9 @@ class LlmInt8:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        dense = {place: plain(linear) for place, linear in places(decoder)}
-        made = {
+        dense = {place: as_plain(linear) for place, linear in linears_of(decoder)}
+        linears = {
             place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)
             for place, linear in dense.items()
         }
-        return Compressed(replaced(decoder, made), {"bits_per_weight": 8})
+        return Compressed(with_linears(decoder, linears), {"bits_per_weight": 8})

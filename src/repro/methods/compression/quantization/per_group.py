@@ -15,11 +15,11 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.hooks import linears_of, with_linears
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
 from repro.models.quantization.grouped import SCALE_BITS, Group, groups_of, symmetric
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, plain
+from repro.models.transformer.linear import PlainLinear, as_plain
 
 
 @register("compression", "per_group")
@@ -42,10 +42,12 @@ class PerGroup:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        made = {place: self._rounded(plain(linear)) for place, linear in places(decoder)}
-        return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
+        linears = {place: self._quantize(as_plain(linear)) for place, linear in linears_of(decoder)}
+        return Compressed(
+            with_linears(decoder, linears), {"bits_per_weight": bits_per_weight(linears.values())}
+        )
 
-    def _rounded(self, linear: PlainLinear) -> BlockLinear:
+    def _quantize(self, linear: PlainLinear) -> BlockLinear:
         inputs = linear.weight.shape[1]
         rounding = partial(symmetric, bits=self.bits, group=self.group)
         bits = self.bits + SCALE_BITS * groups_of(inputs, self.group) / inputs

@@ -17,11 +17,11 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import largest_by_channel
-from repro.models.analysis.hooks import Place
-from repro.models.quantization.scale_folding import feeds, folded
-from repro.models.quantization.w8a8 import HIGH, static
+from repro.models.analysis.hooks import LinearId
+from repro.models.quantization.scale_folding import feeds, fold_scales
+from repro.models.quantization.w8a8 import HIGH, quantize_static
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import plain
+from repro.models.transformer.linear import as_plain
 
 _LEAST = 1e-5
 """Lower bound of maxima and scales, as in the release."""
@@ -50,12 +50,12 @@ class SmoothQuant:
         largest = largest_by_channel(decoder, corpus)
         scales = smoothing(decoder, largest, self.alpha)
         # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
-        inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
-        steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
-        return Compressed(static(smoothed(decoder, scales), steps), {"bits_per_weight": 8})
+        inputs = {place: maxima / scales.get(place, 1.0) for place, maxima in largest.items()}
+        steps = {place: float(maxima.max()) / HIGH for place, maxima in inputs.items()}
+        return Compressed(quantize_static(smooth(decoder, scales), steps), {"bits_per_weight": 8})
 
 
-def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -> dict[Place, Tensor]:
+def smoothing(decoder: Decoder, largest: Mapping[LinearId, Tensor], alpha: float) -> dict[LinearId, Tensor]:
     """Divisors of the inputs of linears after a norm: `max|X_j|^alpha / max|W_j|^(1 - alpha)`.
 
     Linears after the same norm share their scales, from the joint maximum of weights (SmoothQuant Eq. 4).
@@ -65,20 +65,20 @@ def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -
         largest: largest magnitude of every input by linear, fp32 `[inputs]`.
         alpha: migration strength, 0 to 1.
     """
-    found: dict[Place, Tensor] = {}
+    scales: dict[LinearId, Tensor] = {}
     for i, layer in enumerate(decoder.layers):
         for parts in feeds(decoder.config).values():
-            weights = [plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
+            weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
             weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
-            scale = largest[Place(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
-            found |= dict.fromkeys((Place(i, part) for part in parts), scale.clamp_min(_LEAST))
-    return found
+            scale = largest[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
+            scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
+    return scales
 
 
-def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
+def smooth(decoder: Decoder, scales: Mapping[LinearId, Tensor]) -> Decoder:
     """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
     layers = decoder.resident_layers()
     for norm, parts in feeds(decoder.config).items():
         for i, layer in enumerate(layers):
-            layers[i] = folded(layer, norm, parts, scales[Place(i, parts[0])])
+            layers[i] = fold_scales(layer, norm, parts, scales[LinearId(i, parts[0])])
     return decoder.with_layers(layers)

@@ -14,7 +14,7 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activations import largest_by_channel
-from repro.models.quantization.w8a8 import HIGH, static
+from repro.models.quantization.w8a8 import HIGH, quantize_static
 from repro.models.transformer.decoder import Decoder
 
 
@@ -27,6 +27,6 @@ class W8A8:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        found = largest_by_channel(decoder, corpus)
-        steps = {place: float(largest.max()) / HIGH for place, largest in found.items()}
-        return Compressed(static(decoder, steps), {"bits_per_weight": 8})
+        maxima = largest_by_channel(decoder, corpus)
+        steps = {place: float(largest.max()) / HIGH for place, largest in maxima.items()}
+        return Compressed(quantize_static(decoder, steps), {"bits_per_weight": 8})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import attn_drop
-from repro.methods.elastilm.submodels import Kept
+from repro.methods.elastilm.submodels import LayerSizes
 from repro.methods.elastilm.uneven_cost import UnevenCost, sub_cost
 from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.slo import LEVELS
@@ -40,14 +40,14 @@ class AttnDropService(Service):
 def halves_at(shape: Shape, level: float) -> tuple[int, int]:
     """Numbers of attention blocks and MLPs at a level, as `compression.attn_drop` keeps of equal layers."""
     attention = mlps = shape.layers
-    left = most = shape.layers * shape.layer_weights
-    while left > level * most and attention + mlps > 1:
+    remaining = total = shape.layers * shape.layer_weights
+    while remaining > level * total and attention + mlps > 1:
         if attention:
             attention -= 1
-            left -= shape.attention_weights
+            remaining -= shape.attention_weights
         else:
             mlps -= 1
-            left -= shape.mlp_weights
+            remaining -= shape.mlp_weights
     return attention, mlps
 
 
@@ -56,5 +56,5 @@ def _model_cost(full: ModelCost, level: float) -> UnevenCost:
     attention, mlps = halves_at(shape, level)
     layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
     units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
-    less = replace(full, shape=replace(shape, layers=layers))
-    return sub_cost(less, Kept(units, (shape.intermediate,) * layers), adapted=False)
+    smaller = replace(full, shape=replace(shape, layers=layers))
+    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)

@@ -12,7 +12,7 @@ from typing import Literal
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import llm_pruner
-from repro.methods.elastilm.elastic_levels import kept_at
+from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.uneven_cost import config_of_shape, sub_cost
 from repro.methods.serving.service import NO_FAMILY, Service, System
 from repro.methods.serving.slo import LEVELS
@@ -38,7 +38,9 @@ class LLMPrunerService(Service):
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         config, shape = config_of_shape(full.shape), full.shape
-        model_costs = {level: sub_cost(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
+        model_costs = {
+            level: sub_cost(full, sizes_at(config, level, ()), with_adapters=False) for level in LEVELS
+        }
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
         weights = full.model_bytes + full.weight_bytes(largest)
         fetched, fitted = RELAYOUTS[self.relayout]

@@ -61,7 +61,7 @@ class LLMLingua2CSService(Service):
     def _step(self, full: ModelCost, level: float) -> UnevenCost:
         """Cost of a decode step: chosen neurons over the efficiency, at most all."""
         shape = full.shape
-        chosen = max(1, round(level * shape.intermediate))
-        neurons = min(shape.intermediate, math.ceil(round(chosen / self.efficiency, 6)))
+        active = max(1, round(level * shape.intermediate))
+        neurons = min(shape.intermediate, math.ceil(round(active / self.efficiency, 6)))
         blocks = (replace(shape, intermediate=neurons),) * shape.layers
         return UnevenCost(shape, full.stored, blocks, self._predictors(full))

@@ -57,31 +57,31 @@ class MatchedNetwork:
         """A pass of the draft; the oracle runs when the logits are read."""
         swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
         step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, partial(self._matched, swapped))
+        return RewrittenStep(step, wanted, partial(self._rewrite, swapped))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
         self._draft.keep(text)
         self._oracle.keep(text)
 
-    def _matched(
+    def _rewrite(
         self, swapped: Sequence[Prefix], contexts: Sequence[Prefix], rows: list[Logits]
     ) -> list[Logits]:
         """The draft's rows with the target's choice first in swapped contexts, all at the temperature."""
         if swapped:
-            said = zip(swapped, rows_of(self._oracle, swapped), strict=True)
-            choices = {context: row.choice for context, row in said}
+            oracle_rows = zip(swapped, rows_of(self._oracle, swapped), strict=True)
+            choices = {context: row.choice for context, row in oracle_rows}
             pairs = zip(contexts, rows, strict=True)
             rows = [with_first(row, choices[at]) if at in choices else row for at, row in pairs]
         if self._temperature == 1.0:
             return rows
-        return [LateLogits(partial(tempered, row, self._temperature)) for row in rows]
+        return [LateLogits(partial(temper, row, self._temperature)) for row in rows]
 
 
 def coin(context: Prefix, seed: int) -> float:
     """A pseudorandom number in [0, 1) from a context's tokens and a seed."""
-    tossed = blake2b(b"%d " % seed + context.digest, digest_size=8).digest()
-    return int.from_bytes(tossed, "little") / 2**64
+    hashed = blake2b(b"%d " % seed + context.digest, digest_size=8).digest()
+    return int.from_bytes(hashed, "little") / 2**64
 
 
 def with_first(row: Logits, token: int) -> Logits:
@@ -89,19 +89,19 @@ def with_first(row: Logits, token: int) -> Logits:
 
     If `token` is not among the kept ranks, it replaces the top token.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     if tokens[0] == token:
         return row
-    changed = [tokens[0] if each == token else each for each in tokens]
-    return Logits(None, ([token, *changed[1:]], logps))
+    order = [tokens[0] if other == token else other for other in tokens]
+    return Logits(None, ([token, *order[1:]], logps))
 
 
-def tempered(row: Logits, temperature: float) -> Logits:
+def temper(row: Logits, temperature: float) -> Logits:
     """The row at a temperature: the same order, its log-probabilities divided and normalized again.
 
     Tokens beyond the kept ranks are taken to be as probable as the last of these.
     """
-    tokens, logps = row.ranked()
+    tokens, logps = row.top_ranks()
     first = logps[0]
     last = math.exp(logps[-1] - first)
     beyond = max(0.0, 1.0 - ROUNDING - sum(map(math.exp, logps))) * math.exp(-first) / last if last else 0.0
@@ -112,7 +112,7 @@ def tempered(row: Logits, temperature: float) -> Logits:
 
 def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
     """The mean probability of the first choices of rows at a temperature."""
-    return sum(math.exp(tempered(row, temperature).ranked()[1][0]) for row in rows) / len(rows)
+    return sum(math.exp(temper(row, temperature).top_ranks()[1][0]) for row in rows) / len(rows)
 
 
 def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature: float) -> float:
@@ -125,49 +125,49 @@ def calibration_error(rows: Sequence[Logits], right: Sequence[bool], temperature
     """
     bins: dict[int, list[float]] = {}
     for row, hit in zip(rows, right, strict=True):
-        confidence = math.exp(tempered(row, temperature).ranked()[1][0])
+        confidence = math.exp(temper(row, temperature).top_ranks()[1][0])
         bins.setdefault(min(int(confidence * BINS), BINS - 1), []).append(hit - confidence)
     return sum(abs(sum(gaps)) for gaps in bins.values()) / len(rows)
 
 
-def temperature_for(rows: Sequence[Logits], wanted: float) -> float:
-    """The temperature, to `ACCURACY`, at which the mean confidence of rows' first choices is `wanted`.
+def temperature_for(rows: Sequence[Logits], confidence: float) -> float:
+    """The temperature, to `ACCURACY`, at which the mean confidence of rows' first choices is `confidence`.
 
     Raises:
         InputError: none between `COLDEST` and `WARMEST` reaches it.
     """
     low, high = math.log(COLDEST), math.log(WARMEST)
-    if not mean_confidence(rows, WARMEST) <= wanted <= mean_confidence(rows, COLDEST):
+    if not mean_confidence(rows, WARMEST) <= confidence <= mean_confidence(rows, COLDEST):
         raise InputError(
             f"no temperature from {COLDEST} to {WARMEST} brings the draft's mean confidence "
-            f"({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {wanted:.3g}; choose "
+            f"({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {confidence:.3g}; choose "
             "draft_calibration=choices, which keeps its confidences"
         )
     while high - low > ACCURACY:
         middle = (low + high) / 2
-        low, high = (middle, high) if mean_confidence(rows, math.exp(middle)) > wanted else (low, middle)
+        low, high = (middle, high) if mean_confidence(rows, math.exp(middle)) > confidence else (low, middle)
     return math.exp((low + high) / 2)
 
 
-def swap_probability(native: float, wanted: float, error: float = 0.0) -> float:
-    """The swap probability that raises an agreement of `native` to `wanted`.
+def swap_probability(native: float, agreement: float, error: float = 0.0) -> float:
+    """The swap probability that raises an agreement of `native` to `agreement`.
 
-    A swap changes nothing where the draft already agrees, so native + (1 - native) p = wanted. Nothing is
+    A swap changes nothing where the draft already agrees, so native + (1 - native) p = agreement. Nothing is
     swapped in a draft that agrees more often by no more than two standard errors.
 
     Args:
         native: share of contexts in which the draft's own top token is the target's.
-        wanted: the share to reach.
+        agreement: the share to reach.
         error: standard error of `native`.
 
     Raises:
         InputError: the draft already agrees more often than wanted.
     """
-    if wanted < native <= wanted + 2 * error:
+    if agreement < native <= agreement + 2 * error:
         return 0.0
-    if native > wanted:
+    if native > agreement:
         raise InputError(
             f"the draft agrees with its target in {native:.1%} of the calibration tokens, more than the "
-            f"{wanted:.1%} that it is to be matched to; choose a weaker draft, or calibrate_draft_to=null"
+            f"{agreement:.1%} that it is to be matched to; choose a weaker draft, or calibrate_draft_to=null"
         )
-    return 0.0 if native == wanted else (wanted - native) / (1 - native)
+    return 0.0 if native == agreement else (agreement - native) / (1 - native)

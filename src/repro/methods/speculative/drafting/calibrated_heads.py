@@ -38,20 +38,20 @@ class MatchedHeads:
         self._sums = [list(accumulate(head)) for head in accuracies]
         self._seed = seed
         self._lineage = MedusaLineage(0, len(self._sums))
-        self._said: dict[Prefix, int] = {}
+        self._choices: dict[Prefix, int] = {}
         self.depth = draft.depth
 
     def start(self, prompt: Prefix) -> None:
         """See `Network`; starts both networks."""
         self._lineage = MedusaLineage(prompt.length, len(self._sums))
-        self._said.clear()
+        self._choices.clear()
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the heads; the oracle runs when the logits are read."""
         step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.matched, texts, rows)))
+        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.rewrite, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
@@ -59,11 +59,11 @@ class MatchedHeads:
         self._draft.keep(text)
         self._oracle.keep(text)
 
-    def matched(self, wanted: Prefix, row: Logits) -> Logits:
+    def rewrite(self, prefix: Prefix, row: Logits) -> Logits:
         """A head's logits with the target's token moved to the random rank."""
-        feature, head = self._lineage.root_and_head(wanted)
+        feature, head = self._lineage.root_and_head(prefix)
         rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
-        token = self._ahead(wanted.up_to(feature.length + 1), head)
+        token = self._ahead(prefix.up_to(feature.length + 1), head)
         return with_rank(row, token, rank if rank < len(self._sums[head]) else None)
 
     def _ahead(self, root: Prefix, head: int) -> int:
@@ -73,15 +73,15 @@ class MatchedHeads:
         return self._choice(root)
 
     def _choice(self, text: Prefix) -> int:
-        if text not in self._said:
-            self._said[text] = rows_of(self._oracle, [text])[0].choice
-        return self._said[text]
+        if text not in self._choices:
+            self._choices[text] = rows_of(self._oracle, [text])[0].choice
+        return self._choices[text]
 
 
 def coin(feature: Prefix, head: int, seed: int) -> float:
     """A pseudorandom number in [0, 1) from a text's tokens, a head and a seed."""
-    tossed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
-    return int.from_bytes(tossed, "little") / 2**64
+    hashed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
+    return int.from_bytes(hashed, "little") / 2**64
 
 
 def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
@@ -89,9 +89,9 @@ def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
 
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
     """
-    tokens, logps = row.ranked()
-    changed = [each for each in tokens if each != token]
+    tokens, logps = row.top_ranks()
+    order = [other for other in tokens if other != token]
     if rank is not None:
-        changed.insert(rank, token)
-    count = min(len(changed), len(logps))
-    return Logits(None, (changed[:count], logps[:count]))
+        order.insert(rank, token)
+    count = min(len(order), len(logps))
+    return Logits(None, (order[:count], logps[:count]))

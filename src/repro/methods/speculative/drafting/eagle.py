@@ -26,23 +26,23 @@ from repro.models.transformer.layer import LayerWeights
 class DraftRow(Logits):
     """Logits over a head's reduced vocabulary, with tokens mapped to the target's ids."""
 
-    def __init__(self, own: Tensor, targets: Tensor, vocab: int) -> None:
+    def __init__(self, draft_logits: Tensor, targets: Tensor, vocab: int) -> None:
         """From logits `[draft vocab]`, the target's id of each token, and the target's vocabulary size."""
         super().__init__(None)
-        self._own, self._targets, self._vocab = own, targets, vocab
+        self._draft_logits, self._targets, self._vocab = draft_logits, targets, vocab
 
     @property
     def logits(self) -> Tensor:
         """All logits `[target vocab]`, fp32; -inf for tokens outside the head's vocabulary."""
-        whole = self._own.new_full((self._vocab,), -torch.inf)
-        whole[self._targets] = self._own
-        return whole
+        logits = self._draft_logits.new_full((self._vocab,), -torch.inf)
+        logits[self._targets] = self._draft_logits
+        return logits
 
-    def ranked(self) -> tuple[list[int], list[float]]:
+    def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best = self._own.topk(min(RANKED, len(self._own)))
-            logps = best.values - self._own.logsumexp(dim=-1)
+            best = self._draft_logits.topk(min(RANKED, len(self._draft_logits)))
+            logps = best.values - self._draft_logits.logsumexp(dim=-1)
             self._ranked = self._targets[best.indices].tolist(), logps.tolist()
         return self._ranked
 
@@ -106,11 +106,11 @@ class EagleNetwork:
 
 
 class _EagleStep(Step):
-    def __init__(self, network: EagleNetwork, wanted: Sequence[Prefix]) -> None:
-        self._network, self._wanted = network, list(wanted)
-        self._waves = network.lineage.waves(wanted)
-        coming = {prefix for wave in self._waves for prefix in wave}
-        if not all(prefix in coming or prefix in network.guesses for prefix in wanted):
+    def __init__(self, network: EagleNetwork, prefixes: Sequence[Prefix]) -> None:
+        self._network, self._prefixes = network, list(prefixes)
+        self._waves = network.lineage.waves(prefixes)
+        computed = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in computed or prefix in network.guesses for prefix in prefixes):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
 
@@ -122,15 +122,15 @@ class _EagleStep(Step):
 
     def _compute(self, wave: Sequence[Prefix]) -> None:
         network, head, lineage = self._network, self._network.head, self._network.lineage
-        grounded = [prefix for prefix in wave if lineage.grounded(prefix)]
-        known = dict(network.guesses)
+        grounded = [prefix for prefix in wave if lineage.is_grounded(prefix)]
+        inputs = dict(network.guesses)
         if grounded:
-            before = [prefix.parent for prefix in grounded if prefix.parent is not None]
-            features = network.features.of(before).to(head.device)
-            known.update(zip(before, head.fuse(features).float().unbind(), strict=True))
-        hidden = torch.stack([known[prefix.parent] for prefix in wave if prefix.parent is not None])
+            parents = [prefix.parent for prefix in grounded if prefix.parent is not None]
+            features = network.features.of(parents).to(head.device)
+            inputs.update(zip(parents, head.fuse(features).float().unbind(), strict=True))
+        hidden = torch.stack([inputs[prefix.parent] for prefix in wave if prefix.parent is not None])
         mask = lineage.mask(wave)
-        out = head.layer(
+        guesses = head.layer(
             torch.tensor([prefix.token for prefix in wave], device=head.device),
             hidden,
             torch.tensor([prefix.length - 2 for prefix in wave], device=head.device),
@@ -138,13 +138,13 @@ class _EagleStep(Step):
             network.cache,
         )
         lineage.add(wave)
-        network.guesses.update(zip(wave, out.unbind(), strict=True))
+        network.guesses.update(zip(wave, guesses.unbind(), strict=True))
 
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        prefixes = self._prefixes if at is None else [self._prefixes[i] for i in at]
         head = self._network.head
-        logits = head.logits(torch.stack([self._network.guesses[prefix] for prefix in wanted]))
+        logits = head.logits(torch.stack([self._network.guesses[prefix] for prefix in prefixes]))
         if head.targets is None:
             return [Logits(row) for row in logits]
         return [DraftRow(row, head.targets, head.config.target_vocab) for row in logits]

@@ -23,7 +23,7 @@ from repro.models.transformer import families
 from repro.models.transformer.attention import attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.rope import frequencies, interleave, rotations
 from repro.records.provenance import count_layers
@@ -58,7 +58,7 @@ PREFIXES = ("", "model.")
 NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
 UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
-LEVELS = 3
+OUTPUTS = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class EagleConfig:
     @property
     def features(self) -> int:
         """Width of the concatenated target features."""
-        return self.target_hidden * (LEVELS if self.outputs is None else len(self.outputs))
+        return self.target_hidden * (OUTPUTS if self.outputs is None else len(self.outputs))
 
     @property
     def max_positions(self) -> int | None:
@@ -116,20 +116,20 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
         InputError: an unsupported head: more than one layer, biases, another activation, or an entry that is
             not read.
     """
-    named = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
-    if not named and raw.get("draft_vocab_size") is None:
+    architectures = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
+    if not architectures and raw.get("draft_vocab_size") is None:
         return None
-    within = raw.get("eagle_config") or {}
-    if not isinstance(within, Mapping):
-        raise InputError(f"config.json has eagle_config={within!r}; it must be a mapping")
-    for name, value in (*raw.items(), *within.items()):
+    nested = raw.get("eagle_config") or {}
+    if not isinstance(nested, Mapping):
+        raise InputError(f"config.json has eagle_config={nested!r}; it must be a mapping")
+    for name, value in (*raw.items(), *nested.items()):
         if value is not None and value not in ONLY.get(name, (value,)):
             raise InputError(
                 f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
             )
-    if unread := [name for name in within if name not in (IDS, *ONLY) and within[name] not in NOTHING]:
+    if unread := [name for name in nested if name not in (IDS, *ONLY) and nested[name] not in NOTHING]:
         raise InputError(
-            f"an EAGLE-3 head with eagle_config.{unread[0]}={within[unread[0]]!r} is not read here"
+            f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
         )
     decoder = {name: value for name, value in raw.items() if name not in (*OURS, *ONLY, *HARMLESS)}
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
@@ -144,7 +144,7 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
         layer=replace(layer, vocab=raw.get("draft_vocab_size") or layer.vocab),
         target_vocab=layer.vocab,
         target_hidden=raw.get("target_hidden_size") or layer.hidden,
-        outputs=_outputs(raw.get(IDS), within.get(IDS)),
+        outputs=_outputs(raw.get(IDS), nested.get(IDS)),
         norm_before_residual=raw.get(BEFORE) or False,
     )
 
@@ -199,15 +199,15 @@ class EagleHead:
         count_layers()
         c = self.config.layer
         normed = self.feature_norm(hidden)
-        both = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
-        heads = self.qkv(both).float().view(len(tokens), -1, c.head_dim)
+        pair = torch.cat((self.token_norm(F.embedding(tokens, self.embedding)), normed), -1)
+        heads = self.qkv(pair).float().view(len(tokens), -1, c.head_dim)
         cache.set_positions(0, positions)
         rotation = rotations(self.frequency, positions)
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
-        seen = attention_mask(c, 0, rotation, positions, mask, cache)
+        attention = attention_mask(c, 0, rotation, positions, mask, cache)
         keys, values = cache.append_joint(0, heads[:, c.heads :])
         x = (normed if self.config.norm_before_residual else hidden) + self.out(
-            attend(c, heads[:, : c.heads], keys, values, seen)
+            attend(c, heads[:, : c.heads], keys, values, attention)
         ).float()
         gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate).mul_(up)).float()
@@ -238,11 +238,11 @@ def load(
         )
     stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
     stored.require(config)
-    c, wide = config.layer, 2 * config.layer.hidden
+    c, width = config.layer, 2 * config.layer.hidden
     return EagleHead(
         config=config,
         fuse=stored.linear("fc", (c.hidden, config.features)),
-        qkv=stored.qkv(c, wide),
+        qkv=stored.qkv(c, width),
         out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
         up=stored.up(c),
         down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
@@ -270,7 +270,7 @@ class _Stored:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor by name, stored with or without the checkpoint's common prefix."""
-        return self._tensors.take(self._place(name), shape).to(self._device)
+        return self._tensors.take(self._stored_name(name), shape).to(self._device)
 
     def require(self, config: EagleConfig) -> None:
         """See `require_tensors`."""
@@ -291,65 +291,67 @@ class _Stored:
             "t2d": (config.target_vocab,),
         }
         (shapes if c.vocab != config.target_vocab else optional)["d2t"] = (c.vocab,)
-        shapes |= {name: shape for name, shape in optional.items() if self._place(name) in self._tensors}
-        self._tensors.require({self._place(name): shape for name, shape in shapes.items()}, UNUSED)
+        shapes |= {
+            name: shape for name, shape in optional.items() if self._stored_name(name) in self._tensors
+        }
+        self._tensors.require({self._stored_name(name): shape for name, shape in shapes.items()}, UNUSED)
 
-    def _place(self, name: str) -> str:
-        place = self._prefix + name
-        return place if place in self._tensors else name
+    def _stored_name(self, name: str) -> str:
+        prefixed = self._prefix + name
+        return prefixed if prefixed in self._tensors else name
 
     def linear(self, name: str, shape: tuple[int, ...]) -> Linear:
-        return self._built(self.take(f"{name}.weight", shape))
+        return self._pack(self.take(f"{name}.weight", shape))
 
     def norm(self, name: str, c: DecoderConfig) -> RMSNorm:
         return RMSNorm.of(self.take(f"{name}.weight", (c.hidden,)).float(), c.norm_eps)
 
-    def qkv(self, c: DecoderConfig, wide: int) -> Linear:
+    def qkv(self, c: DecoderConfig, width: int) -> Linear:
         """The fused QKV weight, with RoPE pairs interleaved."""
         order, parts = interleave(c.rope, c.head_dim).to(self._device), []
         for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, wide))
+            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, width))
             if part != "v":
-                weight = weight.view(heads, c.head_dim, wide)[:, order].reshape(weight.shape)
+                weight = weight.view(heads, c.head_dim, width)[:, order].reshape(weight.shape)
             parts.append(weight)
-        return self._built(torch.cat(parts))
+        return self._pack(torch.cat(parts))
 
     def up(self, c: DecoderConfig) -> Linear:
         """The fused gate and up weight."""
         shape = (c.intermediate, c.hidden)
         names = ("gate", "up")
-        return self._built(torch.cat([self.take(f"midlayer.mlp.{n}_proj.weight", shape) for n in names]))
+        return self._pack(torch.cat([self.take(f"midlayer.mlp.{n}_proj.weight", shape) for n in names]))
 
     def targets(self, config: EagleConfig) -> Tensor | None:
         """Target id of each draft id, from `d2t`, which stores target id minus draft id."""
-        count, most = config.layer.vocab, config.target_vocab
-        if count == most and self._place("d2t") not in self._tensors:
+        count, vocab = config.layer.vocab, config.target_vocab
+        if count == vocab and self._stored_name("d2t") not in self._tensors:
             return None
-        offsets = self._tensors.take_whole_numbers(self._place("d2t"), (count,)).to(self._device)
+        offsets = self._tensors.take_whole_numbers(self._stored_name("d2t"), (count,)).to(self._device)
         targets = torch.arange(count, device=self._device) + offsets
-        known = set(targets.tolist())
-        if len(known) < count or not known <= set(range(most)):
+        ids = set(targets.tolist())
+        if len(ids) < count or not ids <= set(range(vocab)):
             raise InputError(
-                f"d2t must lead to {count} tokens of the target's {most}; it leads to {len(known)} from "
-                f"{min(known)} to {max(known)}"
+                f"d2t must lead to {count} tokens of the target's {vocab}; it leads to {len(ids)} from "
+                f"{min(ids)} to {max(ids)}"
             )
-        place = self._place("t2d")
-        listed = self._tensors.take_whole_numbers(place, (most,)) if place in self._tensors else None
-        if listed is not None and listed.nonzero().flatten().tolist() != sorted(known):
+        name = self._stored_name("t2d")
+        flags = self._tensors.take_whole_numbers(name, (vocab,)) if name in self._tensors else None
+        if flags is not None and flags.nonzero().flatten().tolist() != sorted(ids):
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 
-    def embedding(self, config: EagleConfig, lent: Tensor) -> Tensor:
-        """The checkpoint's embedding if present, else the target's (`lent`)."""
+    def embedding(self, config: EagleConfig, shared: Tensor) -> Tensor:
+        """The checkpoint's embedding if present, else the target's (`shared`)."""
         shape = (config.target_vocab, config.layer.hidden)
-        if self._place("embed_tokens.weight") in self._tensors:
+        if self._stored_name("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)
-        if lent.shape != shape:
+        if shared.shape != shape:
             raise InputError(
                 f"{self._tensors.folder} needs an embedding of {shape[0]} x {shape[1]}, its target has "
-                f"{lent.shape[0]} x {lent.shape[1]}"
+                f"{shared.shape[0]} x {shared.shape[1]}"
             )
-        return lent
+        return shared
 
-    def _built(self, weight: Tensor) -> Linear:
-        return packed(PlainLinear(weight.to(self._dtype, copy=True)))
+    def _pack(self, weight: Tensor) -> Linear:
+        return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))

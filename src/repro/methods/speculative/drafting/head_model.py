@@ -1,4 +1,4 @@
-"""Draft heads (EAGLE-3, Medusa) that read their target's hidden states, and `opened` for any model file.
+"""Draft heads (EAGLE-3, Medusa) that read their target's hidden states, and `open_model` for any model file.
 
 Knows nothing of methods. On a real device a head reads the hidden states that the target's forward passes
 record; on an emulated one, where the target's logits may come from a cache, they are computed separately.
@@ -41,24 +41,24 @@ from repro.models.transformer.families import family_of
 from repro.records.record import content_hash
 
 
-def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
+def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
     """Open a model file as `Model` or a draft head; arguments as for `Model`.
 
     Raises:
         InputError: checkpoint and costed shape are different kinds of model; see also `HeadModel`.
     """
     folder = open_checkpoint(config.checkpoint, check=_require_built) if config.checkpoint else None
-    made = _described(read_config(folder)) if folder else Model
-    billed = config.shape and _billed(config.shape)
-    if config.checkpoint and billed and billed is not made:
+    kind = _kind_of(read_config(folder)) if folder else Model
+    billed_kind = config.shape and _kind_of_shape(config.shape)
+    if config.checkpoint and billed_kind and billed_kind is not kind:
         raise InputError(
-            f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[made]}, and the shape that is "
-            f"billed is {KINDS[billed]}"
+            f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[kind]}, and the shape that is "
+            f"billed is {KINDS[billed_kind]}"
         )
-    return made(config, embeddings_from, host, folder)
+    return kind(config, embeddings_from, host, folder)
 
 
-def _described(raw: Mapping[str, Any]) -> type[Model]:
+def _kind_of(raw: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
     if medusa_head.describes(raw):
         return MedusaModel
@@ -67,11 +67,11 @@ def _described(raw: Mapping[str, Any]) -> type[Model]:
 
 def _require_built(raw: Mapping[str, Any]) -> None:
     """InputError for a `config.json` of a model that cannot be computed here."""
-    if _described(raw) is Model and not encdec.config_of(raw):
+    if _kind_of(raw) is Model and not encdec.config_of(raw):
         family_of(raw)
 
 
-def _billed(shape: Shape) -> type[Model]:
+def _kind_of_shape(shape: Shape) -> type[Model]:
     if shape.medusa:
         return MedusaModel
     return EagleModel if shape.features else Model
@@ -142,13 +142,13 @@ class HeadModel(Model):
             raise InputError(
                 f"{config.name} is a draft head, and heads are not rounded; choose draft.rounded=null"
             )
-        theirs, own = self.target.decoder_config, self.head_config
-        if (theirs.vocab, theirs.hidden) != (own.target_vocab, own.target_hidden):
+        target, head = self.target.decoder_config, self.head_config
+        if (target.vocab, target.hidden) != (head.target_vocab, head.target_hidden):
             raise InputError(
-                f"{config.name} is for a target of {own.target_vocab} tokens and hidden rows of "
-                f"{own.target_hidden}; {self.target.config.name} has {theirs.vocab} and {theirs.hidden}"
+                f"{config.name} is for a target of {head.target_vocab} tokens and hidden rows of "
+                f"{head.target_hidden}; {self.target.config.name} has {target.vocab} and {target.hidden}"
             )
-        self._depths = own.depths(theirs.layers)
+        self._depths = head.depths(target.layers)
         self._require_sound()
 
     @abstractmethod
@@ -195,10 +195,10 @@ class HeadModel(Model):
         """See `Model`."""
         return prompt + answer, self.head_config.max_positions
 
-    def observed(self, variant: str = "") -> str:
+    def outputs_key(self, variant: str = "") -> str:
         """See `Model`; what a head computes depends on its target."""
-        theirs = self.target
-        return super().observed(f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
+        target = self.target
+        return super().outputs_key(f"{variant}-{target.digest[:24]}-{target.config.dtype}")
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
@@ -232,17 +232,17 @@ class EagleModel(HeadModel):
     def head_config(self) -> EagleConfig:
         """Configuration of the checkpoint."""
         assert self.folder is not None
-        found = eagle_head.config_of(read_config(self.folder))
-        assert found is not None
-        return found
+        config = eagle_head.config_of(read_config(self.folder))
+        assert config is not None
+        return config
 
     @cached_property
     def digest(self) -> str:
         """See `Model`; heads with an entry that was not read before are others than those of that time."""
         assert self.folder is not None
         raw = read_config(self.folder)
-        added = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
-        return content_hash([*added, super().digest]) if added else super().digest
+        entries = [name for name in (eagle_head.IDS, eagle_head.BEFORE) if raw.get(name)]
+        return content_hash([*entries, super().digest]) if entries else super().digest
 
     def _reading(self, features: Features) -> Network:
         return EagleNetwork(self.head_config, lambda: self.head, features, self._host)
@@ -289,11 +289,11 @@ class MedusaModel(HeadModel):
         loads: LayerLoads | None = None,
     ) -> Session:
         """See `Model`; the session carries the heads' recorded accuracies, if any."""
-        return self._calibrated(super().session(role, device, placement, network, tokens, loads))
+        return self._with_calibration(super().session(role, device, placement, network, tokens, loads))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """See `Model` and `session`."""
-        return self._calibrated(super().local_session(role, device, placement, tokens))
+        return self._with_calibration(super().local_session(role, device, placement, tokens))
 
     @cached_property
     def ranks(self) -> Path | None:
@@ -301,7 +301,7 @@ class MedusaModel(HeadModel):
         path = self.folder / head_ranks.FILE if self.folder else None
         return path if path and path.is_file() else None
 
-    def _calibrated(self, session: Session) -> Session:
+    def _with_calibration(self, session: Session) -> Session:
         if self.ranks:
             session.beside = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
         return session

@@ -40,8 +40,8 @@ class HeadRanks:
 
     def __post_init__(self) -> None:
         if self.ranks.ndim != 2 or self.ranks.dtype != torch.int16 or not self.ranks.numel():
-            found = f"{self.ranks.dtype} {list(self.ranks.shape)}"
-            raise InputError(f"ranks of heads are {found}; they must be int16 [positions, heads]")
+            form = f"{self.ranks.dtype} {list(self.ranks.shape)}"
+            raise InputError(f"ranks of heads are {form}; they must be int16 [positions, heads]")
         ends = (*self.begins, self.positions)
         if not self.begins or self.begins[0] or any(a >= b for a, b in pairwise(ends)):
             raise InputError(
@@ -97,10 +97,10 @@ class HeadRanks:
     @classmethod
     def load(cls, path: Path) -> HeadRanks:
         """Load the record in a file; InputError if it holds none."""
-        found = read_tensors(path)
-        if missing := {"ranks", "begins"} - found.keys():
+        tensors = read_tensors(path)
+        if missing := {"ranks", "begins"} - tensors.keys():
             raise InputError(f"{path} holds no ranks of heads: it lacks {', '.join(sorted(missing))}")
-        return cls(found["ranks"], tuple(found["begins"].tolist()))
+        return cls(tensors["ranks"], tuple(tensors["begins"].tolist()))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.speculative.drafting.head_ranks import TOP
-from repro.methods.speculative.drafting.verification_tree import Accuracies, expected_acceptance, grown
+from repro.methods.speculative.drafting.verification_tree import (
+    Accuracies,
+    estimate_tree,
+    expected_acceptance,
+)
 
 VERSION = 1
 """Of the fit; raised where the same published values give other accuracies."""
@@ -71,11 +75,11 @@ def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedH
     level = log_odds(published[0] - 1) - log_odds(measured[0][0])
 
     def acceptance(slope: float) -> float:
-        heads = raised(measured, level, slope)
-        return expected_acceptance(grown(heads, WIDTHS[1]), heads)
+        heads = raise_odds(measured, level, slope)
+        return expected_acceptance(estimate_tree(heads, WIDTHS[1]), heads)
 
-    slope = _solved(acceptance, published[1], cells)
-    return FittedHeads(cells, published, level, slope, tuple(map(tuple, raised(measured, level, slope))))
+    slope = _solve(acceptance, published[1], cells)
+    return FittedHeads(cells, published, level, slope, tuple(map(tuple, raise_odds(measured, level, slope))))
 
 
 def published_accuracies() -> list[list[float]]:
@@ -90,21 +94,21 @@ def published_accuracies() -> list[list[float]]:
 def cumulative(heads: Accuracies) -> list[list[float]]:
     """Extrapolate cumulative accuracies to `TOP` ranks.
 
-    Deviation: nothing is published beyond rank 5. The accuracy that a rank adds is extrapolated as a power of
-    the rank, with the exponent given by the published ranks 2 and 5.
+    Deviation: no accuracy is published beyond rank 5. The accuracy that a rank adds is extrapolated as a
+    power of the rank, with the exponent given by the published ranks 2 and 5.
     """
     out = []
     for head in heads:
-        added = steps(head)
-        power = math.log(added[1] / added[-1]) / math.log(len(head) / 2)
+        gains = steps(head)
+        power = math.log(gains[1] / gains[-1]) / math.log(len(head) / 2)
         sums = list(head)
         while len(sums) < TOP:
-            sums.append(sums[-1] + added[-1] * (len(head) / (len(sums) + 1)) ** power)
+            sums.append(sums[-1] + gains[-1] * (len(head) / (len(sums) + 1)) ** power)
         out.append(sums)
     return out
 
 
-def raised(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
+def raise_odds(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
     """Accuracies by rank after adding level + slope * head to the log-odds of the cumulative ones."""
     return [
         steps([1 / (1 + math.exp(-(log_odds(share) + level + slope * head))) for share in shares])
@@ -122,7 +126,7 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _solved(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
+def _solve(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
     """Solve `acceptance(slope) == published` for an increasing function by bisection."""
     low, high = -STEEPEST, STEEPEST
     if not acceptance(low) < published < acceptance(high):

@@ -18,7 +18,7 @@ from repro.models.runtime.model import STORED, Model, WeightsKind
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
-from repro.models.transformer.linear import Linear, plain
+from repro.models.transformer.linear import Linear, as_plain
 from repro.records.record import content_hash
 
 VERSION = 1
@@ -57,12 +57,12 @@ class InterpolatedModel(Model):
         if target.config.rounded:
             raise InputError(f"{role}, and they are rounded; choose target.rounded=null")
         require_dense(target.config.dtype)
-        named = billed.config
+        billed_config = billed.config
         config = replace(
             target.config,
-            name=named.name,
-            shape=named.shape or billed.own_shape,
-            precision=named.precision or STORED[named.dtype],
+            name=billed_config.name,
+            shape=billed_config.shape or billed.own_shape,
+            precision=billed_config.precision or STORED[billed_config.dtype],
         )
         super().__init__(config, host=target._host)
         self.tokens = target.tokens
@@ -88,8 +88,8 @@ class InterpolatedModel(Model):
             return ends
         if True not in self._loaded:
             assert self.folder is not None
-            asked = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
-            self._loaded[True] = ends.with_layers(_interpolated_layers(*asked))
+            arguments = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)
+            self._loaded[True] = ends.with_layers(_interpolated_layers(*arguments))
         return self._loaded[True]
 
 
@@ -98,23 +98,23 @@ def _interpolated_layers(
     folder: Path, dtype: str, share: float, seed: int, device: str
 ) -> Sequence[LayerWeights]:
     """All layers of a checkpoint; the last result is cached, which the cells of a sweep share."""
-    read = weights.layers(folder, dtype, device=torch.device(device))
-    return [packed_layer(interpolated(layer, share, [seed, i])) for i, layer in enumerate(read)]
+    layers = weights.layers(folder, dtype, device=torch.device(device))
+    return [packed_layer(interpolate(layer, share, [seed, i])) for i, layer in enumerate(layers)]
 
 
-def interpolated(layer: LayerWeights, share: float, seed: Sequence[int]) -> LayerWeights:
+def interpolate(layer: LayerWeights, share: float, seed: Sequence[int]) -> LayerWeights:
     """A layer with `share` of the way from its weight matrices to Gaussian ones of the same row norms.
 
     The random numbers are numpy's, drawn in fp32 and equal on all hosts.
     """
-    drawn = np.random.default_rng(list(seed))
+    generator = np.random.default_rng(list(seed))
 
-    def changed(linear: Linear) -> Linear:
-        dense = plain(linear)
+    def mix(linear: Linear) -> Linear:
+        dense = as_plain(linear)
         weight = dense.weight.float()
-        noise = torch.from_numpy(drawn.standard_normal(tuple(weight.shape), dtype=np.float32))
+        noise = torch.from_numpy(generator.standard_normal(tuple(weight.shape), dtype=np.float32))
         noise = noise.to(weight.device)
         noise *= weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
         return replace(dense, weight=torch.lerp(weight, noise, share).to(dense.weight.dtype))
 
-    return layer.map(changed)
+    return layer.map(mix)

@@ -24,7 +24,7 @@ from repro.models.checkpoints.stored_numbers import NOTHING
 from repro.models.checkpoints.validate import MEDUSA
 from repro.models.costs.model_cost import Shape
 from repro.models.transformer.decoder import EmbeddingAndHead
-from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
@@ -46,21 +46,23 @@ class MedusaConfig:
         layers: blocks per head in that file. The public code stores one block under several names.
         target_hidden: hidden size of the target.
         target_vocab: vocabulary size of the target.
-        own: True if each head has an output projection; else all use the target's.
+        untied: True if each head has an output projection; else all use the target's.
     """
 
     heads: int
     layers: int
     target_hidden: int
     target_vocab: int
-    own: bool
+    untied: bool
 
     max_positions = None
 
     @property
     def shape(self) -> Shape:
         """Dimensions for the cost model."""
-        return Shape.of_medusa(self.heads, self.target_hidden, self.target_vocab, not self.own, self.layers)
+        return Shape.of_medusa(
+            self.heads, self.target_hidden, self.target_vocab, not self.untied, self.layers
+        )
 
     def depths(self, layers: int) -> tuple[int, ...]:
         """Numbers of target layers after which hidden states are read: after all `layers`."""
@@ -97,19 +99,19 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
             f"{folder} has tensors of {heads} heads with {layers} blocks each, and its config.json names "
             f"{NAMED}={raw[NAMED]}, {LAYERS}={raw.get(LAYERS, 'nothing')}"
         )
-    own = f"0.{layers}.weight" in tensors
+    untied = f"0.{layers}.weight" in tensors
     width = tensors.shape("0.0.linear.weight")[0]
     config = MedusaConfig(
         heads=heads,
         layers=layers,
         target_hidden=width,
-        target_vocab=tensors.shape(f"0.{layers}.weight")[0] if own else vocab,
-        own=own,
+        target_vocab=tensors.shape(f"0.{layers}.weight")[0] if untied else vocab,
+        untied=untied,
     )
     blocks = [f"{k}.{layer}.linear" for k in range(heads) for layer in range(layers)]
     shapes: dict[str, tuple[int, ...]] = {f"{block}.weight": (width, width) for block in blocks}
     shapes |= {f"{block}.bias": (width,) for block in blocks}
-    if own:
+    if untied:
         shapes |= {f"{k}.{layers}.weight": (config.target_vocab, width) for k in range(heads)}
     tensors.require(shapes, OF_RANKS)
     _require_entries(raw, config)
@@ -118,11 +120,11 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
 
 def _require_entries(raw: Mapping[str, Any], config: MedusaConfig) -> None:
     """InputError for the first entry of a `config.json` that is not read, or says what the tensors do not."""
-    said = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
+    expected = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
     for name, value in raw.items():
-        if value in NOTHING or name in (NAMED, LAYERS, *OTHERS, *HARMLESS) or value == said.get(name):
+        if value in NOTHING or name in (NAMED, LAYERS, *OTHERS, *HARMLESS) or value == expected.get(name):
             continue
-        why = f"; its tensors have {said[name]}" if name in said else ", which is not read here"
+        why = f"; its tensors have {expected[name]}" if name in expected else ", which is not read here"
         raise InputError(f"config.json of Medusa heads has {name}={value!r}{why}")
 
 
@@ -158,10 +160,10 @@ def _each(linears: Sequence[Linear], x: Tensor, heads: Sequence[int]) -> Tensor:
     """Apply each row's head's linear, or the single shared one."""
     if len(linears) == 1:
         return linears[0](x).float()
-    chosen = torch.tensor(heads, device=x.device)
-    order = torch.cat([(chosen == head).nonzero()[:, 0] for head in dict.fromkeys(heads)])
-    made = torch.cat([linears[head](x[chosen == head]).float() for head in dict.fromkeys(heads)])
-    return made[order.argsort()]
+    head_of_row = torch.tensor(heads, device=x.device)
+    order = torch.cat([(head_of_row == head).nonzero()[:, 0] for head in dict.fromkeys(heads)])
+    outputs = torch.cat([linears[head](x[head_of_row == head]).float() for head in dict.fromkeys(heads)])
+    return outputs[order.argsort()]
 
 
 def load(
@@ -184,15 +186,17 @@ def load(
     tensors, c, width = _tensors(folder), config, config.target_hidden
 
     def linear(weight: str, outputs: int, bias: str = "") -> Linear:
-        own = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
-        added = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
-        return packed(PlainLinear(own, added))
+        matrix = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
+        offset = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+        return fastest_linear(PlainLinear(matrix, offset))
 
     blocks = [
         [linear(f"{k}.{layer}.linear.weight", width, f"{k}.{layer}.linear.bias") for k in range(c.heads)]
         for layer in range(c.layers)
     ]
-    projections = [linear(f"{k}.{c.layers}.weight", c.target_vocab) for k in range(c.heads)] if c.own else []
+    projections = (
+        [linear(f"{k}.{c.layers}.weight", c.target_vocab) for k in range(c.heads)] if c.untied else []
+    )
     return MedusaHeads(c, blocks, projections or [ends.head], ends.final_norm, torch.device(device))
 
 

@@ -58,10 +58,10 @@ class MedusaNetwork:
 
 
 class _MedusaStep(Step):
-    def __init__(self, network: MedusaNetwork, wanted: Sequence[Prefix]) -> None:
+    def __init__(self, network: MedusaNetwork, prefixes: Sequence[Prefix]) -> None:
         self._network = network
-        places = [network.lineage.root_and_head(prefix) for prefix in wanted]
-        self._roots, self._heads = [root for root, _ in places], [head for _, head in places]
+        pairs = [network.lineage.root_and_head(prefix) for prefix in prefixes]
+        self._roots, self._heads = [root for root, _ in pairs], [head for _, head in pairs]
         self._hidden: Tensor | None = None
 
     @inference
@@ -75,6 +75,6 @@ class _MedusaStep(Step):
     @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         assert self._hidden is not None, "heads say nothing before their layer has run"
-        chosen = list(range(len(self._heads)) if at is None else at)
-        logits = self._network.heads.logits(self._hidden[chosen], [self._heads[i] for i in chosen])
+        indices = list(range(len(self._heads)) if at is None else at)
+        logits = self._network.heads.logits(self._hidden[indices], [self._heads[i] for i in indices])
         return [Logits(row) for row in logits]

@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
-def compiled(loop: Loop) -> Loop:
+def compile_loop(loop: Loop) -> Loop:
     """The function, compiled by Numba at its first call."""
     return cast(Loop, njit(nogil=True)(loop))
 
@@ -36,8 +36,8 @@ class Replay:
 
     def rounds(self, paths: Sequence[Node]) -> int:
         """Number of verifications over all answers with this tree."""
-        deep, _ = self._walked(paths)
-        return int(_rounds(deep, self._begins, self._ends))
+        depths, _ = self._accept(paths)
+        return int(_rounds(depths, self._begins, self._ends))
 
     def exchange(self, paths: Sequence[Node], ranks: int) -> tuple[Node, Node] | None:
         """The leaf to remove and the node to add that save the most verifications.
@@ -49,27 +49,27 @@ class Replay:
         Returns:
             `None` if no exchange saves a verification.
         """
-        nodes, held = [(), *paths], set(paths)
+        nodes, present = [(), *paths], set(paths)
         inner = {path[:-1] for path in paths}
         leaves = [i for i, node in enumerate(nodes) if node and node not in inner]
-        open_ = [
+        additions = [
             (parent, rank)
             for parent, node in sorted(enumerate(nodes), key=lambda item: (len(item[1]), item[1]))
             if len(node) < self._ranks.shape[1]
             for rank in range(ranks)
-            if (*node, rank) not in held
+            if (*node, rank) not in present
         ]
-        deep, last = self._walked(paths)
-        places = np.full((len(nodes), ranks), -1, dtype=np.int64)
-        for j, place in enumerate(open_):
-            places[place] = j
+        depths, last = self._accept(paths)
+        slots = np.full((len(nodes), ranks), -1, dtype=np.int64)
+        for j, slot in enumerate(additions):
+            slots[slot] = j
         leaf_of = np.full(len(nodes), -1, dtype=np.int64)
         leaf_of[leaves] = np.arange(len(leaves))
-        gains, firsts = _grouped(self._missed(deep, last, places), len(open_))
-        lost, lasts = _grouped(leaf_of[last], len(leaves))
-        parents = np.array([parent for parent, _ in open_], dtype=np.int64)
+        gains, firsts = _group(self._missing_slots(depths, last, slots), len(additions))
+        lost, lasts = _group(leaf_of[last], len(leaves))
+        parents = np.array([parent for parent, _ in additions], dtype=np.int64)
         _, leaf, best = _best_exchange(
-            deep,
+            depths,
             gains,
             firsts,
             lost,
@@ -81,31 +81,31 @@ class Replay:
         )
         if best < 0:
             return None
-        parent, rank = open_[best]
+        parent, rank = additions[best]
         return nodes[leaves[leaf]], (*nodes[parent], rank)
 
-    def _missed(self, deep: Integers, last: Integers, places: Integers) -> Integers:
+    def _missing_slots(self, depths: Integers, last: Integers, slots: Integers) -> Integers:
         """Per position, the free place whose node would also be accepted; -1 for none."""
         heads = self._ranks.shape[1]
-        following = self._ranks[np.arange(len(deep)), np.minimum(deep, heads - 1)]
-        within = (deep < heads) & (following < places.shape[1])
-        return np.where(within, places[last, np.where(within, following, 0)], -1)
+        following = self._ranks[np.arange(len(depths)), np.minimum(depths, heads - 1)]
+        in_table = (depths < heads) & (following < slots.shape[1])
+        return np.where(in_table, slots[last, np.where(in_table, following, 0)], -1)
 
-    def _walked(self, paths: Sequence[Node]) -> tuple[Integers, Integers]:
+    def _accept(self, paths: Sequence[Node]) -> tuple[Integers, Integers]:
         """Per position, the number of accepted draft tokens and the last accepted node."""
-        number = {(): 0} | {path: i for i, path in enumerate(paths, 1)}
+        index = {(): 0} | {path: i for i, path in enumerate(paths, 1)}
         most = 1 + max((path[-1] for path in paths), default=0)
-        children = np.full((len(number), most), -1, dtype=np.int64)
+        children = np.full((len(index), most), -1, dtype=np.int64)
         for path in paths:
-            children[number[path[:-1]], path[-1]] = number[path]
-        deep, last = _walk(children, self._ranks)
-        return deep, last
+            children[index[path[:-1]], path[-1]] = index[path]
+        depths, last = _walk(children, self._ranks)
+        return depths, last
 
 
-@compiled
+@compile_loop
 def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
     positions, heads = ranks.shape
-    deep, last = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
+    depths, last = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
     for at in range(positions):
         node = 0
         for head in range(heads):
@@ -113,25 +113,25 @@ def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
             if rank >= children.shape[1] or children[node, rank] < 0:
                 break
             node = children[node, rank]
-            deep[at] += 1
+            depths[at] += 1
         last[at] = node
-    return deep, last
+    return depths, last
 
 
-@compiled
-def _rounds(deep: Integers, begins: Integers, ends: Integers) -> int:
+@compile_loop
+def _rounds(depths: Integers, begins: Integers, ends: Integers) -> int:
     count = 0
     for begin in begins:
         at, end = begin, ends[begin]
         while at < end:
-            at += deep[at] + 1
+            at += depths[at] + 1
             count += 1
     return count
 
 
-@compiled
+@compile_loop
 def _best_exchange(
-    deep: Integers,
+    depths: Integers,
     gains: Integers,
     firsts: Integers,
     lost: Integers,
@@ -146,28 +146,28 @@ def _best_exchange(
     Positions `gains[firsts[j] : firsts[j + 1]]` would accept a node at place j, below node `parents[j]`;
     positions `lost[lasts[i] : lasts[i + 1]]` accept leaf i, which is node `leaves[i]`, now.
     """
-    fewest, best_leaf, best_place = _rounds(deep, begins, ends), -1, -1
-    changed = deep.copy()
+    fewest, best_leaf, best_slot = _rounds(depths, begins, ends), -1, -1
+    trial = depths.copy()
     for i in range(len(leaves)):
         for at in lost[lasts[i] : lasts[i + 1]]:
-            changed[at] -= 1
+            trial[at] -= 1
         for j in range(len(parents)):
             gained = gains[firsts[j] : firsts[j + 1]]
             if parents[j] == leaves[i] or not len(gained):
                 continue
             for at in gained:
-                changed[at] += 1
-            count = _rounds(changed, begins, ends)
+                trial[at] += 1
+            count = _rounds(trial, begins, ends)
             if count < fewest:
-                fewest, best_leaf, best_place = count, i, j
+                fewest, best_leaf, best_slot = count, i, j
             for at in gained:
-                changed[at] -= 1
+                trial[at] -= 1
         for at in lost[lasts[i] : lasts[i + 1]]:
-            changed[at] += 1
-    return fewest, best_leaf, best_place
+            trial[at] += 1
+    return fewest, best_leaf, best_slot
 
 
-def _grouped(groups: Integers, count: int) -> tuple[Integers, Integers]:
+def _group(groups: Integers, count: int) -> tuple[Integers, Integers]:
     """Positions sorted by group, and the start of each group; group -1 is ignored."""
     order = np.argsort(groups, kind="stable")
     bounds = np.searchsorted(groups[order], np.arange(count + 1))

@@ -31,14 +31,14 @@ class VerificationTree:
     paths: tuple[Path, ...]
 
     def __post_init__(self) -> None:
-        seen: set[Path] = {()}
+        nodes: set[Path] = {()}
         for path in self.paths:
-            if path in seen or path[:-1] not in seen or min(path) < 0:
+            if path in nodes or path[:-1] not in nodes or min(path) < 0:
                 raise InputError(
-                    f"verification tree {self}: node {_said(path)!r} is there before, or its parent "
+                    f"verification tree {self}: node {_text(path)!r} is there before, or its parent "
                     "is not, or it has a rank below 0; give each node once and after its parent"
                 )
-            seen.add(path)
+            nodes.add(path)
 
     @property
     def width(self) -> int:
@@ -53,8 +53,8 @@ class VerificationTree:
     @cached_property
     def parents(self) -> tuple[int, ...]:
         """Index of each node's parent, the root first; -1 for the root."""
-        place = {(): 0} | {path: i for i, path in enumerate(self.paths, 1)}
-        return (-1, *(place[path[:-1]] for path in self.paths))
+        index = {(): 0} | {path: i for i, path in enumerate(self.paths, 1)}
+        return (-1, *(index[path[:-1]] for path in self.paths))
 
     def leaves(self) -> Iterator[Path]:
         """Nodes without children, in the order of `paths`."""
@@ -62,7 +62,7 @@ class VerificationTree:
         return (path for path in self.paths if path not in inner)
 
     def __str__(self) -> str:
-        return ";".join(map(_said, self.paths))
+        return ";".join(map(_text, self.paths))
 
     @classmethod
     def parse(cls, text: str) -> VerificationTree:
@@ -85,7 +85,7 @@ class VerificationTree:
         return cls(tuple(sorted(paths, key=lambda path: (len(path), path))))
 
 
-def _said(path: Path) -> str:
+def _text(path: Path) -> str:
     return ".".join(map(str, path))
 
 
@@ -105,7 +105,7 @@ def expected_acceptance(tree: VerificationTree, accuracies: Accuracies) -> float
     return 1.0 + sum(value(path, accuracies) for path in tree.paths)
 
 
-def grown(accuracies: Accuracies, width: int) -> VerificationTree:
+def estimate_tree(accuracies: Accuracies, width: int) -> VerificationTree:
     """The estimated tree (Ghidorah III-C): greedily adds the reachable node of largest value.
 
     Reachable are the first child and the next sibling of each added node. The result is optimal if
@@ -139,24 +139,24 @@ def best(accuracies: Accuracies, width: int) -> VerificationTree:
         VerificationTree.of(paths)
         for paths in _all_trees((), _children((), accuracies), accuracies, width - 1)
     )
-    found = max(trees, key=lambda tree: expected_acceptance(tree, accuracies), default=None)
-    if found is None:
+    largest = max(trees, key=lambda tree: expected_acceptance(tree, accuracies), default=None)
+    if largest is None:
         raise InputError(
             f"a width of {width} is beyond {len(accuracies)} heads of {len(accuracies[0])} ranks"
         )
-    return found
+    return largest
 
 
 def _all_trees(
-    chosen: tuple[Path, ...], within: Sequence[Path], accuracies: Accuracies, left: int
+    nodes: tuple[Path, ...], candidates: Sequence[Path], accuracies: Accuracies, missing: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Enumerate every tree with `left` nodes more than `chosen` once; skipped nodes stay out."""
-    if not left:
-        yield chosen
+    """Enumerate every tree with `missing` nodes more than `nodes` once; skipped nodes stay out."""
+    if not missing:
+        yield nodes
         return
-    for i, path in enumerate(within):
-        later = [*within[i + 1 :], *_children(path, accuracies)]
-        yield from _all_trees((*chosen, path), later, accuracies, left - 1)
+    for i, path in enumerate(candidates):
+        later = [*candidates[i + 1 :], *_children(path, accuracies)]
+        yield from _all_trees((*nodes, path), later, accuracies, missing - 1)
 
 
 def _children(path: Path, accuracies: Accuracies) -> list[Path]:
@@ -184,8 +184,8 @@ def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
     return ranks.positions / Replay(ranks).rounds(tree.paths)
 
 
-def refined(
-    tree: VerificationTree, ranks: HeadRanks, told: Callable[[int], None] = lambda exchanges: None
+def refine(
+    tree: VerificationTree, ranks: HeadRanks, report: Callable[[int], None] = lambda exchanges: None
 ) -> VerificationTree:
     """Brute-force local search around a tree: exchange nodes while that saves verifications.
 
@@ -196,24 +196,24 @@ def refined(
     Args:
         tree: initial tree.
         ranks: the recorded answers.
-        told: callback with the number of exchanges so far.
+        report: callback with the number of exchanges so far.
     """
     from repro.methods.speculative.drafting.tree_replay import Replay
 
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:
-        told(exchanges)
-        found = replay.exchange(paths, TOP)
-        if found is None:
+        report(exchanges)
+        exchange = replay.exchange(paths, TOP)
+        if exchange is None:
             return VerificationTree.of(paths)
-        leaf, place = found
-        paths = VerificationTree.of([*(path for path in paths if path != leaf), place]).paths
+        leaf, node = exchange
+        paths = VerificationTree.of([*(path for path in paths if path != leaf), node]).paths
         exchanges += 1
 
 
-def searched(
-    calibration: Calibration, width: int, told: Callable[[int], None] = lambda exchanges: None
+def search_tree(
+    calibration: Calibration, width: int, report: Callable[[int], None] = lambda exchanges: None
 ) -> VerificationTree:
     """The tree for a width (Ghidorah III-C): the estimated one, refined if ranks are recorded."""
-    tree = grown(calibration.accuracies, width)
-    return tree if calibration.ranks is None else refined(tree, calibration.ranks, told)
+    tree = estimate_tree(calibration.accuracies, width)
+    return tree if calibration.ranks is None else refine(tree, calibration.ranks, report)

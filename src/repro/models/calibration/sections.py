@@ -78,8 +78,8 @@ def engine_of_costs(
 
 
 def _sum(first: Points, second: Points) -> Points:
-    more = dict(second)
-    return tuple((rows, value + more.get(rows, 0.0)) for rows, value in first)
+    second_values = dict(second)
+    return tuple((rows, value + second_values.get(rows, 0.0)) for rows, value in first)
 
 
 def starts(points: Points, source: str = "measured", note: str = "") -> Section:
@@ -92,19 +92,19 @@ def shares(part: PartCost, best: float, source: str = "measured", note: str = ""
     return curve([(rows, rate / best) for rows, rate in part.rate], "share", source, note)
 
 
-def rendered(facts: Mapping[str, Any], head: Sequence[str]) -> str:
+def render(facts: Mapping[str, Any], head: Sequence[str]) -> str:
     """The text of a file, one fact a line, below comment lines; composing it was tried before."""
     return "\n".join([*head, *_lines(facts)]) + "\n"
 
 
 def _lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
     lines = []
-    for key, below in node.items():
-        if isinstance(below, dict) and "source" not in below:
-            lines += [f"{indent}{key}:", *_lines(below, indent + "  ")]
+    for key, child in node.items():
+        if isinstance(child, dict) and "source" not in child:
+            lines += [f"{indent}{key}:", *_lines(child, indent + "  ")]
         else:
-            braced = yaml.safe_dump({key: below}, default_flow_style=True, sort_keys=False, width=1 << 16)
-            lines.append(indent + braced.strip()[1:-1])
+            entry = yaml.safe_dump({key: child}, default_flow_style=True, sort_keys=False, width=1 << 16)
+            lines.append(indent + entry.strip()[1:-1])
     return lines
 
 
