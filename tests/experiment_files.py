@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from repro.core.overrides import word
@@ -16,16 +17,21 @@ def names(paper: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / "experiment" / paper).glob("*.yaml"))
 
 
+@cache
+def _spec(paper: str, name: str) -> TableSpec | dict[str, Any]:
+    return spec_of(composed(f"experiment={paper}/{name}"))
+
+
 def table(paper: str, name: str) -> TableSpec:
     """The table of an experiment that has cells."""
-    spec = spec_of(composed(f"experiment={paper}/{name}"))
+    spec = _spec(paper, name)
     assert isinstance(spec, TableSpec)
     return spec
 
 
 def section(paper: str, name: str) -> dict[str, Any]:
     """The section of an experiment without cells, written out; of another one nothing."""
-    spec = spec_of(composed(f"experiment={paper}/{name}"))
+    spec = _spec(paper, name)
     return spec if isinstance(spec, dict) else {}
 
 

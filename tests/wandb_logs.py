@@ -9,15 +9,7 @@ from typing import Any
 
 from wandb.util import get_core_path
 
-from records import record
-from repro.experiments.tracking.tracker import Tracker
-
 ROUNDS = [{"round": n, "rows": 4 - n % 2, "stop": "confidence"} for n in range(5)]
-
-
-def one_cell(folder: str, method: str) -> str:
-    """Track an invented cell; it lies here for processes that import no more than it takes."""
-    return str(Tracker(outputs=Path(folder)).cell(record(method, {"speed": 1.0}), ROUNDS))
 
 
 def lines(run: Path) -> list[dict[str, Any]]:

@@ -4,13 +4,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from repro.core import registry
 from tiny_project import Project, write_project
 
 METHOD = '''
@@ -66,6 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sound = METHOD.format(name="sound")
     phone = "defaults: [oneplus_12, _self_]\nname: Sound phone\n"
     write(site, "sound", {"mine.py": sound, "conf/device/sound_phone.yaml": phone}, "sound.conf")
+    write(site, "looped", {"mine.py": METHOD.replace('"{name}"', 'str("computed")')})
     write(site, "gone", {}, "gone.conf")
     write(site, "without_conf", {"mine.py": METHOD.format(name="no_conf")}, "without_conf.conf")
     write(site, "begins_badly", {"__init__.py": "1 / 0"}, "begins_badly.conf")
@@ -91,6 +90,7 @@ def said(project: Project, site: Path) -> list[tuple[str, str]]:
         [*usual, "method=std", "device=no_yaml"],
         [*usual, "method=std", "device=not_text"],
         [*usual, "method=mllm_npu", "device=jetson_orin_nx"],
+        [*usual, "method=computed", "sweep=list"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(commands)],
@@ -125,6 +125,7 @@ def test_each_broken_package_is_named_once_with_the_reason(said: list[tuple[str,
 
 def test_commands_that_need_no_broken_package_work(project: Project, said: list[tuple[str, str]]) -> None:
     assert [ended for ended, _ in said[:2]] == ["0, not imported", "0, imported"]
+    assert said[6][0].startswith("0,"), "a name that is not written out is found by importing its module"
     (record,) = project.store.all()
     assert (record.labels["method"], record.labels["device"]) == ("sound", "Sound phone")
 
@@ -143,13 +144,3 @@ def test_devices_that_can_are_named_beside_broken_files(said: list[tuple[str, st
     assert ended.split(",")[0] == "2"
     assert "method mllm_npu runs on a device with cpu and npu" in text
     assert "choose device=" in text
-
-
-def test_an_editable_installation_whose_folder_is_gone_has_no_modules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    spec = ModuleSpec("hollow", None, is_package=True)
-    spec.submodule_search_locations = ["__editable__.hollow-0.1.finder.__path_hook__"]
-    monkeypatch.setattr(registry, "find_spec", lambda name: spec)
-    with pytest.raises(ModuleNotFoundError, match="hollow"):
-        registry.discover("hollow")

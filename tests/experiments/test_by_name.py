@@ -14,8 +14,6 @@ from repro.experiments.plan import plain
 from repro.experiments.summaries.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.runtime.model import ModelConfig
-from repro.models.transformer.families import family_of
-from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.registry import made
 from tiny_project import composed, composed_by_hydra
 
@@ -89,11 +87,6 @@ def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def test_a_checkpoint_that_there_is_not_has_near_misses() -> None:
-    with pytest.raises(InputError, match="Did you mean gemma3_270m"):
-        check_overrides(["model/checkpoint@target.checkpoint=gemma3_270"])
-
-
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_model_is_a_folder_a_gguf_file_or_a_repository(role: str, tmp_path: Path) -> None:
     folder, file = tmp_path / "My-Model", tmp_path / "my-model.Q4_0.gguf"
@@ -120,34 +113,3 @@ def test_a_model_is_a_folder_a_gguf_file_or_a_repository(role: str, tmp_path: Pa
     )
     with pytest.raises(InputError, match=r"no model 'nothing_like_it'.*a folder, a \.gguf file or org/repo"):
         check_overrides([f"model@{role}=nothing_like_it"])
-
-
-def test_a_family_that_is_not_built_is_refused_by_its_architecture() -> None:
-    raw = {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
-    with pytest.raises(InputError, match=r"MambaForCausalLM.*supported: gemma, .*qwen3"):
-        family_of(raw)
-
-
-@pytest.mark.parametrize(
-    ("method", "alone"), [("std", 1.0), ("flash_ar", 0.0), ("nav", 0.0), ("edgellm", 0.0)]
-)
-def test_where_weights_lie_is_said_once_for_all_methods(method: str, alone: float) -> None:
-    def scenario(*overrides: str) -> GenerationScenario:
-        scenario = made(plain(composed(f"method={method}", *overrides)))
-        assert isinstance(scenario, GenerationScenario)
-        return scenario
-
-    assert scenario().places["target"].resident == alone
-    for share in (1.0, 0.5):
-        changed = scenario(f"resident={share}")
-        assert changed.places["target"].resident == share
-        assert (changed.asked == scenario().asked) == (share == alone)
-    if method in ("flash_ar", "edgellm"):
-        assert scenario("resident=1.0").asked == scenario("method.resident=1.0").asked
-
-
-def test_shares_that_are_none_and_shards_in_memory_are_refused() -> None:
-    with pytest.raises(InputError, match="resident is 2"):
-        made(plain(composed("method=std", "resident=2")))
-    with pytest.raises(InputError, match="sti streams all layers"):
-        made(plain(composed("method=sti", "resident=1.0"))).decisive_settings  # noqa: B018

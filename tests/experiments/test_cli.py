@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,9 @@ import pytest
 import wandb_logs
 from perfetto_rule import dropped
 from repro.experiments.cli import WIDE
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 QUICK = "experiment=quickstart"
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
 
 
 def wandb_runs(folder: Path) -> list[dict[str, Any]]:
@@ -106,37 +100,6 @@ def test_a_large_sweep_is_one_run_and_its_cells_get_theirs_afterwards(
     assert named("sweep=force", "wandb.cells=true") == ["chain_sd", table, "std"]
 
 
-def test_one_cell_prints_its_figures(project: Project, tmp_path: Path) -> None:
-    done = project.apart(tmp_path).here("method=std")
-    assert done.returncode == 0, done.stderr
-    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert any(line.startswith("Exact match 1.00 share") for line in shown)
-    assert any(line.startswith("Target calls 10 ") for line in shown)
-
-
-@pytest.mark.slow
-def test_cells_side_by_side(project: Project, tmp_path: Path) -> None:
-    """Dask's workers compute what one process would, to the same table."""
-    pytest.importorskip("distributed")
-    mine = project.apart(tmp_path)
-    more = ("hydra/launcher=dask", "hydra.launcher.workers=2")
-    done = mine.run(QUICK, "method=std,chain_sd", *more)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
-    md = (mine.quickstart / "table.md").read_text(encoding="utf-8")
-    assert "| Chain-SD (8) | —" not in md
-    assert "| Std (resident) | 1.00" in md
-
-
-@pytest.mark.parametrize("launcher", ["joblib", "basic"])
-def test_a_launcher_that_is_none_of_ours_says_which_are(project: Project, launcher: str) -> None:
-    done = project.here("-m", "method=std", f"hydra/launcher={launcher}")
-    assert done.returncode == 2
-    assert launcher in done.stderr
-    assert "cells" in done.stderr
-    assert "dask" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -150,13 +113,3 @@ def test_what_dask_cannot_do_is_said(project: Project, settings: str, said: str)
     done = project.here("-m", "method=std", "hydra/launcher=dask", *settings.split())
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_the_terminal_s_own_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from repro.experiments.cli import screen
-
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert screen().width == WIDE
-    monkeypatch.setenv("COLUMNS", "90")
-    assert screen().width == 90
-    assert os.environ["COLUMNS"] == "90"

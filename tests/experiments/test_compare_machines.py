@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import csv
 from functools import cache
-from typing import Any
 
 import pytest
 
 from committed_results import RESULTS, cells
-from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments.plan import plain, planning
-from repro.records.results import open_results
-from repro.reports.spec.experiment import experiment_file
-from repro.reports.tables.known import needs
 from repro.scenarios.registry import made
 from tiny_project import composed
 
 TABLES = ("phone", "board")
-LENGTHS = ("64", "1024")
 BITS = 4.5
 """Of a weight in Q4_0: blocks of 32 with a scale of 16 bits."""
 
@@ -100,20 +94,6 @@ def test_the_whole_answer_has_no_less_than_its_first_token_and_its_decoding(tabl
             assert figure(table, row, "answer_1024") == pytest.approx(parts), row
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_a_baseline_is_where_its_answer_comes_first(table: str) -> None:
-    """Worked out from the cells' own figures: the least of a method's seconds over processors."""
-    for row in ("std", "chain_sd", "edgellm", "edgellm_streamed", "flash_ar_streamed"):
-        for prompt in LENGTHS:
-            tried = [
-                cell["values"]["latency"]
-                for cell in cells(f"compare/{table}")
-                if (cell["labels"]["system"], cell["labels"]["prompt"]) == (row, prompt)
-            ]
-            assert len(tried) == {"phone": 6, "board": 4}[table]
-            assert figure(table, row, f"answer_{prompt}") == pytest.approx(min(tried))
-
-
 @pytest.mark.parametrize(("table", "weights"), [("phone", QWEN), ("board", VICUNA)])
 def test_who_holds_the_target_holds_its_weights(table: str, weights: int) -> None:
     for row in whole_rows(table):
@@ -136,64 +116,3 @@ def test_no_decoding_beats_the_bytes_that_it_must_read(table: str) -> None:
         bits = 8 if row.startswith("mllm_npu") else BITS
         passes = figure(table, row, "speed_1024") / figure(table, row, "acceptance")
         assert passes * weights * bits / 8 < bus, row
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_points_are_not_measured_here_and_say_which_command_does(table: str) -> None:
-    page = (RESULTS / "compare" / table / "table.md").read_text(encoding="utf-8")
-    ran = [line for line in page.splitlines() if line.startswith("|") and "not measured here" in line]
-    assert len(ran) == len(rows(table))
-    assert f"experiment=compare/{table} weights=own`" in page
-    assert all(not line["ours"] for (_, column), line in lines(table).items() if column == "points_lost")
-
-
-def test_a_row_needs_what_its_cells_read() -> None:
-    results = open_results(RESULTS)
-    kept = {cell["key"] for cell in cells("compare/phone")}
-    found = {
-        record.labels["system"]: needs(record)
-        for record in results.records(results.members("compare/phone"))
-        if record.key in kept
-    }
-    assert found["std"] == "nothing"
-    assert found["chain_sd"] == found["edgellm"] == "Qwen1.5-0.5B-Chat"
-    assert found["ghidorah"] == "Medusa for Qwen1.5-1.8B"
-    assert found["mllm_npu"] == "graphs built for the NPU"
-    assert found["elastilm_loose"] == "an order of units, adapters for each size, score and decision heads"
-
-
-def refusal(*overrides: str) -> str:
-    """What the project says of a cell that cannot run; costs alone, so that no checkpoint is needed."""
-    blank = ("target.checkpoint=null", "draft.checkpoint=null", "prompt_tokens=64", "prompts=1")
-    config = plain(composed(*ALONE["board"], *blank, *overrides))
-    with pytest.raises(InputError) as wrong:
-        made(config).check()
-    return str(wrong.value)
-
-
-def refused(table: str) -> dict[str, Any]:
-    return dict(experiment_file(f"compare/{table}")["table"]["rows"]["refused"])
-
-
-@pytest.mark.parametrize(
-    ("row", "overrides"),
-    [
-        ("mllm_npu", ("method=mllm_npu",)),
-        ("std_2gb", ("method=std",)),
-        ("ghidorah_2gb", ("method=ghidorah", f"model@draft={HEADS['board']}")),
-    ],
-)
-def test_a_refused_row_says_what_the_project_says(row: str, overrides: tuple[str, ...]) -> None:
-    reason = refused("board")[row]
-    assert refusal(*overrides).startswith(reason)
-    page = (RESULTS / "compare" / "board" / "table.md").read_text(encoding="utf-8")
-    assert f": {reason}" in page
-
-
-def test_elastilm_needs_more_memory_than_the_board_has() -> None:
-    """Its weights in fp16 alone; services do not check memory themselves."""
-    embeddings = 32_000 * 4096
-    assert (VICUNA + embeddings) * 2 / 1e9 == pytest.approx(13.5, abs=0.05)
-    capacity = experiment_file("compare/board")  # the board's file says what it has
-    assert capacity["defaults"][0] == {"override /device": "jetson_orin_nx"}
-    assert plain(composed(*ALONE["board"]))["device"]["dram"]["capacity"]["value"] == 8

@@ -9,27 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from dask_sweeps import CELLS, KILLED, computed, environment, require_whole, sweep
 from records import begun
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 pytest.importorskip("distributed")
 
 WITH_DASK = ("hydra/launcher=dask", "hydra.launcher.workers=1")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path) -> Project:
-    return shared.apart(tmp_path)
 
 
 @pytest.fixture

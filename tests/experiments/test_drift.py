@@ -88,14 +88,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
 @pytest.mark.parametrize(
     ("file", "before", "after", "table", "labels", "said"),
     [
-        (
-            "device/oneplus_12.yaml",
-            "3.07",
-            "3.57",
-            "quickstart",
-            {"method": "chain_sd"},
-            "3.07 -> 3.57",
-        ),
+        ("device/oneplus_12.yaml", "3.07", "3.57", "quickstart", {"method": "chain_sd"}, "3.07 -> 3.57"),
         (
             "dataset/humaneval.yaml",
             "Complete",

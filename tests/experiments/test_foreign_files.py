@@ -13,26 +13,33 @@ import yaml
 from repro.core import paths
 from repro.core.overrides import override
 from repro.experiments import plan
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 SECRET = "a secret of the environment"
 HYDRAS = "; Hydra's own settings come from conf/config.yaml and the command line only\n"
+TRACE = "it ran"
+"""A file in the folder where commands start that is there once some code of a file has run."""
+
+HARM = {"_target_": "shutil.copyfile", "src": __file__, "dst": TRACE}
+CALLBACKS = {"callbacks": {"more": HARM}}
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
+def phone(*defaults: Any, **more: Any) -> dict[str, Any]:
+    """A device like one of ours."""
+    return {"defaults": ["oneplus_12", "_self_", *defaults], **more}
 
 
 class Stranger:
-    """A folder of somebody else's, and a file that is there once some code of it has run."""
+    """A folder of somebody else's."""
 
     def __init__(self, project: Project, root: Path) -> None:
         self.project = project
         self.folder = root / "conf"
-        self.trace = root / "it ran"
-        self.harm = {"_target_": "shutil.copyfile", "src": __file__, "dst": str(self.trace)}
-        self.callbacks = {"callbacks": {"more": self.harm}}
+
+    @property
+    def has_run(self) -> bool:
+        """Whether some code of a file has run."""
+        return (self.project.root / TRACE).exists()
 
     def write(self, name: str, content: Any, header: str = "") -> str:
         """Write a file and return its path."""
@@ -42,14 +49,10 @@ class Stranger:
         path.write_text(f"# @package {header}\n{text}" if header else text, encoding="utf-8")
         return str(path)
 
-    def phone(self, **more: Any) -> dict[str, Any]:
-        """A device like one of ours."""
-        return {"defaults": ["oneplus_12", "_self_", *more.pop("defaults", [])], **more}
-
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A cell with that folder on the command line."""
         done = self.project.here("--config-dir", str(self.folder), "method=std", *arguments)
-        assert not self.trace.exists()
+        assert not self.has_run
         return done
 
     def refused(self, *arguments: str) -> str:
@@ -71,38 +74,78 @@ def stranger(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.filterwarnings("ignore:Callback str")  # what it makes is no callback
 def test_what_these_tests_call_runs_on_the_command_line(stranger: Stranger) -> None:
     """It is the user's own there, and would do harm in a file."""
-    stranger.project.here("method=std", override("+hydra.callbacks.more", stranger.harm))
-    assert stranger.trace.exists()
+    stranger.project.here("method=std", override("+hydra.callbacks.more", HARM))
+    assert stranger.has_run
+    (stranger.project.root / TRACE).unlink()
 
 
 # --- settings of Hydra --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "override"),
-    [("device/mine", "device=mine"), ("experiment/mine", "experiment=mine"), ("setup/mine", "setup=mine")],
-)
+@pytest.mark.parametrize("group", ["device", "experiment", "setup"])
 @pytest.mark.parametrize("header", ["", "_global_"])
-def test_a_file_sets_nothing_of_hydra(stranger: Stranger, name: str, override: str, header: str) -> None:
-    path = stranger.write(name, stranger.phone(hydra=stranger.callbacks), header)
-    assert stranger.refused(override) == f"{path} sets hydra{HYDRAS}"
-    assert stranger.refused("-m", override) == f"{path} sets hydra{HYDRAS}"
-    assert stranger.refused("-m", f"{override},oneplus_12") == f"{path} sets hydra{HYDRAS}"
+def test_a_file_of_any_group_sets_nothing_of_hydra(stranger: Stranger, group: str, header: str) -> None:
+    said = f"{stranger.write(f'{group}/mine', phone(hydra=CALLBACKS), header)} sets hydra{HYDRAS}"
+    assert stranger.refused(f"{group}=mine") == said
+    assert stranger.refused("-m", f"{group}=mine") == said
+    assert stranger.refused("-m", f"{group}=mine,oneplus_12") == said
+
+
+SECTIONS = [
+    {"job_logging": {"handlers": {"a": {"()": "os.abort"}}}},
+    {"launcher": {"_target_": "os.abort"}},
+    {"searchpath": ["pkg://antigravity"]},
+    "${mine}",
+    None,
+]
+CHOICES = [
+    *("override /hydra/launcher", "override hydra/launcher", "/hydra/launcher"),
+    *("/hydra/launcher@hydra.more", "optional /hydra/job_logging", "/dataset@hydra.callbacks"),
+    *("/dataset@_global_.hydra.callbacks", "/dataset@_global_xhydra.callbacks"),
+]
+AXES = [
+    *("hydra.job_logging.handlers", "+hydra.callbacks.more", "++hydra.callbacks", "~hydra.callbacks.finish"),
+    *("hydra/launcher", "+dataset@hydra.callbacks", "hydra", "_target_", "+labels._target_"),
+]
 
 
 @pytest.mark.parametrize(
-    ("hydra", "how"),
+    ("what", "content"),
     [
-        ({"job_logging": {"handlers": {"a": {"()": "os.abort"}}}}, "logging"),
-        ({"launcher": {"_target_": "os.abort"}}, "launcher"),
-        ({"searchpath": ["pkg://antigravity"]}, "searchpath"),
-        ("${mine}", "by reference"),
-        (None, "removed"),
+        *(("hydra", {"hydra": section}) for section in SECTIONS),
+        *((choice, phone({choice: "humaneval"})) for choice in CHOICES),
+        *((axis, {"grid": {axis: ["humaneval"]}}) for axis in AXES),
+        *((axis, {"grid": {"cells": [{axis: "humaneval", "method": "std"}]}}) for axis in AXES),
     ],
 )
-def test_no_section_of_hydra_may_be_set(stranger: Stranger, hydra: Any, how: str) -> None:
-    path = stranger.write("experiment/mine", {"hydra": hydra})
-    assert stranger.refused("experiment=mine") == f"{path} sets hydra{HYDRAS}", how
+def test_an_experiment_sets_chooses_and_varies_nothing_of_hydra(
+    stranger: Stranger, what: str, content: Any
+) -> None:
+    path = stranger.write("experiment/mine", content)
+    assert stranger.refused("experiment=mine") == f"{path} sets {what}{HYDRAS}"
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_device_chooses_nothing_of_hydra(stranger: Stranger, choice: str) -> None:
+    path = stranger.write("device/mine", phone({choice: "humaneval"}))
+    assert stranger.refused("device=mine") == f"{path} sets {choice}{HYDRAS}"
+
+
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [
+        ("hydra/launcher/cells", "device=oneplus_12"),
+        ("hydra/launcher/mine", "hydra/launcher=mine"),
+        ("hydra/config", "device=oneplus_12"),
+        ("hydra/more/mine", "+hydra/more@hydra.callbacks=mine"),
+        ("dataset/evil", "+dataset@hydra.callbacks=evil"),
+    ],
+)
+def test_nothing_is_put_into_hydra_from_its_own_folder_or_by_a_command(
+    stranger: Stranger, name: str, override: str
+) -> None:
+    path = stranger.write(name, HARM)
+    assert stranger.refused(override) == f"{path} sets hydra{HYDRAS}"
 
 
 def test_no_file_asks_for_code_that_scores(stranger: Stranger) -> None:
@@ -115,68 +158,30 @@ def test_no_file_asks_for_code_that_scores(stranger: Stranger) -> None:
     "header", ["hydra.callbacks", "_global_.hydra", "_global_xhydra.callbacks", "[hydra]", "hydra"]
 )
 def test_a_header_puts_nothing_into_hydra(stranger: Stranger, header: str) -> None:
-    path = stranger.write("experiment/mine", {"more": stranger.harm}, header)
+    path = stranger.write("experiment/mine", {"more": HARM}, header)
     said = f"{path} has the header `@package {header}`; a file of experiment/ may only say _global_\n"
     assert stranger.refused("experiment=mine") == said
 
 
 def test_a_header_elsewhere_is_ignored(stranger: Stranger) -> None:
     """The file's content stays in its section, where there is no such setting."""
-    stranger.write("device/mine", stranger.phone(callbacks={"more": stranger.harm}), "hydra")
+    stranger.write("device/mine", phone(callbacks={"more": HARM}), "hydra")
     assert "callbacks" in stranger.run("device=mine").stderr
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        "override /hydra/launcher",
-        "override hydra/launcher",
-        "/hydra/launcher",
-        "/hydra/launcher@hydra.more",
-        "optional /hydra/job_logging",
-        "/dataset@hydra.callbacks",
-        "/dataset@_global_.hydra.callbacks",
-        "/dataset@_global_xhydra.callbacks",
-    ],
-)
-@pytest.mark.parametrize("name", ["experiment", "device"])
-def test_a_defaults_list_chooses_nothing_of_hydra(stranger: Stranger, name: str, group: str) -> None:
-    path = stranger.write(f"{name}/mine", stranger.phone(defaults=[{group: "humaneval"}]))
-    assert stranger.refused(f"{name}=mine") == f"{path} sets {group}{HYDRAS}"
 
 
 @pytest.mark.parametrize(
     "package", ["[hydra].callbacks", "_global_.[hydra].callbacks", "a._global_-.[hydra]"]
 )
 def test_another_spelling_of_a_place_does_not_help(stranger: Stranger, package: str) -> None:
-    stranger.write("dataset/evil", {"more": stranger.harm})
+    stranger.write("dataset/evil", {"more": HARM})
     stranger.write("experiment/mine", {"defaults": [{f"/dataset@{package}": "evil"}]})
     assert stranger.refused("experiment=mine").endswith(HYDRAS)
-
-
-def test_what_a_command_puts_there_is_not_another_s_content(stranger: Stranger) -> None:
-    path = stranger.write("dataset/evil", {"more": stranger.harm})
-    assert stranger.refused("+dataset@hydra.callbacks=evil") == f"{path} sets hydra{HYDRAS}"
-
-
-@pytest.mark.parametrize(
-    ("name", "override"),
-    [
-        ("hydra/launcher/cells", "device=oneplus_12"),
-        ("hydra/launcher/mine", "hydra/launcher=mine"),
-        ("hydra/config", "device=oneplus_12"),
-        ("hydra/more/mine", "+hydra/more@hydra.callbacks=mine"),
-    ],
-)
-def test_a_folder_named_hydra_is_not_hydra_s(stranger: Stranger, name: str, override: str) -> None:
-    path = stranger.write(name, stranger.harm)
-    assert stranger.refused(override) == f"{path} sets hydra{HYDRAS}"
 
 
 def test_a_file_of_another_file_s_defaults(stranger: Stranger) -> None:
     """What a file includes is as foreign as it is."""
     stranger.write("device/mine", {"defaults": ["oneplus_12", "/evil@_global_", "_self_"]})
-    path = stranger.write("evil", {"hydra": stranger.callbacks})
+    path = stranger.write("evil", {"hydra": CALLBACKS})
     assert stranger.refused("device=mine") == f"{path} sets hydra{HYDRAS}"
 
 
@@ -203,40 +208,8 @@ def test_no_file_outside_of_the_folder(stranger: Stranger, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("flag", ["--config-path", "-cp", "--config-name", "-cn", "--experimental-rerun"])
 def test_the_first_file_is_ours(stranger: Stranger, flag: str) -> None:
-    stranger.write("config", {"hydra": stranger.callbacks})
+    stranger.write("config", {"hydra": CALLBACKS})
     assert stranger.refused(flag, str(stranger.folder)).startswith(f"{flag} is not taken here: ")
-
-
-# --- grids --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "axis",
-    [
-        "hydra.job_logging.handlers",
-        "+hydra.callbacks.more",
-        "++hydra.callbacks",
-        "~hydra.callbacks.finish",
-        "hydra/launcher",
-        "+dataset@hydra.callbacks",
-        "hydra",
-        "_target_",
-        "+labels._target_",
-    ],
-)
-@pytest.mark.parametrize("cells", [False, True])
-def test_a_grid_varies_nothing_of_hydra(stranger: Stranger, axis: str, cells: bool) -> None:
-    grid = {"cells": [{axis: "humaneval", "method": "std"}]} if cells else {axis: ["humaneval"]}
-    path = stranger.write("experiment/mine", {"grid": grid})
-    assert stranger.refused("experiment=mine") == f"{path} sets {axis}{HYDRAS}"
-
-
-def test_a_grid_makes_no_object_of_its_axes(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra makes objects of all that stands in a sweeper's settings, unless these say otherwise."""
-    monkeypatch.setattr("repro.experiments.composing.require_overrides", lambda *_: None)
-    for grid in (stranger.harm, {"method": ["std"], "cells": [stranger.harm]}):
-        stranger.write("experiment/mine", {"grid": grid})
-        assert "there is no setting '_target_'" in stranger.refused("experiment=mine")
 
 
 # --- places -------------------------------------------------------------------------------------------------
@@ -276,7 +249,7 @@ def test_a_file_does_not_read_the_environment(stranger: Stranger, text: str) -> 
     assert stranger.refused("experiment=mine").startswith(f"{path} says {text!r}; it may refer to settings ")
     stranger.write("experiment/mine", {"grid": {"method": ["std"], "labels.key": [text]}})
     assert stranger.refused("experiment=mine").startswith(f"{path} says ")
-    path = stranger.write("device/mine", stranger.phone(**{text: 1}))
+    path = stranger.write("device/mine", phone(**{text: 1}))
     assert stranger.refused("device=mine").startswith(f"{path} says ")
 
 
@@ -314,10 +287,10 @@ def test_hydra_s_search_path_is_read_alike(stranger: Stranger, place: str) -> No
     search = f"hydra.searchpath=[{place.format(stranger.folder)}]"
     stranger.write("experiment/mine", {"labels": {"mine": "yes"}})
     assert stranger.project.here("method=std", search, "experiment=mine").returncode == 0
-    path = stranger.write("experiment/mine", {"hydra": stranger.callbacks})
+    path = stranger.write("experiment/mine", {"hydra": CALLBACKS})
     done = stranger.project.here("method=std", search, "experiment=mine")
     assert (done.returncode, done.stderr) == (2, f"error: {path} sets hydra{HYDRAS}")
-    assert not stranger.trace.exists()
+    assert not stranger.has_run
 
 
 @pytest.mark.parametrize("package", ["nowhere", "nowhere.conf", "json.decoder"])
@@ -329,21 +302,12 @@ def test_a_package_on_the_search_path_is_one_folder(stranger: Stranger, package:
 
 def test_a_package_of_others_is_read_alike(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_folders_of_packages", lambda: (stranger.folder,))
-    path = stranger.write("experiment/mine", {"hydra": stranger.callbacks})
+    path = stranger.write("experiment/mine", {"hydra": CALLBACKS})
     done = stranger.project.here("method=std", "experiment=mine")
     assert (done.returncode, done.stderr) == (2, f"error: {path} sets hydra{HYDRAS}")
     with pytest.raises(plan.InputError, match="sets hydra"):
         plan.cell_config("experiment=mine")
-    assert not stranger.trace.exists()
-
-
-def test_a_grid_of_another_s_folder_is_a_sweep(stranger: Stranger) -> None:
-    grid = {"method": ["std", "chain_sd"], "labels.width": ["${max_tokens}"]}
-    stranger.write("experiment/mine", {"labels": {"width": ""}, "grid": grid})
-    done = stranger.project.here("--config-dir", str(stranger.folder), "experiment=mine")
-    assert done.returncode == 0, done.stderr
-    records = stranger.project.store.all()
-    assert [record.labels["width"] for record in records] == ["6", "6"]
+    assert not stranger.has_run
 
 
 # --- what is no data ----------------------------------------------------------------------------------------
@@ -370,8 +334,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "1" * 5000, "is not YAML: Exceeds the limit"),
         ("a: '" + "x" * (4 << 20) + "'", "has 4 MB; at most 4 MB are read"),
         ("# @package a b\na: 1", "in the lines before its content: Too many components"),
+        ("- a\n- b\n", "must be a mapping and is a list"),
     ],
-    ids=["tag", "own tag", "aliases", "circle", "deep", "deep list", "digits", "large", "header"],
+    ids=["tag", "own tag", "aliases", "circle", "deep", "deep list", "digits", "large", "header", "list"],
 )
 def test_yaml_is_read_under_limits(stranger: Stranger, content: str, said: str) -> None:
     path = stranger.write("experiment/mine", content)

@@ -10,13 +10,13 @@ import pytest
 
 import repro
 from repro.models.transformer.decoder import Decoder
-from tiny_project import write_project
+from tiny_project import Project
 
 MOST = 23
 
 
-def test_a_layer_is_few_frames_below_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, source = write_project(tmp_path), str(Path(repro.__file__).parent)
+def test_a_layer_is_few_frames_below_the_command(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = str(Path(repro.__file__).parent)
     layer, deepest = Decoder.layer, list[str]()
 
     def noted(*arguments: Any, **named: Any) -> Any:

@@ -8,9 +8,7 @@ import pytest
 
 from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.experiments.composing import publish, with_sweep
-from repro.experiments.plan import composed, planning
+from repro.experiments.composing import with_sweep
 from repro.reports.spec.beside import carry_all
 from repro.reports.spec.grid import ExperimentGrid
 
@@ -38,19 +36,6 @@ def test_a_value_that_is_listed_twice_is_one_cell_in_its_first_spelling(
 ) -> None:
     assert jobs(f"x={values}") == [[f"x={value}"] for value in different]
     assert jobs(f"x={values}", "y=1,2,1.0") == [[f"x={v}", f"y={n}"] for v in different for n in (1, 2)]
-
-
-def test_a_file_s_values_that_are_equal_are_one_cell() -> None:
-    part = [{"method": ["a", "b", "a"], "n": 4}, {"method": "b", "n": 4}, {"method": "c", "n": [4, 5]}]
-    both = [["method=a", "n=4"], ["method=b", "n=4"], ["method=c", "n=4"], ["method=c", "n=5"]]
-    assert jobs(cells=part) == both
-    assert jobs("method=z", cells=part) == [["method=z", "n=4"], ["method=z", "n=5"]]
-
-
-def test_only_the_command_replaces_what_lies_below_a_choice() -> None:
-    grid = {"dataset": ["squad"], "cells": [{"dataset.words": 20}, {"dataset.words": 40}]}
-    assert [job[-1] for job in jobs(**grid)] == ["dataset.words=20", "dataset.words=40"]
-    assert jobs("dataset=gsm8k", **grid) == [["dataset=gsm8k"]]
 
 
 def test_a_part_holds_where_an_axis_has_its_value() -> None:
@@ -87,41 +72,10 @@ def test_a_grid_is_refused_with_its_count_unless_a_setting_allows_it(typed: list
         assert len(jobs(*typed, most=number)) == len(jobs(*typed, most=None)) == number
 
 
-def test_an_experiment_s_grid_is_counted_before_it_is_written_out() -> None:
-    digits = [*range(10)]
-    axes = {f"x{i}": digits for i in range(12)}
-    with pytest.raises(InputError, match="the sweep has 1,000,000,000,000 cells"):
-        jobs(**axes)
-    with pytest.raises(InputError, match="the sweep has 1,000,000,000,000 cells"):
-        jobs(cells=[axes])
-    assert ExperimentGrid.parse(axes, "grid").points() is None
-    assert ExperimentGrid.parse({"x": "range(0,1000000000000)"}, "grid").points() is None
-
-
 @pytest.mark.parametrize("values", ["range(5,1)", "range(0,5,-1)"])
 def test_a_sweep_without_cells_is_an_error(values: str) -> None:
     with pytest.raises(InputError, match="the sweep has no cells: there is no value of x"):
         jobs(f"x={values}", "y=1,2")
-
-
-@pytest.mark.parametrize("most", [0, "many"])
-def test_a_limit_is_a_count(most: Any) -> None:
-    with pytest.raises(InputError, match=rf"hydra\.sweeper\.max_cells is {most!r}; it must be a number of"):
-        jobs("x=1,2", most=most)
-
-
-def test_a_part_without_a_value_is_an_error() -> None:
-    with pytest.raises(InputError, match="cells: there is no value of x"):
-        jobs(cells=[{"y": 1, "x": []}])
-
-
-def test_a_setting_holds_where_the_component_is_chosen() -> None:
-    found = jobs("method=std,chain_sd", *carry_all(["chain_sd.length=2,4"]))
-    assert found == [
-        ["method=std"],
-        ["method=chain_sd", "method.length=2"],
-        ["method=chain_sd", "method.length=4"],
-    ]
 
 
 def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
@@ -134,10 +88,7 @@ def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_s
     ]
 
 
-def test_a_configuration_is_composed_within_another_of_hydra_s() -> None:
-    """The claims of a table are drawn within a command, from other tables' experiments."""
-    publish()
-    with planning(conf_dir()) as outer:
-        inner = composed("experiment=lever/table5", "device=xiaomi_14")
-        assert inner.device.name == "Xiaomi 14"
-        assert outer.unresolved_config(["device=oneplus_12"]).device.name == "OnePlus 12"
+def test_only_the_command_replaces_what_lies_below_a_choice() -> None:
+    grid = {"dataset": ["squad"], "cells": [{"dataset.words": 20}, {"dataset.words": 40}]}
+    assert [job[-1] for job in jobs(**grid)] == ["dataset.words=20", "dataset.words=40"]
+    assert jobs("dataset=gsm8k", **grid) == [["dataset=gsm8k"]]

@@ -5,24 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import fields
 
 import pytest
 import yaml
 
 from repro.commands import run
 from repro.core import registry
-from repro.core.bounds import Count
-from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.guide import choices, explaining, help
+from repro.experiments.guide import choices, help
 from repro.experiments.guide.choices import completions
-from repro.experiments.guide.components import Setting, settings_of
-from repro.experiments.guide.explaining import in_order, nearest
+from repro.experiments.guide.components import settings_of
 from repro.scenarios.sections import RunSettings
-
-FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -128,76 +122,6 @@ def test_listing_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-class Base:
-    """Decodes.
-
-    Attributes:
-        depth: tokens.
-    """
-
-
-@dataclass(frozen=True)
-class Own(Base):
-    """Does it. As one does.
-
-    Attributes:
-        kind: which
-            one.
-    """
-
-    depth: Count = 2
-    kind: Literal["a", "b"] = "a"
-
-
-def test_a_class_says_its_settings() -> None:
-    assert settings_of(Own) == (
-        Setting("depth", "2", "a whole number of at least 1", "tokens."),
-        Setting("kind", "'a'", "a or b", "which one."),
-    )
-
-
-class TestNames:
-    KNOWN = ("quickstart", "lever/fig10", "lever/fig11", "mllm_npu/fig10", "edgellm/table4")
-
-    def test_the_same_name_in_any_folder(self) -> None:
-        assert nearest("fig10", self.KNOWN)[:2] == ["lever/fig10", "mllm_npu/fig10"]
-
-    def test_the_folder_s_own_names(self) -> None:
-        assert set(nearest("lever/fig19", self.KNOWN)) == {"lever/fig10", "lever/fig11"}
-
-    def test_a_slip(self) -> None:
-        assert nearest("quikstart", self.KNOWN) == ["quickstart"]
-
-    @pytest.mark.parametrize(
-        "override",
-        ["method=lever,chain_sd", "method=glob(*)", "+experiment=lever/fig10", "~method", "prompts=x"],
-    )
-    def test_right_ones_pass(self, override: str) -> None:
-        explaining.check_overrides([override])
-
-    def test_of_a_sweep_the_wrong_one_is_named(self) -> None:
-        with pytest.raises(InputError, match=r"there is no method 'leever'\. Did you mean lever"):
-            explaining.check_overrides(["method=chain_sd,leever"])
-
-    def test_few_choices_are_listed(self) -> None:
-        assert explaining.no_such("trace", "six", ["six_apps", "standalone"]).endswith(
-            "Choices: six_apps, standalone"
-        )
-
-
-class TestFlags:
-    def test_they_come_first_with_their_values(self) -> None:
-        given = ["method=std", "-m", "--cfg", "job", "prompts=2", "--info", "x=1"]
-        assert in_order(given, FLAGS) == ["-m", "--cfg", "job", "--info", "method=std", "prompts=2", "x=1"]
-        assert in_order(["--info", "searchpath"], FLAGS) == ["--info", "searchpath"]
-
-    def test_an_unknown_one_is_named(self) -> None:
-        with pytest.raises(InputError, match="there is no flag --mutirun; did you mean --multirun"):
-            in_order(["--mutirun"], FLAGS)
-        with pytest.raises(InputError, match="--help shows all"):
-            in_order(["--zzz"], FLAGS)
-
-
 class TestCompletion:
     def test_names_below_a_folder(self) -> None:
         found = completions("repro -m experiment=lever/fig1")
@@ -208,12 +132,3 @@ class TestCompletion:
     def test_roles_and_sweeps(self) -> None:
         assert completions("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
         assert completions("repro method=std,chain_") == ["method=std,chain_sd"]
-
-    @pytest.mark.parametrize("line", ["repro model=x", "repro prompts=", "repro method.len", "repro "])
-    def test_the_rest_is_hydra_s(self, line: str) -> None:
-        assert completions(line) is None
-
-
-def test_every_yaml_of_a_group_is_listed() -> None:
-    assert len(choices.names("experiments")) == len(list((conf_dir() / "experiment").rglob("*.yaml")))
-    assert len(choices.names("devices")) == len(list((conf_dir() / "device").glob("*.yaml")))

@@ -16,7 +16,6 @@ from zipfile import ZipFile
 import pytest
 import yaml
 
-import repro
 from repro import __main__ as command
 from repro.commands import VERBS
 from repro.core import version as versions
@@ -56,10 +55,6 @@ def test_a_launcher_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mo
     monkeypatch.setattr("repro.experiments.guide.explaining.has_dask", lambda: False)
     assert run(monkeypatch, "-m", "hydra/launcher=dask", "method=std") == 2
     assert "`pip install 'repro[dask]'` brings it" in capsys.readouterr().err
-
-
-def test_a_name_of_the_package_is_offered() -> None:
-    assert {"run", "sweep", "cells", "table"} <= {*dir(repro)}
 
 
 def test_the_version_is_git_s_or_the_build_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -209,6 +204,11 @@ def test_an_archive_knows_its_commit_and_a_stranger_s_clone_says_why_it_does_not
     subprocess.run(["tar", "x"], cwd=archive, input=git("archive", "HEAD"), check=True)
     assert said(clone) == (RELEASE, commit, False, "")
     assert said(archive) == (RELEASE, commit, None, "")
+    (clone / "results").mkdir()
+    (clone / "results" / "record.json").touch()
+    assert said(clone).dirty is False, "results are no change of the code"
+    (core / "more.py").touch()
+    assert said(clone).dirty is True
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setenv("HOME", str(tmp_path))
     refused = said(clone)

@@ -15,42 +15,18 @@ from repro.experiments import sweep
 from repro.experiments.interrupted import stop_message, stopping
 from repro.experiments.progress import Watcher
 from repro.experiments.summaries.notes import Note
-from tiny_project import Project, write_project
-
-COMMAND = ["/home/me/src/repro/__main__.py", "-m", "method=std,lever", "labels={a: b}"]
+from tiny_project import Project
 
 
-@pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
-    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    watcher = Watcher()
-    for method in ("std", "lever", "edgellm"):
-        watcher.add({"method": method})
-    watcher.finish(0, Note("", {}, "done", 1.0))
-    return watcher
-
-
-def test_ctrl_c_in_a_sweep(watched: Watcher) -> None:
-    assert stop_message(COMMAND, watched).splitlines() == [
-        "stopped; 1 of 3 cells is done and kept",
-        "go on with: python -m repro -m method=std,lever 'labels={a: b}'",
+def test_what_is_kept_is_counted_and_the_command_is_named() -> None:
+    watched = Watcher()
+    for number, state in enumerate(("done", "cached", "failed")):
+        watched.add({"method": state})
+        watched.finish(number, Note("", {}, state, 0.0))
+    assert stop_message(["/src/repro/__main__.py", "-m", "labels={a: b}"], watched).splitlines() == [
+        "stopped; 2 of 3 cells are done and kept",
+        "go on with: python -m repro -m 'labels={a: b}'",
     ]
-    watched.finish(1, Note("", {}, "cached", 0.0))
-    watched.finish(2, Note("", {}, "failed", 0.0))
-    assert stop_message(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
-
-
-def test_ctrl_c_before_a_sweep_and_in_a_cell() -> None:
-    assert stop_message(COMMAND, Watcher()).startswith("stopped; no cell had begun\n")
-    assert stop_message(["/env/bin/repro", "prompts=2"], None).splitlines() == [
-        "stopped; the cell is not done",
-        "go on with: repro prompts=2",
-    ]
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
 
 
 LONG = ("method=std,flash_ar", "-m", "max_tokens=400", "prompts=3", "memo=false")
@@ -98,7 +74,7 @@ def test_a_signal_for_real(project: Project, tmp_path: Path, sent: signal.Signal
     status, err = ended(mine, lambda group: os.killpg(group, sent))
     assert status == code, err
     said = err.splitlines()[-2:]
-    assert said[0].startswith("stopped; ")
+    assert said[0] == "stopped; 0 of 2 cells are done and kept"
     assert said[1].startswith("go on with: python -m repro ")
     assert "Traceback" not in err
     assert not [record for record in mine.store.all() if not record.done]

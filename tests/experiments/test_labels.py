@@ -1,8 +1,6 @@
 """Labels of an experiment's own: no part of a cell's identity, chosen by every sweep, kept by its table."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,21 +10,9 @@ from repro.experiments.summaries.notes import Note
 from repro.experiments.tables import Asked
 from repro.reports.spec.spec import RowsSpec
 from repro.scenarios.generation.scenario import GenerationScenario
-from repro.scenarios.settings import own_labels
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 USUAL = {"method", "device", "dataset", "target", "draft"}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
-    return shared.apart(tmp_path)
 
 
 def test_labels_interpolate_settings_and_are_no_part_of_the_key(project: Project) -> None:
@@ -39,19 +25,6 @@ def test_labels_interpolate_settings_and_are_no_part_of_the_key(project: Project
     assert dict(labelled.labels.items() - bare.labels.items()) == {"drafted": "8", "budget": "12"}
     assert bare.labels.keys() >= USUAL
     assert labelled.key == bare.key
-
-
-@pytest.mark.parametrize(
-    ("labels", "sentence"),
-    [
-        (["a"], r"labels is \['a'\]; it must be a mapping"),
-        ({"device": "phone"}, "labels.device is a label that every cell has already"),
-        ({"a": {"b": 1}}, r"labels\.a is \{'b': 1\}; it must be a single value"),
-    ],
-)
-def test_labels_that_are_none(labels: Any, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        own_labels({"labels": labels}, dict.fromkeys(USUAL, "chain_sd"))
 
 
 def test_a_label_that_a_cell_cannot_have_fails_that_cell_alone(project: Project) -> None:
@@ -96,22 +69,3 @@ def test_cells_that_no_label_tells_apart_are_an_error_and_not_a_choice(project: 
         project.sweep().finish(Asked("lengths"), spec, notes)
     told = [replace(note, labels={**note.labels, "length": str(i)}) for i, note in enumerate(notes)]
     assert "csv" in project.sweep().finish(Asked("lengths"), replace(spec, rows=RowsSpec(("length",))), told)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "columns"),
-    [
-        ((), {"speed": "", "pair": "qwen2_5_coder"}),
-        (("weights=own",), {"speed": None}),
-        (("weights=stand_in,own",), {"speed": "", "speed_own": "own"}),
-    ],
-)
-def test_a_column_is_of_the_weights_that_it_or_the_command_names(
-    overrides: tuple[str, ...], columns: dict[str, str | None]
-) -> None:
-    """A real pair's column of a grid stands beside the stand-ins'; what a command names replaces both."""
-    speed = {"key": "speed", "heading": "Speed", "value": "decode_speed"}
-    pair = {**speed, "key": "pair", "where": {"weights": "qwen2_5_coder"}}
-    section = {"title": "Speed", "rows": {"by": ["method"]}, "columns": [speed, pair]}
-    spec = Asked("lever/table5", overrides).spec(table_spec("lever/table5", section))
-    assert {column.key: column.where.get("weights") for column in spec.columns} == columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.experiments.summaries.notes import Note
-from repro.records.record import Record, canonical, require_finite_numbers
+from repro.records.record import Record, canonical
 from repro.records.store import Store
 from repro.scenarios.base import Findings
 from repro.scenarios.generation.scenario import GenerationScenario
-from repro.scenarios.registry import made
 from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -103,42 +100,6 @@ def test_weights_that_are_not_numbers(name: str, project: Project) -> None:
     failed(project, note)
 
 
-PLACES = {
-    "sampling.temperature": (NAN, "sampling.temperature is nan; it must be a number, and finite"),
-    "sampling.top_p": (NAN, "sampling.top_p is nan; it must be a number, and finite"),
-    "cooldown": (INF, "cooldown is inf; it must be a number from 0 to 86400, and finite"),
-    "device.dram.bandwidth.value": (
-        NAN,
-        "dram.bandwidth: nan GB/s must be a number above 0 and at most 1000000, and finite",
-    ),
-    "target.shape.hidden": (INF, "shape.hidden is inf; it must be a whole number"),
-    "calibrate_draft_to": (NAN, "calibrate_draft_to is nan; it must be a number above 0 and at most 0.99"),
-    "corpus.texts": (INF, "corpus.texts is inf; it must be a finite number"),
-}
-"""Values that are not finite, and what is said: their range's sentence, else that of the net for the rest."""
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_setting_that_is_not_finite_is_named_before_any_work(place: str, project: Project) -> None:
-    value, said = PLACES[place]
-    config = project.config("method=chain_sd", "model@target=qwen3_8b_q4_0", "engine=own")
-    *above, last = place.split(".")
-    section: Any = config
-    for name in above:
-        section = section[name]
-    section[last] = value
-    with pytest.raises(InputError, match=re.escape(said)):
-        made(config)
-
-
-def test_the_first_number_that_is_not_finite_is_named() -> None:
-    require_finite_numbers({"a": [1, 2.5, {"b": None, "c": "nan"}], "d": True})
-    with pytest.raises(InputError, match=r"^a\.1\.b is -inf"):
-        require_finite_numbers({"a": [0, {"b": -INF}], "c": NAN})
-    with pytest.raises(InputError, match=r"^speed\.0 is nan"):
-        canonical({"speed": [NAN]})
-
-
 FOUND: dict[str, tuple[Callable[[Findings], Findings], str]] = {
     "a value": (lambda found: replace(found, values={**found.values, "ttft": NAN}), "'ttft' is nan"),
     "an infinite value": (
@@ -175,32 +136,29 @@ class Sudden(Exception):
     """An exception of a kind that nobody knows."""
 
 
-ERRORS = [
-    ValueError("bad"),
-    RecursionError("deep"),
-    MemoryError(),
-    OSError(5, "Input/output error"),
-    SystemExit(3),
-    Sudden("?"),
-]
+WORK = {
+    "made": "repro.experiments.sweep.made",
+    "found": "repro.scenarios.generation.scenario.GenerationScenario.find",
+}
+ERRORS = [ValueError("bad"), MemoryError(), OSError(5, "Input/output error"), SystemExit(3), Sudden("?")]
 
 
 @pytest.mark.parametrize(
     ("place", "error"),
     [
         *(("its record", error) for error in ERRORS),
-        *((place, error) for place in ("found", "every record") for error in ERRORS[-2:]),
+        *((place, ERRORS[-1]) for place in ("made", "found", "every record")),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
 def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
     place: str, error: BaseException, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raised by a run, by writing what it found, or by writing even that it failed."""
+    """Raised before a run, by it, by writing what it found, or by writing even that it failed."""
     put = Store.put
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
-        concerned = place == "found" or given[0].labels["method"] == "edgellm"
+        concerned = place in WORK or given[0].labels["method"] == "edgellm"
         if concerned and (place != "its record" or given[0].done):
             raise error
         return put(self, *given, **named)
@@ -208,14 +166,14 @@ def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
     notes = []
     for method in ("std", "edgellm", "flash_ar"):
         with monkeypatch.context() as patch:
-            if place == "found" and method == "edgellm":
-                patch.setattr(GenerationScenario, "find", fail)
-            elif place != "found":
+            if place not in WORK:
                 patch.setattr(Store, "put", fail)
+            elif method == "edgellm":
+                patch.setattr(WORK[place], fail)
             notes.append(project.attempt(QUICK, f"method={method}"))
     assert [note.state for note in notes] == ["done", "failed", "done"]
     assert type(error).__name__ in notes[1].error or str(error.args[-1]) in notes[1].error
-    assert (project.store.get(notes[1].key) is None) == (place == "every record")
+    assert (project.store.get(notes[1].key) is None) == (place in ("made", "every record"))
     files, _ = project.table(notes)
     shown = files["md"].read_text(encoding="utf-8")
     assert "| Std (resident) | 1.00" in shown

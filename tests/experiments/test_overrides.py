@@ -44,11 +44,6 @@ def test_a_text_comes_back(text: str) -> None:
     assert read(override("data_dir", Path("/top", text))) == str(Path("/top", text))
 
 
-@pytest.mark.parametrize("value", [None, True, 3, 0.25, 1e-9, [1, "a b"], {"a": 1, "b": "x y"}, (2, 3)])
-def test_plain_data_come_back(value: object) -> None:
-    assert read(override("setting", value)) == (list(value) if isinstance(value, tuple) else value)
-
-
 def test_what_is_no_plain_data_is_refused() -> None:
     with pytest.raises(InputError, match="settings are numbers, text, lists and mappings"):
         override("setting", object())

@@ -38,7 +38,7 @@ def test_its_folder_is_no_paper(project: Project) -> None:
     (file,) = project.out.glob("results/mine/pair*/table.md")
     text = file.read_text(encoding="utf-8")
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][-2:] == [
-        *("| Std", "| Flash-AR"),
+        *("| Std", "| Flash-AR")
     ]
     entries = [line for line in text.splitlines() if line.startswith("@")]
     assert len(entries) == 1

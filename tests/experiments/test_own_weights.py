@@ -19,7 +19,6 @@ from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.data.config import read_config
-from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.plan import planning
 from repro.methods.base import Generation
 from repro.models.analysis.likelihood import Reader
@@ -102,21 +101,6 @@ def sweep(*overrides: str) -> list[tuple[str, ...]]:
     """The cells of a sweep."""
     with planning(conf_dir()) as plan:
         return plan.jobs(overrides)
-
-
-@pytest.mark.parametrize(
-    "table", ["lever/table5", "edgellm/table4", "ghidorah/table1_vicuna", "elastilm/fig14", "mllm_npu/table5"]
-)
-def test_what_is_to_do_is_known_without_a_checkpoint(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(*_: object, **__: object) -> None:
-        raise AssertionError("a checkpoint was opened")
-
-    monkeypatch.setattr("repro.methods.speculative.drafting.head_model.open_checkpoint", opened)
-    monkeypatch.setattr("repro.models.checkpoints.checkpoint.open_checkpoint", opened)
-    with planning(conf_dir()) as plan:
-        cells = plan.jobs([f"experiment={table}", "weights=own"])
-        for cell in cells[:: max(1, len(cells) // 8)]:
-            assert decisive_settings(plan.cell(cell))
 
 
 def greedy(folder: Path, generation: Generation) -> list[int]:
@@ -208,31 +192,6 @@ def test_edgellm_table_4(
     assert record.provenance.config["draft"]["rounded"] is None
 
 
-OTHERS = [
-    (("setup=lever_llama_3_1_8b", "method=lever"), "llama_3_1_8b_instruct", "eagle3_llama_3_1_8b"),
-    (
-        ("model@target=qwen2_5_coder_1_5b", "model@draft=qwen2_5_coder_0_5b", "method=opt_tree"),
-        "qwen2_5_coder_1_5b_instruct",
-        "qwen2_5_coder_0_5b_instruct",
-    ),
-    (("model@target=qwen1_5_1_8b_int8", "method=prompt_lookup"), "qwen1_5_1_8b_chat", "qwen1_5_1_8b_chat"),
-    (("model@target=opt_125m_fp16", "method=flash_ar", "dataset=wikitext2"), "opt_125m", "opt_125m"),
-]
-"""Cells of the families and heads that no main table's first rows have."""
-
-
-@pytest.mark.parametrize(("made", "target", "draft"), OTHERS)
-def test_other_families(
-    paper: Paper, answers: list[Generation], made: tuple[str, ...], target: str, draft: str
-) -> None:
-    write(paper.root / "hub", target)
-    write(paper.root / "hub", draft)
-    asked = ("target.dtype=float32", "prompts=2", "max_tokens=12")
-    command = paper.here(*made, "weights=own", *asked)
-    assert command.returncode == 0, command.stderr + command.stdout
-    judge(place(paper.root / "hub", target), answers, 2)
-
-
 def test_ghidorah_table_1(paper: Paper, answers: list[Generation]) -> None:
     write(paper.root / "hub", "vicuna_7b_medusa")
     (record,) = ran(
@@ -266,24 +225,6 @@ def test_mllm_npu_table_5(paper: Paper, scored: list[Scored], model: str) -> Non
     assert len(scored) >= 4
     assert all(scored_alike(loaded(place(paper.root / "hub", MLLM[model])).half().float(), scored, 0.03))
     assert (record.provenance.weights, record.labels["weights"]) == ("real", "own")
-
-
-def test_mllm_npu_table_5_has_the_papers_models(paper: Paper) -> None:
-    """They stand in the grid of own weights alone; the models that are at hand stand in the other."""
-    labels = {
-        weights: {
-            one
-            for cell in sweep("experiment=mllm_npu/table5", f"weights={weights}")
-            for one in cell
-            if one.startswith("model@target=")
-        }
-        for weights in ("own", "stand_in")
-    }
-    assert labels["own"] == {f"model@target={model}" for model in MLLM}
-    at_hand = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_0_5b")
-    assert labels["stand_in"] == {f"model@target={model}" for model in at_hand}
-    both = sweep("experiment=mllm_npu/table5", "weights=stand_in,own")
-    assert len(both) == 5 * (5 + 1) * (len(MLLM) + len(at_hand))  # `shadow` by two readings
 
 
 def test_elastilm_fig_14(paper: Paper, scored: list[Scored]) -> None:

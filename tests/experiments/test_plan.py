@@ -10,7 +10,6 @@ import pytest
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.paths import conf_dir
@@ -117,50 +116,8 @@ def test_a_choice_is_named_as_its_cell_has_it(plan: CellPlan) -> None:
         assert plan.cell((f"method={method}", name))["labels"] == {"name": method}
 
 
-def test_a_wrong_value_is_refused_and_the_next_is_whole(plan: CellPlan) -> None:
-    with pytest.raises(HydraException, match="no_such"):
-        plan.cell(("prompts=2", "method.no_such=1"))
-    assert plan.cell(())["prompts"] == 10
-
-
-def test_what_all_cells_set_is_composed_with_their_choices() -> None:
-    cells = [("method=std", "prompts=2", "labels.a=1", f"labels.b={n}", f"seed={n}") for n in range(3)]
-    assert shared_by(cells) == {"method=std", "prompts=2"}, "labels.a may come after what sets all labels"
-    assert shared_by([("model@target=a", "target.tokens=3"), ("model@target=b", "target.tokens=3")]) == {
-        "target.tokens=3"
-    }
-
-
-def test_choices_are_composed_once() -> None:
-    asked: list[list[str]] = []
-
-    def composing(choices: list[str]) -> DictConfig:
-        asked.append(choices)
-        return compose("config", choices, return_hydra_config=True)
-
-    with planning(conf_dir()) as plan:
-        counted = CellPlan(composing, plan._is_group)
-        for prompts in range(3):
-            for method in ("std", "chain_sd"):
-                assert counted.cell((f"method={method}", f"prompts={prompts}"))["prompts"] == prompts
-    assert asked == [["method=std"], ["method=chain_sd"]]
-
-
 def write_conf(folder: Path, **files: str) -> None:
     for name, content in files.items():
         path = folder / f"{name.replace('__', '/')}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")
-
-
-def test_cells_of_several_choices_in_turn(tmp_path: Path) -> None:
-    """They share entries, whose references are resolved in the cell that is asked for."""
-    write_conf(
-        tmp_path,
-        config='defaults: [size: small, _self_]\nabout: {length: "${size}"}\n',
-        size__small="# @package _global_\nsize: 1\n",
-        size__large="# @package _global_\nsize: 2\n",
-    )
-    with planning(tmp_path) as plan:
-        for size, length in [("small", 1), ("large", 2), ("small", 1), ("large", 2)]:
-            assert plan.cell([f"size={size}"]) == {"size": length, "about": {"length": length}}

@@ -65,6 +65,25 @@ def test_a_done_and_a_failed_cell_name_nobody(project: Project, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("target.checkpoint.folder=/srv/models/x", "target.checkpoint.folder=x"),
+        ("target.checkpoint.folder='/srv/my models/x'", "target.checkpoint.folder='x'"),
+        ("metrics=[rouge_l,evaluate:/srv/me/mine,/srv/y]", "metrics=[rouge_l,evaluate:mine,y]"),
+        ("dataset={name: own, folder: /srv/me/rows.jsonl}", "dataset={name: own, folder: rows.jsonl}"),
+        ("'hydra.searchpath=[file:///srv/me/conf]'", "'hydra.searchpath=[file:conf]'"),
+        ('+x={a: ["/srv/me/b", ~/c]}', '+x={a: ["b", c]}'),
+        ("target.checkpoint.folder=/srv/x,/srv/y", "target.checkpoint.folder=x,y"),
+        ("target.checkpoint.folder=assets/drafts/x", "target.checkpoint.folder=assets/drafts/x"),
+        ("method=std,lever", "method=std,lever"),
+        ("~model@draft", "~model@draft"),
+    ],
+)
+def test_a_command_keeps_the_names_of_folders(override: str, kept: str) -> None:
+    assert portable_override(override) == kept
+
+
+@pytest.mark.parametrize(
     ("text", "kept"),
     [
         ("{home}/models/x.bin is cut", "~/models/x.bin is cut"),
@@ -84,25 +103,6 @@ def test_a_message_keeps_what_is_useful(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     assert portable_text(text.format(home=home, here=here)) == kept
-
-
-@pytest.mark.parametrize(
-    ("override", "kept"),
-    [
-        ("target.checkpoint.folder=/srv/models/x", "target.checkpoint.folder=x"),
-        ("target.checkpoint.folder='/srv/my models/x'", "target.checkpoint.folder='x'"),
-        ("metrics=[rouge_l,evaluate:/srv/me/mine,/srv/y]", "metrics=[rouge_l,evaluate:mine,y]"),
-        ("dataset={name: own, folder: /srv/me/rows.jsonl}", "dataset={name: own, folder: rows.jsonl}"),
-        ("'hydra.searchpath=[file:///srv/me/conf]'", "'hydra.searchpath=[file:conf]'"),
-        ('+x={a: ["/srv/me/b", ~/c]}', '+x={a: ["b", c]}'),
-        ("target.checkpoint.folder=/srv/x,/srv/y", "target.checkpoint.folder=x,y"),
-        ("target.checkpoint.folder=assets/drafts/x", "target.checkpoint.folder=assets/drafts/x"),
-        ("method=std,lever", "method=std,lever"),
-        ("~model@draft", "~model@draft"),
-    ],
-)
-def test_a_command_keeps_the_names_of_folders(override: str, kept: str) -> None:
-    assert portable_override(override) == kept
 
 
 def test_a_configuration_keeps_the_names_of_folders() -> None:

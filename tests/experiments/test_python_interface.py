@@ -7,27 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import records
 import repro
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.experiments import python_interface
 from repro.records.results import Results
-from tiny_project import Project, write_project
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def mine(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
-    return project.apart(tmp_path)
+from tiny_project import Project
 
 
 def settings(project: Project) -> dict[str, object]:
@@ -59,43 +46,41 @@ def test_importing_repro_imports_nothing_else() -> None:
         repro.nothing  # noqa: B018
 
 
-def test_a_cell_of_the_command_is_found_from_python(mine: Project) -> None:
-    note = mine.cell("method=chain_sd", "method.length=2")
-    record = repro.run({**settings(mine), "method.length": 2}, method="chain_sd")
+def test_a_cell_of_the_command_is_found_from_python(project: Project) -> None:
+    note = project.cell("method=chain_sd", "method.length=2")
+    record = repro.run({**settings(project), "method.length": 2}, method="chain_sd")
     assert record.key == note.key
     assert record.provenance.config["method"]["length"] == 2
-    assert len(mine.store.all()) == 1
+    assert len(project.store.all()) == 1
 
 
-def test_a_sweep_is_a_frame_and_a_failed_cell_keeps_its_row(mine: Project) -> None:
-    frame = repro.sweep({"method": ["std", "chian_sd"], "max_tokens": [4, 6]}, settings(mine))
+def test_a_sweep_is_a_frame_and_a_failed_cell_keeps_its_row(project: Project) -> None:
+    frame = repro.sweep({"method": ["std", "chian_sd"], "max_tokens": [4, 6]}, settings(project))
     assert list(frame["max_tokens"]) == [4, 6, 4, 6]
     assert list(frame["status"]) == ["done", "done", "failed", "failed"]
     assert frame["decode_tokens_per_s"].notna().sum() == 2
     assert "Did you mean chain_sd?" in frame["error"][2]
 
 
-def test_settings_may_be_numbers_of_numpy(mine: Project) -> None:
-    axes = {"sampling.temperature": [*np.linspace(0.5, 1, 2)], "prompts": [np.int64(1)]}
-    frame = repro.sweep(axes, settings(mine), method="std")
-    assert list(frame["status"]) == ["done", "done"]
-    assert list(frame["sampling.temperature"]) == [0.5, 1.0]
-
-
-def test_an_axis_is_a_list(mine: Project) -> None:
-    with pytest.raises(InputError, match="axis method is 'std'; it must be a list"):
-        repro.sweep({"method": "std"}, settings(mine))
-
-
-def test_errors_name_the_right_choices(mine: Project) -> None:
+def test_errors_name_the_right_choices(project: Project) -> None:
     with pytest.raises(InputError, match=r"method chain_sd has no setting 'lenght'\. Did you mean length"):
-        repro.run({**settings(mine), "method.lenght": 2}, method="chain_sd")
+        repro.run({**settings(project), "method.lenght": 2}, method="chain_sd")
     with pytest.raises(InputError, match="prompts is 0; it must be a whole number"):
-        repro.run({**settings(mine), "prompts": 0}, method="std")
+        repro.run({**settings(project), "prompts": 0}, method="std")
     with pytest.raises(InputError, match=r"python -m repro experiment=lever/fig99"):
-        repro.table("lever/fig99", mine.out / "results")
+        repro.table("lever/fig99", project.out / "results")
     with pytest.raises(InputError, match=r"for one cell write method=chain_sd method\.length=4"):
         repro.run({"chain_sd.length": 4}, method="flash_ar")
+
+
+def test_an_experiment_is_its_cells(tmp_path: Path) -> None:
+    where = {"wandb.mode": "disabled", "results": str(tmp_path / "r"), "outputs": str(tmp_path / "o")}
+    with pytest.raises(InputError, match=r"has 6 cells; repro\.sweep"):
+        repro.run(where, experiment="mllm_npu/fig1a")
+    frame = repro.sweep({"max_tokens": [1, 2]}, where, experiment="mllm_npu/fig1a")
+    assert (len(frame), set(frame["method"])) == (12, {"llama_cpp_cpu"})
+    with pytest.raises(InputError, match="no cells"):
+        repro.run(where, experiment="lever/claims")
 
 
 def test_cells_have_labels_values_and_a_count(tmp_path: Path) -> None:
@@ -107,8 +92,6 @@ def test_cells_have_labels_values_and_a_count(tmp_path: Path) -> None:
     assert frame.loc["lever", "status"] == "failed"
 
 
-def test_a_model_is_chosen_by_its_role(mine: Project) -> None:
-    assert list(python_interface._overrides({"target": "llama_7b", "draft": None})) == [
-        "model@target=llama_7b",
-        "draft=null",
-    ]
+def test_an_axis_is_a_list() -> None:
+    with pytest.raises(InputError, match="axis method is 'std'; it must be a list"):
+        repro.sweep({"method": "std"})

@@ -13,17 +13,10 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-import repro
-from repro.core.errors import InputError
 from repro.experiments import plan
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 LIST = "sweep=list"
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
 
 
 def process(project: Project, out: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,16 +33,6 @@ def test_experiments_that_are_swept_have_their_own_cells(project: Project, tmp_p
     counts = [re.findall(r"\d+ cells", each.stdout)[0] for each in alone]
     assert re.findall(r"^\s*(\d+ cells)", both.stdout, re.MULTILINE) == counts
     assert "chain_sd" not in both.stdout
-
-
-def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path) -> None:
-    where = {"wandb.mode": "disabled", "results": str(tmp_path / "r"), "outputs": str(tmp_path / "o")}
-    with pytest.raises(InputError, match=r"has 6 cells; repro\.sweep"):
-        repro.run(where, experiment="mllm_npu/fig1a")
-    frame = repro.sweep({"max_tokens": [1, 2]}, where, experiment="mllm_npu/fig1a")
-    assert (len(frame), set(frame["method"])) == (12, {"llama_cpp_cpu"})
-    with pytest.raises(InputError, match="no cells"):
-        repro.run(where, experiment="lever/claims")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +58,30 @@ def test_from_python_an_experiment_is_its_cells(project: Project, tmp_path: Path
         (("method=std,draft",), "-m runs a cell for each"),
         (("results=a,b", "method=std"), "quotes make it one"),
         (("-m", "method=std,opt_tree", "method.depth=4"), "method std has no setting 'depth'"),
+        (("-m", "method=std", "hydra/launcher=joblib"), "dask"),
+        (("-m", "method=std", "hydra/sweeper=basic"), "there is no hydra/sweeper 'basic'. Choices: grid"),
+        (("-m", "chain_sd.lenght=2"), "method chain_sd has no setting 'lenght'. Did you mean length"),
+        (("-m", "elastilm.nothing=2"), "service elastilm has no setting 'nothing'"),
+        (("method=chain_sd", "chain_sd.length=4"), "for one cell write method=chain_sd method.length=4"),
+        (("experiment=quickstart", "grid.method=[lever]"), "would come too late"),
+        (
+            ("experiment=mllm_npu/table4", "mllm_npu.order=in_order"),
+            "mllm_npu/table4 has no row for each method, so none for its cells; "
+            "method=mllm_npu method.order=in_order changes those of mllm_npu",
+        ),
+        (
+            ("experiment=quickstart", "mllm_npu.order=in_order"),
+            "mllm_npu.order holds in the cells with method=mllm_npu, and this sweep has none",
+        ),
+        (
+            ("experiment=mllm_npu/claims", "mllm_npu.order=in_order"),
+            "mllm_npu/claims has no cells, so none for mllm_npu.order",
+        ),
+        (
+            ("method=std", "hydra.job.chdir=true"),
+            "hydra.job.chdir is true, and every cell would have results",
+        ),
+        (("method=std", "results=~nobody1234/x"), "begins with the home folder of a user who is not here"),
     ],
 )
 def test_what_no_cell_uses_is_refused(
@@ -83,6 +90,7 @@ def test_what_no_cell_uses_is_refused(
     done = project.bare(tmp_path, *words, LIST if "sweep" not in " ".join(words) else "prompts=1")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert said in done.stderr
+    assert not [*tmp_path.rglob("records")]
 
 
 def test_a_cell_with_results_of_its_own_is_refused(project: Project, tmp_path: Path) -> None:
@@ -90,11 +98,6 @@ def test_a_cell_with_results_of_its_own_is_refused(project: Project, tmp_path: P
     done = project.bare(tmp_path, "-m", "method=std,flash_ar", "results=out/${method.name}", LIST)
     assert done.returncode == 1
     assert "results is 'out/std' for this cell and 'out/chain_sd' for its sweep" in done.stderr
-
-
-def test_a_setting_that_one_cell_of_a_sweep_reads_is_used(project: Project, tmp_path: Path) -> None:
-    words = ("-m", "method=std,chain_sd", "model@draft=smollm2_135m_draft", LIST)
-    assert project.bare(tmp_path, *words).returncode == 0
 
 
 def test_a_swept_choice_with_its_setting_is_computed(project: Project, tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_name_in_place_of_a_section_is_explained(project: Project, tmp_path: P
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("form", [pytest.param("disabled", marks=pytest.mark.slow), "none", "stdout"])
+@pytest.mark.parametrize("form", [pytest.param("disabled", marks=pytest.mark.slow), "none"])
 def test_job_logging_is_hydras(project: Project, tmp_path: Path, form: str) -> None:
     done = process(project, tmp_path, "method=std", f"hydra/job_logging={form}", LIST)
     assert done.returncode == 0, done.stderr

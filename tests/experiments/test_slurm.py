@@ -10,12 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from dask_sweeps import CELLS, require_whole, sweep
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 pytest.importorskip("dask_jobqueue")
 
@@ -46,16 +45,6 @@ ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=8000
 PartitionName=only Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path) -> Project:
-    return shared.apart(tmp_path)
 
 
 @pytest.fixture
@@ -110,25 +99,14 @@ def _said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8").stdout
 
 
-def _in_jobs(project: Project, killed: str) -> None:
-    """A sweep in jobs, whose cells all come."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("killed", "most"), [("worker", WORKERS), ("job", WORKERS + 1)])
+def test_a_sweep_in_jobs_is_whole_whatever_is_killed(
+    project: Project, queue: None, killed: str, most: int
+) -> None:
+    """A job is taken from it as for one with a higher priority; the sweep asks for another in its place."""
     job = "{cores: 1, memory: 2GB, walltime: '00:20:00'}"
     asked = ("hydra.launcher.queue=slurm", f"hydra.launcher.workers={WORKERS}", f"hydra.launcher.job={job}")
     require_whole(project, sweep(project, killed, "hydra/launcher=dask", *asked))
-
-
-def _jobs() -> int:
-    return len(_said("scontrol", "show", "jobs", "--oneliner").strip().splitlines())
-
-
-@pytest.mark.slow
-def test_a_queue_has_workers_of_which_one_is_killed(project: Project, queue: None) -> None:
-    _in_jobs(project, "worker")
-    assert _jobs() == WORKERS < CELLS
-
-
-@pytest.mark.slow
-def test_a_job_is_taken_from_the_sweep(project: Project, queue: None) -> None:
-    """As for another one with a higher priority; the sweep asks for a job in its place."""
-    _in_jobs(project, "job")
-    assert _jobs() <= WORKERS + 1
+    jobs = _said("scontrol", "show", "jobs", "--oneliner").strip().splitlines()
+    assert WORKERS <= len(jobs) <= most < CELLS

@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.reports.files import write_files
 from tiny_project import Project, write_project
 
 FILES = {"table.md", "table.csv", "table.tex", "figure.png", "figure.pdf"}
 SWEEP = ("-m", "method=std,draft", "prompts=1", "max_tokens=3")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("surroundings"))
 
 
 @pytest.fixture(params=(pytest.param(0o002, marks=pytest.mark.slow), 0o077))
@@ -63,17 +57,6 @@ def test_output_that_fails_loses_nothing(project, tmp_path, shell, environment, 
     assert (done.returncode, written >= FILES) == (0, True), done.stderr
     assert ("the rest of the output is lost" in done.stderr) == warns
     assert "Traceback" not in done.stderr
-
-
-def test_a_picture_that_cannot_be_drawn_leaves_the_other_files(tmp_path, capsys):
-    def broken() -> bytes:
-        raise RuntimeError("latex was not able to process a string")
-
-    files = write_files("mine", tmp_path, {"png": broken, "csv": "a,b\n", "pdf": b"%PDF"})
-    assert sorted(path.name for path in files.values()) == ["figure.pdf", "table.csv"]
-    assert "table 'mine' has no figure.png: RuntimeError: latex was not able" in capsys.readouterr().err
-    with pytest.raises(RuntimeError, match="latex was not able"):
-        write_files("mine", tmp_path, {"md": broken})
 
 
 def test_files_follow_the_umask(project, tmp_path, umask):

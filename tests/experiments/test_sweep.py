@@ -17,28 +17,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from repro.core.errors import InputError
 from repro.experiments.summaries.notes import Note
-from repro.experiments.sweep import Sweep, left, summary
+from repro.experiments.sweep import Sweep
 from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
 from repro.scenarios.base import COSTS
-from tiny_project import METHODS, Project, write_project
+from tiny_project import METHODS, Project
 
 QUICK = "experiment=quickstart"
 pytestmark = pytest.mark.usefixtures("no_pictures")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
-    return shared.apart(tmp_path)
 
 
 @pytest.fixture
@@ -84,41 +72,6 @@ def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.Mon
     }
 
 
-def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
-    (note,) = sweep(project, methods=("std",))
-    (again,) = sweep(project, "sweep=force", methods=("std",))
-    assert (again.key, again.state) == (note.key, "done")
-    texts = [path.read_text(encoding="utf-8") for path in project.store.folder.glob("*.jsonl")]
-    assert sum(text.count(f'{{"cell": "{note.key}"') for text in texts) == 2
-
-
-def test_list_computes_nothing(project: Project) -> None:
-    sweep(project, methods=("std", "draft"))
-    done = project.store.all()
-    listed = sweep(project, "sweep=list", methods=("std", "draft", "chain_sd"))
-    assert states(listed) == ["done", "done", "todo"]
-    assert [r.key for r in project.store.all()] == [r.key for r in done]
-    assert left(listed) == "1 of 3 cells to do"
-    assert left(listed[:2]) == "2 of 2 cells done"
-
-
-def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = [project.config(QUICK, "method=std", f"seed={seed}", "sweep=list") for seed in range(3)]
-    project.cell(QUICK, "method=std", "seed=1")
-    listing, looked = project.sweep(QUICK, "sweep=list"), []
-    read = listing.store.with_labels
-    monkeypatch.setattr(listing.store, "with_labels", lambda labels: looked.append(labels) or read(labels))
-    assert [listing.cell(config).state for config in configs] == ["todo", "done", "todo"]
-    assert len(looked) == 1
-
-
-def test_a_matched_setup_lists_a_cell_without_a_draft_as_done(project: Project) -> None:
-    """Only cells that ask a draft have the label of the match."""
-    matched = "calibrate_draft_to=edgellm.table1.cnn_daily"
-    assert states(sweep(project, matched, methods=("std",))) == ["done"]
-    assert states(sweep(project, matched, "sweep=list", methods=("std",))) == ["done"]
-
-
 def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     project: Project, broken: Callable[[], None]
 ) -> None:
@@ -150,27 +103,6 @@ def test_a_failed_cell_is_run_again_by_the_next_sweep(project: Project, broken: 
     assert states(sweep(project, "sweep=list", methods=("edgellm",))) == ["failed"]
     broken()
     assert states(sweep(project, methods=("edgellm",))) == ["done"]
-
-
-def test_bad_input_of_one_cell_costs_only_that_cell(project: Project) -> None:
-    """A target of 13 billion parameters in fp16 does not fit resident; streamed it does."""
-    big = ("target.precision=fp16",)
-    notes = sweep(project, *big, methods=("std", "flash_ar"))
-    assert states(notes) == ["failed", "done"]
-    assert "of OnePlus 12's budget of 12.00 GB only" in notes[0].error
-    _, screen = project.table(notes)
-    assert "std failed: repro.core.errors.InputError: target weights needs" in screen
-
-
-def test_a_cell_of_another_experiment_is_used_and_shown(project: Project) -> None:
-    (by_hand,) = sweep(project, "name=by_hand", methods=("std",))
-    notes = sweep(project, methods=("std", "flash_ar"))
-    assert states(notes) == ["cached", "done"]
-    assert notes[0].key == by_hand.key
-    files, _ = project.table(notes)
-    known = project.store.members(project.asked().folder)
-    assert {member.key for member in known} == {note.key for note in notes}
-    assert "| Std (resident) | 1.00" in files["md"].read_text(encoding="utf-8")
 
 
 def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,23 +153,6 @@ def test_a_whole_sweep_replaces_its_own_rows_and_keeps_added_ones(project: Proje
     members = project.store.members(project.asked().folder)
     assert {member.labels["method"] for member in members} == {"std", "flash_ar"}
     assert project.store.get(notes[2].key) is not None, "what a table drops is loose again"
-
-
-def test_the_same_sweep_twice_is_the_same_byte_for_byte(
-    shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From empty folders and an empty memory of what the models said."""
-    made = []
-    for name in ("one", "two"):
-        monkeypatch.setenv("REPRO_CACHE", str(tmp_path / name / "cache"))
-        project = shared.apart(tmp_path / name)
-        project.table(sweep(project))
-        made.append((project.tables(), project.timelines()))
-    (tables, timelines), (tables_again, timelines_again) = made
-    assert [Path(name).name for name in tables] == ["table.csv", "table.md", "table.tex"]
-    assert len(timelines) == 5
-    assert tables == tables_again
-    assert timelines == timelines_again
 
 
 def test_provenance_is_complete(project: Project) -> None:
@@ -296,11 +211,6 @@ def once_lock() -> Any:
     return FileLock(build_cache.cache_root() / "wall-clock.lock")
 
 
-def test_an_unknown_mode_is_an_error(project: Project) -> None:
-    with pytest.raises(InputError, match=r"there is no sweep mode 'retrry'\. Did you mean retry"):
-        Sweep({**project.config(), "sweep": "retrry"})
-
-
 def worker(project: Project, started: Any) -> None:
     """A sweep in a process of its own, for being killed."""
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
@@ -341,13 +251,3 @@ def test_a_killed_sweep_resumed_gives_the_unbroken_table(
     broken.table(notes)
     assert broken.tables() == whole.tables()
     assert broken.timelines() == whole.timelines()
-
-
-def test_of_a_long_sweep_the_screen_has_what_is_not_done() -> None:
-    states = ["done"] * 300 + ["failed"] * 2
-    notes = [Note(f"{n:064x}", {"method": "std", "n": str(n)}, state) for n, state in enumerate(states)]
-    screen = io.StringIO()
-    Console(file=screen, width=200).print(summary(notes, "run"))
-    said = screen.getvalue()
-    assert "302 cells, of which 2 are not done" in said
-    assert [number for number in ("0", "299", "300", "301") if f" {number} " in said] == ["300", "301"]

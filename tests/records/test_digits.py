@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import records
-from repro.core.digits import csv_text, in_ten_digits, json_text
 from repro.records.record import Record
 from same_text import same_text
-
-
-def test_floats_alone_are_rounded() -> None:
-    key = "123456789012345678901234"
-    given = {
-        "s": 2 / 3,
-        "n": 12345678901234,
-        "key": key,
-        "none": None,
-        "ends": (1 / 3, -0.0),
-        "all": [1e-7 / 3],
-    }
-    expected = {"s": 0.6666666667, "n": 12345678901234, "key": key, "none": None}
-    assert in_ten_digits(given) == {**expected, "ends": (0.3333333333, 0.0), "all": [3.333333333e-08]}
-    assert (
-        csv_text([("s", "n", "key"), (2 / 3, 12345678901234, key)])
-        == f"s,n,key\n0.6666666667,12345678901234,{key}\n"
-    )
-    assert json_text([0.1 + 0.2, 7]) == "[0.3, 7]"
-    with pytest.raises(ValueError, match="JSON compliant"):
-        json_text([float("nan")])
 
 
 def test_texts_are_compared_by_value() -> None:

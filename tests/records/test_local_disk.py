@@ -32,12 +32,6 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared
 
 
-def test_the_nearest_mount_counts(mounts: Path) -> None:
-    assert network_type(mounts / "cache") == "nfs4"
-    assert network_type(mounts / "own" / "cache") == ""
-    assert network_type(mounts.with_name("shared disk 2")) == ""
-
-
 @pytest.mark.parametrize(("kind", "network"), [("fuse.sshfs", True), ("fuse.new", True), ("fuseblk", False)])
 def test_an_unknown_fuse_is_a_network_s(mounts: Path, kind: str, network: bool) -> None:
     row_file.MOUNTS.write_text(LINE.format(folder="/", kind=kind), encoding="utf-8")

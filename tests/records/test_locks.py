@@ -14,7 +14,6 @@ from filelock import SoftFileLock
 
 from repro.records import locks
 from repro.records.locks import Lock
-from repro.records.results import Results
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +29,6 @@ def test_one_that_waits_names_the_file(tmp_path: Path, caplog: pytest.LogCapture
         with Lock(tmp_path / "x.lock"):
             assert f"waiting for {tmp_path / 'x.lock'}, which another process has locked" in caplog.text
         timer.join()
-
-
-def test_a_host_that_is_gone_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.lock").write_text("12\nnode7\n", encoding="utf-8")
-    assert locks._holder(tmp_path / "x.lock") == "process 12 of node7"
-
-
-def test_all_that_lock_results_say_it(tmp_path: Path) -> None:
-    assert isinstance(Results(tmp_path).lock(), Lock)
-    assert not isinstance(Lock(tmp_path / "y"), SoftFileLock)
 
 
 def test_a_disk_without_flock_is_waited_for_and_said(

@@ -6,12 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from repro.core.errors import InputError
 from repro.records.build_cache import build_once, cache_root, require_space
@@ -32,20 +30,6 @@ def test_the_cache_is_where_the_caller_then_the_variable_then_the_home_says(monk
     assert cache_root() == tmp_path / "b"
     monkeypatch.delenv("REPRO_CACHE")
     assert cache_root() == Path.home() / ".cache" / "repro"
-
-
-def test_built_by_the_first_call_alone(tmp_path):
-    calls = []
-
-    def build(scratch: Path) -> Path:
-        calls.append(scratch)
-        return write_half(scratch)
-
-    target = tmp_path / "deep" / "thing"
-    assert build_once(target, build) == build_once(target, build) == target
-    assert target.read_text(encoding="utf-8") == "half"
-    assert len(calls) == 1
-    assert sorted(path.name for path in target.parent.iterdir()) == ["thing", "thing.lock"]
 
 
 def test_what_is_not_whole_is_built_again(tmp_path):
@@ -127,39 +111,7 @@ def test_what_the_disk_refuses_meanwhile_is_an_input_error(tmp_path, code, says)
     assert not (tmp_path / "thing").exists()
 
 
-def test_other_errors_of_the_system_are_not_dressed_up(tmp_path):
-    def build(scratch: Path) -> Path:
-        raise ConnectionResetError("peer")
-
-    with pytest.raises(ConnectionResetError):
-        build_once(tmp_path / "thing", build)
-
-
 def test_a_cache_below_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write .*REPRO_CACHE"):
         build_once(tmp_path / "file" / "thing", write_half)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_cache_cannot_be_written(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="cannot write"):
-        build_once(tmp_path / "thing", write_half)
-
-
-def test_waiting_for_another_process_is_said(tmp_path, caplog):
-    held, waited = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with FileLock(tmp_path / "thing.lock"):
-            held.set()
-            waited.wait(timeout=10)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    threading.Timer(0.2, waited.set).start()
-    assert build_once(tmp_path / "thing", write_half).read_text(encoding="utf-8") == "half"
-    holder.join()
-    assert "another process is making" in caplog.text

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from repro.core.remembered import remember
 
 
@@ -22,13 +20,3 @@ def test_equal_data_are_asked_once_and_others_again() -> None:
     assert [count({"a": [True, "x"]}), count({"a": [1.0, "x"]}), count({"a": [1, "x"]})] == [3, 2, 4]
     mapping = MappingProxyType({"a": 1})
     assert [count(mapping), count(mapping)] == [5, 6], "what has no plain content is not remembered"
-
-
-def test_an_error_is_raised_each_time() -> None:
-    @remember(2)
-    def wrong(number: int) -> None:
-        raise ValueError(number)
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="3"):
-            wrong(3)

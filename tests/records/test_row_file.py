@@ -17,26 +17,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "rows.sqlite"
 
 
-def test_entries_are_kept_or_replaced(path: Path) -> None:
-    with closing(RowFile(path, ("a", "b"))) as file:
-        file.put("a", [(b"k", b"1"), (b"l", b"2")])
-        file.put("a", [(b"k", b"3")])
-        file.put("a", [(b"l", b"4")], replace=True)
-        assert (file.get("a", b"k"), file.get("a", b"l"), file.get("b", b"k")) == (b"1", b"4", None)
-    with closing(RowFile(path, ("a", "b"))) as file:
-        assert dict(file.each("a")) == {b"k": b"1", b"l": b"4"}
-
-
-def test_damaged_entries_among_all_are_named(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(RowFile(path, ("a",))) as file:
-        file.put("a", [(b"k", b"1"), (b"l", b"2")])
-    with closing(sqlite3.connect(path)) as raw, raw:
-        raw.execute("update a set value = ? where key = ?", (b"nothing", b"l"))
-    with closing(RowFile(path, ("a",))) as file:
-        assert dict(file.each("a")) == {b"k": b"1"}
-    assert f"1 entries of {path} are damaged" in caplog.text
-
-
 def garbage(path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 80)
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import logging
 import os
-import random
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,23 +102,6 @@ def test_a_table_of_changed_settings_lies_with_its_paper_and_names_may_have_dots
     assert [open_results(results.root).rounds(cell(n).key) for n in range(4)] == [STORED] * 4
 
 
-def test_a_cell_that_changes_its_group_is_moved(results: Results) -> None:
-    results.pack()
-    results.set_members("edgellm/fig3", [member(cell(2))])
-    results.pack()
-    assert results.place(cell(1).key).name == "lever.cells.jsonl"
-    assert results.rounds(cell(1).key) == STORED
-    assert len(results.all()) == 4
-
-
-def test_a_cell_that_began_and_left_no_record(results: Results) -> None:
-    results.begin(cell(8).key)
-    other = Results(results.root)
-    assert other.has_begun(cell(8).key)
-    results.put(cell(8))
-    assert not other.has_begun(cell(8).key)
-
-
 @pytest.mark.parametrize("number", range(0, 30, 3))
 def test_a_damaged_line_is_named_and_the_rest_is_read(
     results: Results, number: int, capsys: pytest.CaptureFixture[str]
@@ -141,21 +119,6 @@ def test_a_damaged_line_is_named_and_the_rest_is_read(
     with pytest.raises(InputError, match="is damaged"):
         reader.pack()
     assert path.exists()
-
-
-def test_a_line_of_a_newer_form_is_said_to_be_newer_and_left_alone(
-    results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = only_file(results)
-    newer = "".join(f"2{line[1:]}\n" for line in path.read_text(encoding="utf-8").splitlines())
-    path.write_text(newer, encoding="utf-8")
-    reader = open_results(results.root)
-    assert reader.get(cell(0).key) is None
-    assert capsys.readouterr().err.count("newer version of repro") == 1
-    assert len(reader.problems()) == 1
-    with pytest.raises(InputError, match="newer version of repro"):
-        reader.pack()
-    assert path.read_text(encoding="utf-8") == newer
 
 
 def test_an_unfinished_last_line_waits(results: Results) -> None:
@@ -293,18 +256,6 @@ def test_a_kill_at_any_step_of_packing_loses_nothing(results: Results, tmp_path:
     assert steps > 15
 
 
-def test_lines_that_came_while_a_packer_was_killed_are_read(results: Results) -> None:
-    """It had hidden the file to see whether lines were added."""
-    path = only_file(results)
-    path.rename(path.with_name(f".{path.name}"))
-    reader = open_results(results.root)
-    assert len(reader.all()) == 4
-    assert reader.rounds(cell(1).key) == STORED
-    reader.pack()
-    assert not list(results.folder.glob(".*"))
-    assert len(reader.all()) == 4
-
-
 def test_rounds_of_a_record_that_was_not_written_belong_to_no_other(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,65 +271,3 @@ def test_rounds_of_a_record_that_was_not_written_belong_to_no_other(
     reader = open_results(results.root)
     assert reader.get(cell(0).key) == cell(0)
     assert reader.rounds(cell(0).key) == STORED
-
-
-def test_links_are_not_followed(results: Results, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    results.folder.rename(outside)
-    results.folder.symlink_to(outside, target_is_directory=True)
-    reader = Results(results.root)
-    assert reader.all() == []
-    assert f"{results.folder} is a link, which is not followed" in reader.problems()
-    with pytest.raises(InputError, match="is a link, which is not followed"):
-        reader.put(cell(9))
-
-
-def test_a_table_needs_records(results: Results) -> None:
-    with pytest.raises(InputError, match=r"'lever/fig4' cannot have the cell .* it has no record"):
-        results.set_members("lever/fig4", [member(cell(99))])
-
-
-WRITER = """
-import hashlib, sys
-sys.path.insert(0, sys.argv[4])
-from records import record
-from repro.records.results import Results
-results = Results(sys.argv[1])
-for number in range(int(sys.argv[2]), int(sys.argv[3])):
-    made = record("std", {"speed": float(number)}, key=hashlib.sha256(b"%d" % number).hexdigest())
-    if made.key not in results.finished_keys():
-        results.begin(made.key)
-        results.put(made, [{"drafted": number}] * 50)
-        print(number, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_two_writers_are_killed_thirty_times_and_lose_nothing(tmp_path: Path) -> None:
-    said, kills, draw = set[int](), 0, random.Random(1)
-    while kills < 30:
-        ranges = ((0, 9_000), (4_500, 13_500))
-        here = str(Path(__file__).resolve().parents[1])
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(tmp_path), str(low), str(high), here],
-                stdout=subprocess.PIPE,
-                encoding="utf-8",
-            )
-            for low, high in ranges
-        ]
-        time.sleep(1.5 + draw.random())
-        for process in writers:
-            process.kill()
-            assert process.stdout
-            said |= {int(line) for line in process.stdout.read().split()}
-            process.wait()
-            kills += 1
-    results = open_results(tmp_path)
-    logging.getLogger(__name__).info("%d said, %d stored", len(said), len(results.finished_keys()))
-    assert {cell(number).key for number in said} <= results.finished_keys()
-    assert len(said) > 100
-    assert results.problems() == []
-    results.pack()
-    assert all(results.get(cell(n).key) == cell(n) for n in said)
-    assert all(results.rounds(cell(n).key) == [{"drafted": n}] * 50 for n in said)
