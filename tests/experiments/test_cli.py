@@ -11,7 +11,7 @@ import pytest
 
 import wandb_logs
 from perfetto_rule import dropped
-from repro.experiments.cli import WIDE
+from repro.experiments.cli import SCREEN_WIDTH
 from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -61,7 +61,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "n: 2 cells, 2 prompts a cell" in shown
     assert "| Flash-AR (not run) | — |" in shown
     row = next(line for line in done.stdout.splitlines() if line.strip().startswith("Chain-SD (8)"))
-    assert 80 < len(row.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
+    assert 80 < len(row.rstrip()) <= SCREEN_WIDTH, "a table in a pipe was squeezed to 80 columns"
     assert "EdgeLLM" in done.stdout
 
     timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json.gz"))
@@ -156,7 +156,7 @@ def test_the_terminal_s_own_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     from repro.experiments.cli import screen
 
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert screen().width == WIDE
+    assert screen().width == SCREEN_WIDTH
     monkeypatch.setenv("COLUMNS", "90")
     assert screen().width == 90
     assert os.environ["COLUMNS"] == "90"

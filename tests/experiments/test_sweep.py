@@ -19,11 +19,11 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.experiments.summaries.notes import Note
-from repro.experiments.sweep import Sweep, left, summary
+from repro.experiments.sweep import Sweep, describe_rest, summary
 from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
-from repro.scenarios.base import COSTS
+from repro.scenarios.base import COST_VERSIONS
 from tiny_project import METHODS, Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -98,8 +98,8 @@ def test_list_computes_nothing(project: Project) -> None:
     listed = sweep(project, "sweep=list", methods=("std", "draft", "chain_sd"))
     assert states(listed) == ["done", "done", "todo"]
     assert [r.key for r in project.store.all()] == [r.key for r in done]
-    assert left(listed) == "1 of 3 cells to do"
-    assert left(listed[:2]) == "2 of 2 cells done"
+    assert describe_rest(listed) == "1 of 3 cells to do"
+    assert describe_rest(listed[:2]) == "2 of 2 cells done"
 
 
 def test_a_list_looks_for_cells_of_one_kind_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytes
     assert "method=std,flash_ar prompts=2" in shown
     assert "method=chain_sd prompts=2" in shown, "both commands made it"
     assert "| EdgeLLM (not run) | —" in shown
-    monkeypatch.setitem(COSTS, "cost model", 2)
+    monkeypatch.setitem(COST_VERSIONS, "cost model", 2)
     files, _ = project.table(sweep(project, methods=("std",)), "method=std")
     shown = files["md"].read_text(encoding="utf-8")
     assert "o made by an older version of a component" in shown

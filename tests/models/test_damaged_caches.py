@@ -42,7 +42,7 @@ from repro.models.observations.pack import Facts, ObservedRow, Pack
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import computed_once
-from repro.records.record import CHECKSUM, Record
+from repro.records.record import CHECKSUM_KEY, Record
 from repro.records.store import Store
 from repro.scenarios.serving.scenario import AnswerStore
 from tiny_checkpoints import NOWHERE, write_folder
@@ -342,7 +342,7 @@ def test_a_row_file_goes_on_when_the_disk_fills_up(
 )
 def test_a_record_that_lacks_a_part_is_named(change: Callable[[Any], Any], said: str) -> None:
     plain = json.loads(record("std", {"speed": 1.0}).to_json())
-    del plain[CHECKSUM]
+    del plain[CHECKSUM_KEY]
     change(plain)
     with pytest.raises(InputError) as caught:
         Record.from_dict(plain)
